@@ -23,8 +23,6 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.feed.archive import archive_table
-    from mirrorlake.feed.scd import update_dimension
     from mirrorlake.history.diff import count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.history.tools import (
@@ -79,7 +77,7 @@ if TYPE_CHECKING:
         show_rows,
         show_status,
     )
-    from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
+    from mirrorlake.show.versions import plot_files, plot_row_ids
     from mirrorlake.storage.paths import lake_path
     from mirrorlake.table import LakeTable
 
@@ -95,7 +93,6 @@ __all__ = [
     "__version__",
     "act_on_frame",
     "advise",
-    "archive_table",
     "choose_tables",
     "choose_versions",
     "column_bytes",
@@ -116,7 +113,6 @@ __all__ = [
     "plan_restore",
     "plot_backlog",
     "plot_bars",
-    "plot_changes",
     "plot_choices",
     "plot_files",
     "plot_gauge",
@@ -125,7 +121,6 @@ __all__ = [
     "plot_lag",
     "plot_lines",
     "plot_matrix",
-    "plot_periods",
     "plot_row_ids",
     "plot_rows",
     "plot_runs",
@@ -148,12 +143,9 @@ __all__ = [
     "skus",
     "split_names",
     "survey_files",
-    "update_dimension",
 ]
 
 _MODULES = {
-    "feed.archive": ["archive_table"],
-    "feed.scd": ["update_dimension"],
     "history.diff": ["count_changes"],
     "history.maintenance": ["MaintenancePolicy"],
     "history.tools": [
@@ -210,7 +202,7 @@ _MODULES = {
         "show_rows",
         "show_status",
     ],
-    "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
+    "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

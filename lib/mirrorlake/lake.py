@@ -13,7 +13,7 @@ from mirrorlake.query.queried_lake import QueriedLake
 
 if TYPE_CHECKING:
     from mirrorlake.feed.archive import ArchiveReport
-    from mirrorlake.feed.cursor import Batch
+    from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.monitoring import Expectations
@@ -214,7 +214,7 @@ class Lake(QueriedLake):
         stored_as: Literal[1, 2] = 1,
         keys: Sequence[str] | None = None,
         dry_run: bool = False,
-    ) -> Batch:
+    ) -> FeedBatch:
         """Brings a slowly changing dimension up to date with a table's feed.
 
         Killed at any moment, it is made good by the next call.
@@ -237,7 +237,7 @@ class Lake(QueriedLake):
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
             versions 0 to 4
         """
-        from mirrorlake.feed.scd import follow_feed
+        from mirrorlake.feed.dimension import follow_feed
 
         return follow_feed(
             self.table(table), as_table(into), keys=keys, stored_as=stored_as, dry_run=dry_run

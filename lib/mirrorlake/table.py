@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -16,6 +16,8 @@ from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
+from mirrorlake.feed.archive import ArchiveReport, archive_table
+from mirrorlake.feed.dimension import DimensionReport, update_dimension
 from mirrorlake.history.diff import Match, diff_versions
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.history.versions import (
@@ -300,6 +302,111 @@ class LakeTable(Table):
     def changes(self) -> Changes:
         """The change feed: read, net, stream, cursor, enable, diagnose; see `Changes`."""
         return Changes(self)
+
+    def archive(
+        self, into: str = "", *, start: int | None = None, dry_run: bool = False
+    ) -> ArchiveReport:
+        """Append what is new in the table's change feed to a table that keeps it for good.
+
+        Every change is archived once. Safe to interrupt: the next call completes the work.
+
+        Args:
+            into: the archive, created by the first call; by default the table's name with
+                `_history`.
+            start: the first version of a new archive. By default 0 if the feed contains everything
+                from there, else the newest version's rows as inserts, and then what changes.
+            dry_run: only report which versions are new.
+
+        Returns:
+            A report with `.facts`, `.details` and `.plot()`. If the feed is off, nothing is done
+            and `.why_not` has the reason.
+
+        Raises:
+            FeedError: the feed no longer contains what follows, or the archive is another table's.
+
+        Example:
+            >>> lake.table("sales").archive()  # doctest: +SKIP
+            sales → sales_history: 3 new versions, archived up to 7
+        """
+        return archive_table(self, into, start=start, dry_run=dry_run)
+
+    def dimension(
+        self,
+        into: str = "",
+        *,
+        stored_as: Literal[1, 2] = 1,
+        keys: Sequence[str] | None = None,
+        from_snapshot: bool = False,
+        sequence_by: str | None = None,
+        ignore_null_updates: bool = False,
+        apply_as_deletes: str | None = None,
+        apply_as_truncates: str | None = None,
+        columns: Sequence[str] | None = None,
+        except_columns: Sequence[str] = (),
+        track_history_columns: Sequence[str] | None = None,
+        track_history_except_columns: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> DimensionReport:
+        """Bring a slowly changing dimension up to date with this table.
+
+        The changes are the table's change feed, ordered by version. With `sequence_by` the table's
+        rows are themselves the changes, in any order, late ones included; rows that are deleted
+        from the table are no changes then, unless `apply_as_deletes` includes them. With
+        `from_snapshot` the newest version is compared with the dimension and no feed is needed.
+
+        The options are those of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT; give the same
+        ones in each run. Safe to interrupt: the next call completes the work.
+
+        Args:
+            into: the dimension, created by the first call; by default `dim_` and the table's name.
+            stored_as: 1 keeps the latest row of each key, 2 all rows with their periods, from
+                `__START_AT` up to, and without, `__END_AT`.
+            keys: the columns that identify a row; by default those that the table declares.
+            from_snapshot: take the newest version as a whole: rows that differ are changed, and
+                keys that are missing are deleted.
+            sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
+            ignore_null_updates: a NULL in a change leaves the column as it is.
+            apply_as_deletes: an SQL condition for changes that delete their key. Without
+                `sequence_by`, rows deleted from the table always delete theirs, too.
+            apply_as_truncates: an SQL condition for changes that remove all rows before them; type
+                1 only.
+            columns: the columns to keep, keys included; by default all.
+            except_columns: columns to leave out.
+            track_history_columns: type 2 only: a new period starts only where one of these columns
+                changes; other columns show the period's last value. By default all columns.
+            track_history_except_columns: the columns that start no new period, instead.
+            dry_run: only report what is new.
+
+        Returns:
+            A report with `.facts`, `.details` and `.plot()`. If the feed is off or there are no
+            keys, nothing is done and `.why_not` has the reason.
+
+        Raises:
+            FeedError: the feed no longer contains what follows.
+            UsageError: options contradict each other, a column does not exist, or `into` is a
+                table of another kind.
+            QueryError: Spark refuses an expression.
+
+        Example:
+            >>> lake.table("planes").dimension(stored_as=2)  # doctest: +SKIP
+            planes → dim_planes: versions 0 to 4
+        """
+        return update_dimension(
+            self,
+            into,
+            stored_as=stored_as,
+            keys=keys,
+            from_snapshot=from_snapshot,
+            sequence_by=sequence_by,
+            ignore_null_updates=ignore_null_updates,
+            apply_as_deletes=apply_as_deletes,
+            apply_as_truncates=apply_as_truncates,
+            columns=columns,
+            except_columns=except_columns,
+            track_history_columns=track_history_columns,
+            track_history_except_columns=track_history_except_columns,
+            dry_run=dry_run,
+        )
 
     @property
     def row_tracking(self) -> RowTracking:

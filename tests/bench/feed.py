@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame
 
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
-from mirrorlake.feed.dimension import Dimension
-from mirrorlake.feed.scd import apply_changes
+from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.table import LakeTable
 

@@ -36,6 +36,9 @@ def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int,
     return found
 
 
+RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")  # a feed's own columns
+
+
 @dataclass(frozen=True)
 class Event:
     """A change of a dimension: `row` is None for a delete; `key` is None for a truncate."""

@@ -1,4 +1,4 @@
-"""Commands that read tables, now and as they were: sql, history, …, doctor, and `frame …`.
+"""Commands on tables over time: sql, history, changes, archive, dimension, …, and `frame …`.
 
 A frame is the versions of tables that a model's readers see.
 """
@@ -127,6 +127,90 @@ def doctor(
     with progress("looking at the log and its files …"):
         found = open_table(root, table).changes.diagnose(start, end)
     tell(as_json, found.as_dict(), found.shown(), found, failed=found.blocking)
+
+
+@app.command()
+def archive(
+    root: Root,
+    table: Table,
+    into: Annotated[
+        str, typer.Option(help="The archive; by default TABLE_history.", show_default=False)
+    ] = "",
+    start: Annotated[
+        int | None,
+        typer.Option(
+            help="First version of a new archive; by default all that the feed has.", min=0
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Append what is new in a table's change feed to a table that keeps it for good."""
+    with progress("archiving …"):
+        done = open_table(root, table).archive(into, start=start, dry_run=dry_run)
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run, failed=done.why_not)
+
+
+@app.command()
+def dimension(
+    root: Root,
+    table: Table,
+    into: Annotated[
+        str, typer.Option(help="The dimension; by default dim_TABLE.", show_default=False)
+    ] = "",
+    stored_as: Annotated[
+        int,
+        typer.Option(
+            help="1: the latest row of each key; 2: all rows, with periods.", min=1, max=2
+        ),
+    ] = 1,
+    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    from_snapshot: Annotated[
+        bool, typer.Option("--from-snapshot", help="Compare the newest version; needs no feed.")
+    ] = False,
+    sequence_by: Annotated[
+        str | None,
+        typer.Option(help="The table's rows are changes, ordered by this column or expression."),
+    ] = None,
+    ignore_null_updates: Annotated[
+        bool, typer.Option("--ignore-null-updates", help="A NULL leaves the column as it is.")
+    ] = False,
+    apply_as_deletes: Annotated[
+        str | None, typer.Option(help="Condition for changes that delete their key.")
+    ] = None,
+    apply_as_truncates: Annotated[
+        str | None, typer.Option(help="Condition for changes that remove all rows before them.")
+    ] = None,
+    columns: Annotated[str, typer.Option(help="Only these columns, keys included.")] = "",
+    except_columns: Annotated[str, typer.Option(help="All columns but these.")] = "",
+    track_history_columns: Annotated[
+        str, typer.Option("--track-history", help="Only a change of these columns starts a period.")
+    ] = "",
+    track_history_except_columns: Annotated[
+        str,
+        typer.Option("--track-history-except", help="A change of these columns starts no period."),
+    ] = "",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a slowly changing dimension up to date with a table."""
+    with progress("updating the dimension …"):
+        done = open_table(root, table).dimension(
+            into,
+            stored_as=2 if stored_as == 2 else 1,
+            keys=split_names(keys),
+            from_snapshot=from_snapshot,
+            sequence_by=sequence_by,
+            ignore_null_updates=ignore_null_updates,
+            apply_as_deletes=apply_as_deletes,
+            apply_as_truncates=apply_as_truncates,
+            columns=split_names(columns),
+            except_columns=split_names(except_columns),
+            track_history_columns=split_names(track_history_columns),
+            track_history_except_columns=split_names(track_history_except_columns),
+            dry_run=dry_run,
+        )
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run, failed=done.why_not)
 
 
 frame = verbs("frame", "Frames: the versions of tables that a model's readers see.")

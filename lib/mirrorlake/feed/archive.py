@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -23,12 +23,12 @@ from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import readable_span, refusal
 from mirrorlake.feed.cursor import (
     FORMAT,
+    Figures,
     FollowReport,
     Lag,
     consumer_folder,
-    follow_or_why_not,
+    feed_off,
     lag_of,
-    report_run,
     table_id,
     target_name,
 )
@@ -42,41 +42,55 @@ from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import only_one
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _PATIENCE = 600  # seconds to wait for another run
 _MOST_VERSIONS = 20  # to show
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
 
 
-@dataclass(frozen=True)
-class ArchiveReport:
-    """What a run did.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ArchiveReport(FollowReport):
+    """What a run of an archive did.
 
     Attributes:
-        table: whose feed.
-        archive: the table it is kept in.
         start: the first version that was new.
         end: the last version that is archived now.
-        lag: how far the archive is behind after the run.
-        recovered: why the run could not go on from its checkpoint; empty if it could.
-        applied: whether it is done; False after a dry run, whose `lag` is from before.
+        lag: how far the archive is behind after the run, or before it if it was a dry run.
+        recovered: why the run could not continue from its checkpoint; empty if it could.
     """
 
-    table: str
-    archive: str
     start: int
     end: int
     lag: Lag
     recovered: str = ""
-    applied: bool = True
 
-    def __repr__(self) -> str:
-        new = max(0, self.end - self.start + 1)
-        noun = "version" if new == 1 else "versions"
-        if not self.applied:
-            return f"{self.table} → {self.archive}: would archive {new} {noun} up to {self.end}"
-        text = f"{self.table} → {self.archive}: {new} new {noun}, archived up to {self.end}"
-        return f"{text} ({self.recovered})" if self.recovered else text
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `--json` prints."""
+        return {
+            "table": self.table,
+            "into": self.into,
+            "start": self.start,
+            "end": self.end,
+            "versions_behind": self.lag.versions,
+            "recovered": self.recovered,
+            "applied": self.applied,
+            "why_not": self.why_not,
+        }
+
+    def plot(self) -> Chart:
+        """Plot the rows inserted, updated and deleted by each of the newest archived versions."""
+        from mirrorlake.show.plots import plot_stacks
+
+        rows = self.details.rows[::-1]
+        return plot_stacks(
+            [str(row[0]) for row in rows],
+            {kind: [row[2 + number] for row in rows] for number, kind in enumerate(KINDS)},
+            title=f"Archived in {self.into}",
+            label="rows",
+        )
 
 
 class Archive:
@@ -110,9 +124,7 @@ class Archive:
             place = self._first(timeline, start) - 1
         else:
             place = self._place(self._load())
-        lag = lag_of(timeline, place)
-        names = str(source.name), str(self.target)
-        return ArchiveReport(*names, place + 1, timeline.latest, lag, applied=False)
+        return self.report(place, timeline.latest, lag=lag_of(timeline, place), applied=False)
 
     def run(
         self, *, start: int | None = None, on_step: Callable[[str], None] = lambda _: None
@@ -170,8 +182,58 @@ class Archive:
         version = open_snapshot(self._storage, self.target).version
         self._save(kept | {"target_version": version, "end": done})
         newest = read_versions(source.storage, source.name.table_path)
-        lag = lag_of(newest, done)
-        return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
+        return self.report(first - 1, done, lag=lag_of(newest, done), recovered=recovered)
+
+    def report(
+        self,
+        place: int,
+        end: int,
+        *,
+        lag: Lag,
+        recovered: str = "",
+        why_not: str = "",
+        applied: bool = True,
+    ) -> ArchiveReport:
+        """Return the report of a run that started after the version `place` and came to `end`."""
+        new = max(0, end - place)
+        noun = "version" if new == 1 else "versions"
+        if applied:
+            did = f"{new} new {noun}, archived up to {end}" + f" ({recovered})" * bool(recovered)
+        else:
+            did = f"would archive {new} {noun} up to {end}"
+        return ArchiveReport(
+            table=str(self.table.name),
+            into=str(self.target),
+            did="" if why_not else did,
+            why_not=why_not,
+            applied=applied,
+            look=Figures if why_not else lambda: self._look(lag),
+            start=place + 1,
+            end=end,
+            lag=lag,
+            recovered=recovered,
+        )
+
+    def _look(self, lag: Lag) -> Figures:
+        """Return what the archive contains: rows by kind, and its newest versions."""
+        facts = {"versions behind": lag.versions}
+        if read_snapshot(self._storage, self.target.table_path) is None:
+            return Figures(facts)
+        with query_errors():
+            rows = Table(self.table.spark, self._storage, self.target).rows()
+            by_version = changes_by_version(rows)
+            sums = [total(name).alias(f"rows {name}") for name in KINDS]
+            count = F.count(F.lit(1)).alias("versions archived")
+            (line,) = by_version.agg(count, *sums).collect()
+            newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)
+            made = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
+            found = [tuple(row) for row in newest.select(COMMIT_VERSION, made, *KINDS).collect()]
+        details = TextTable(
+            ("version", "made (UTC)", *KINDS),
+            tuple(found[:_MOST_VERSIONS]),
+            more=len(found) > _MOST_VERSIONS,
+        )
+        return Figures(facts | line.asDict(), details)
 
     def _prepare(self) -> bool:
         """Create the archive if it does not exist, and return whether it was created."""
@@ -279,41 +341,11 @@ class Archive:
 
 @query_errors()
 def archive_table(
-    table: Table, into: str = "", *, enable: bool = False, dry_run: bool = False
-) -> FollowReport:
-    """Appends what is new in a table's feed to its archive; see `Lake.archive`.
-
-    Args:
-        table: whose feed.
-        into: the archive's name; by default the table's with `_history`.
-        enable: switch the table's feed on, where it is off.
-        dry_run: only say what is new.
-
-    Raises:
-        FeedError: the feed no longer holds what follows, or the archive is another table's.
-
-    Example:
-        >>> archive_table(lake.table("sales"))  # doctest: +SKIP
-        sales → sales_history: 3 new versions, archived up to 7
-    """
+    table: Table, into: str = "", *, start: int | None = None, dry_run: bool = False
+) -> ArchiveReport:
+    """Append what is new in a table's feed to its archive; see `Table.archive`."""
     target = target_name(table, into, "{}_history")
-    if why := follow_or_why_not(table, enable=enable and not dry_run):
-        return report_run(table, target, why_not=why)
     archive = Archive(table, target)
-    done = archive.plan() if dry_run else archive.run()
-    did = repr(done).partition(": ")[2]
-    facts = {"versions behind": done.lag.versions}
-    if read_snapshot(table.storage, target.table_path) is None:
-        return report_run(table, target, did, facts=facts)
-    by_version = changes_by_version(Table(table.spark, table.storage, target).rows())
-    sums = [total(name).alias(f"rows {name}") for name in KINDS]
-    (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
-    newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)
-    moments = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
-    found = [tuple(row) for row in newest.select(COMMIT_VERSION, moments, *KINDS).collect()]
-    details = TextTable(
-        ("version", "made (UTC)", *KINDS),
-        tuple(found[:_MOST_VERSIONS]),
-        more=len(found) > _MOST_VERSIONS,
-    )
-    return report_run(table, target, did, facts=facts | line.asDict(), details=details)
+    if why := feed_off(table):
+        return archive.report(-1, -1, lag=Lag(0, 0.0), why_not=why, applied=False)
+    return archive.plan(start=start) if dry_run else archive.run(start=start)

@@ -205,7 +205,7 @@ def in_order(
 
 
 @dataclass(frozen=True)
-class Segment(Span):
+class RangePart(Span):
     """A part of a range: read from the feed, or by comparing its ends."""
 
     by_feed: bool
@@ -239,7 +239,7 @@ def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
-def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Segment]:
+def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[RangePart]:
     """Cuts a range into what the feed gives and the gaps between versions that can be read.
 
     Args:
@@ -249,7 +249,7 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
     Raises:
         FeedError: no version is readable on one side of a gap.
     """
-    segments: list[Segment] = []
+    segments: list[RangePart] = []
     at = found.start
     for start, end in [*found.readable, (found.end + 1, found.end)]:
         if start > at:
@@ -263,11 +263,11 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
                 if high > found.end:
                     raise _lost(found, at, start - 1, "after")
             segments = [replace(s, end=min(s.end, low)) for s in segments if s.start <= low]
-            segments.append(Segment(low + 1, high, by_feed=False))
+            segments.append(RangePart(low + 1, high, by_feed=False))
             start = max(start, high + 1)
         at = max(at, start)
         if start <= end:
-            segments.append(Segment(start, end, by_feed=True))
+            segments.append(RangePart(start, end, by_feed=True))
             at = end + 1
     return segments
 
@@ -293,13 +293,13 @@ def _is_whole(table: Table, version: int) -> bool:
     return all(map(places.exists, files))
 
 
-def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
+def _from_feed(table: Table, segment: RangePart, state: State, last: State) -> DataFrame:
     feed = read_feed(table.spark, table.path, segment.start, segment.end)
     return _aligned(feed, state, last, RESERVED).withColumn(ORIGIN, F.lit(_FEED))
 
 
 def _compared(
-    table: Table, timeline: Timeline, segment: Segment, states: dict[int, State], last: State
+    table: Table, timeline: Timeline, segment: RangePart, states: dict[int, State], last: State
 ) -> DataFrame:
     """The difference of the versions before and at the end of a gap."""
     after = states[segment.end]

@@ -2,8 +2,8 @@
 
 The place is a version of the table. Versions only grow, a RESTORE makes one more, so a place stays
 good; a table that was dropped and made again is noticed. A consumer reads, does its work, and then
-commits; killed in between, it reads the same again. At the end: what a run of an archive or of a
-dimension starts with, and tells of itself.
+commits; killed in between, it reads the same again. The last part is what archives and dimensions
+share: the name of the target, and the report of a run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,7 +21,7 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import Span, nothing, readable_span
-from mirrorlake.feed.schema import enable_feed, read_feed
+from mirrorlake.feed.schema import read_feed
 from mirrorlake.names import STATE, TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.kept import read_kept
@@ -43,7 +44,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Batch(Span):
+class FeedBatch(Span):
     """Whole versions of a feed; empty if none is new, one without changes is.
 
     Attributes:
@@ -110,7 +111,7 @@ class Cursor:
         end: int | None = None,
         max_files: int | None = None,
         max_bytes: int | None = None,
-    ) -> Batch:
+    ) -> FeedBatch:
         """The changes since the place; an empty batch if there are none.
 
         Args:
@@ -126,13 +127,15 @@ class Cursor:
         start = self.position + 1
         last = timeline.latest if end is None else min(end, timeline.latest)
         if start > last:
-            return Batch(start, last, nothing(table))
+            return FeedBatch(start, last, nothing(table))
         if max_files is not None or max_bytes is not None:
             last = self._bounded(start, last, max_files, max_bytes)
         span = readable_span(table, timeline, start, last)
-        return Batch(span.start, span.end, read_feed(table.spark, table.path, span.start, span.end))
+        return FeedBatch(
+            span.start, span.end, read_feed(table.spark, table.path, span.start, span.end)
+        )
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: FeedBatch) -> None:
         """Says that a batch's work is done."""
         if not batch.is_empty:
             self.move(batch.end)
@@ -150,7 +153,7 @@ class Cursor:
 
     def for_each(
         self,
-        work: Callable[[Batch], None],
+        work: Callable[[FeedBatch], None],
         *,
         end: int | None = None,
         max_files: int | None = None,
@@ -207,32 +210,60 @@ def lag_of(timeline: Timeline, position: int) -> Lag:
 
 
 @dataclass(frozen=True)
-class FollowReport(Result):
-    """What became of an archive or a dimension.
+class Figures:
+    """What an archive or a dimension contains.
 
     Attributes:
-        table: whose feed.
+        facts: figures by name, in order.
+        details: the newest versions of an archive; the keys of a dimension with most periods.
+        periods: the periods of these keys in a type 2 dimension: the first version of each, and
+            the version that ended it or None.
+    """
+
+    facts: dict[str, int] = field(default_factory=dict)
+    details: TextTable = _NO_ROWS
+    periods: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FollowReport(Result):
+    """What a run of an archive or a dimension did.
+
+    `facts` and `details` are read from the archive or dimension when they are first asked for.
+
+    Attributes:
+        table: the table whose changes were taken.
         into: the archive or dimension.
         did: what the run did, or would do, in words.
-        why_not: why nothing was done; empty if something was, or nothing was new.
-        facts: figures by name, in order.
-        details: of an archive its newest versions, of a dimension its keys with most periods.
-        periods: of a type 2 dimension those keys' periods: first version, and the version that
-            ended it or None.
-        newest: the newest version of the table.
+        why_not: why nothing was done; empty if something was done, or nothing was new.
+        applied: False after a dry run.
+        look: reads the figures.
     """
 
     table: str
     into: str
     did: str = ""
     why_not: str = ""
-    facts: dict[str, int] = field(default_factory=dict)
-    details: TextTable = _NO_ROWS
-    periods: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
-    newest: int = 0
+    applied: bool = True
+    look: Callable[[], Figures] = field(default=Figures, compare=False)
+
+    @cached_property
+    def figures(self) -> Figures:
+        """The contents of the archive or dimension, read once."""
+        return self.look()
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Figures by name, in order."""
+        return self.figures.facts
+
+    @property
+    def details(self) -> TextTable:
+        """The newest versions of an archive, or the keys of a dimension with most periods."""
+        return self.figures.details
 
     def shown(self) -> TextTable:
-        """What was done, and the figures."""
+        """Return what was done, and the figures."""
         rows: list[tuple[Any, ...]] = [("table", self.table), ("into", self.into)]
         rows.append(("why nothing was done", self.why_not) if self.why_not else ("done", self.did))
         rows += [(name, f"{value:,}") for name, value in self.facts.items()]
@@ -242,26 +273,18 @@ class FollowReport(Result):
         return f"{self.table} → {self.into}: {self.why_not or self.did}"
 
 
-def report_run(table: Table, into: TableName, did: str = "", **found: Any) -> FollowReport:
-    """What a run did for an archive or dimension `into` of a table; `found` are more attributes."""
-    return FollowReport(str(table.name), str(into), did, newest=table.snapshot().version, **found)
-
-
-def follow_or_why_not(table: Table, *, enable: bool) -> str:
-    """Why a table's feed can't be followed; empty if it is on, or `enable` has switched it on."""
+def feed_off(table: Table) -> str:
+    """Return why a table's feed can't be followed; empty if it is on."""
     if table.snapshot().has_feed:
         return ""
-    if enable:
-        enable_feed(table)
-        return ""
     return (
-        f"The change feed of {table.name} is off: there is nothing to follow. Set enable_feed to"
-        " switch it on; changes are recorded from then on."
+        f"The change feed of {table.name} is off, so there is nothing to follow. Enable it:"
+        " table.changes.enable(); changes are recorded from then on."
     )
 
 
 def target_name(table: Table, into: str, pattern: str) -> TableName:
-    """The name of an archive or dimension; by default the table's own, put into a pattern."""
+    """Return the name of an archive or dimension; by default the table's, put into a pattern."""
     if into.strip():
         return as_table(into.strip())
     return TableName(table.name.schema, pattern.format(table.name.name))

@@ -1,153 +1,337 @@
-"""How changes become a slowly changing dimension: keys, sequence, type, conditions and columns."""
+"""Follow a table's change feed, or its snapshots, with a slowly changing dimension."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.table import column_types
+from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.files import total
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import COMMIT_VERSION, RESERVED, create_table
+from mirrorlake.feed.changes import Span, key_columns
+from mirrorlake.feed.cursor import (
+    Cursor,
+    FeedBatch,
+    Figures,
+    FollowReport,
+    feed_off,
+    target_name,
+)
+from mirrorlake.feed.doctor import examine
+from mirrorlake.feed.report import as_texts, short
+from mirrorlake.feed.scd import (
+    END,
+    FEED_DELETE,
+    OWN,
+    SEQUENCE,
+    START,
+    Dimension,
+    apply_changes,
+    apply_snapshot,
+    feed_dimension,
+)
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.spark.sql import delta_name, quote, temporary_view
+from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
+from mirrorlake.spark.sql import query_errors, quote
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
+_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
+_LETTERS = 32
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """How changes become a table.
+def follow_feed(
+    source: Table,
+    into: TableName,
+    *,
+    keys: Sequence[str] | None = None,
+    stored_as: int = 1,
+    dry_run: bool = False,
+) -> FeedBatch:
+    """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
+    dimension = feed_dimension(key_columns(source, keys), stored_as)
+    return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
+
+
+def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
+    """Apply what is new in the feed, and return it."""
+    batch = cursor.read()
+    if not batch.is_empty and not dry_run:
+        apply_changes(_as_changes(batch.rows, dimension), _path(cursor.table, into), dimension)
+        cursor.commit(batch)
+    return batch
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class DimensionReport(FollowReport):
+    """What a run of a dimension did.
 
     Attributes:
-        keys: the columns that tell rows apart.
-        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps a row a key, 2 a row a key and period, from `__START_AT` up to, and
-            without, `__END_AT`.
-        ignore_null_updates: a NULL in a change leaves the column as it is.
-        apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that empty the table; type 1 only.
-        columns: the columns to keep, keys included; by default all.
-        except_columns: columns to leave out.
-        track_history: type 2 only: a new period starts only where one of these columns changes,
-            other columns show the period's last value; by default all columns.
+        start: the first version that was new.
+        end: the last version that is applied now.
+        newest: the newest version of the table.
     """
 
-    keys: tuple[str, ...]
-    sequence_by: str
-    stored_as: int = 1
-    ignore_null_updates: bool = False
-    apply_as_deletes: str | None = None
-    apply_as_truncates: str | None = None
-    columns: tuple[str, ...] | None = None
-    except_columns: tuple[str, ...] = ()
-    track_history: tuple[str, ...] | None = None
+    start: int
+    end: int
+    newest: int
 
-    def __post_init__(self) -> None:
-        if not self.keys:
-            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
-        if self.stored_as not in (1, 2):
-            raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
-        if self.stored_as == 1 and self.track_history is not None:
-            raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
-        if self.stored_as == 2 and self.apply_as_truncates:
-            raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
+    @property
+    def periods(self) -> dict[str, tuple[tuple[int, int | None], ...]]:
+        """The periods of the keys in `details`: first version, and the one that ended it."""
+        return self.figures.periods
 
-    def data_columns(self, changes: DataFrame) -> list[str]:
-        """The columns of a change that the table keeps.
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `--json` prints."""
+        return {
+            "table": self.table,
+            "into": self.into,
+            "start": self.start,
+            "end": self.end,
+            "did": self.did,
+            "applied": self.applied,
+            "why_not": self.why_not,
+        }
 
-        Raises:
-            UsageError: a named column isn't there, or one is named like the table's own.
-        """
-        known = {name.lower(): name for name in changes.columns}
-        wanted = list(self.columns or changes.columns)
-        named = [*self.keys, *wanted, *self.except_columns, *(self.track_history or ())]
-        for name in named:
-            if name.lower() not in known:
-                raise UsageError(f"The changes have no column {name}.", column=name)
-        left_out = {name.lower() for name in self.except_columns}
-        kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
-        if missing := [k for k in self.keys if known[k.lower()] not in kept]:
-            raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
-        if clash := [name for name in kept if name in OWN]:
-            raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
-        return kept
+    def plot(self) -> Chart:
+        """Plot the periods of a type 2 dimension: a line per key, a bar per period."""
+        from mirrorlake.show.chart import COLOURS, ROW_INCHES, count_ticks, say, start_chart
+
+        periods = self.periods
+        height = 1.3 + 1.3 * ROW_INCHES * max(4, len(periods))
+        with start_chart(f"Periods of {self.into}", height) as (chart, axes):
+            if not periods:
+                return say(chart, "there are no periods to show")
+            end = self.newest + 1
+            for place, some in enumerate(periods.values()):
+                for number, (start, stop) in enumerate(some):
+                    axes.barh(
+                        place,
+                        (end if stop is None else stop) - start,
+                        left=start,
+                        height=0.7,
+                        color=COLOURS[number % 2 * 5],
+                        edgecolor="white",
+                        hatch="" if stop is not None else "//",
+                    )
+            names = [n if len(n) <= _LETTERS else n[: _LETTERS - 1] + "…" for n in periods]
+            axes.set_yticks(range(len(periods)), names)
+            axes.set_xlim(min(some[0][0] for some in periods.values()), end)
+            axes.invert_yaxis()
+            axes.tick_params(axis="y", length=0)
+            axes.grid(visible=False, axis="y")
+            count_ticks(axes.xaxis)
+            axes.set_xlabel(f"version of {self.table}; hatched: goes on")
+        return chart
 
 
-def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
-    """The dimension of a table's own change feed: its versions are the sequence."""
-    return Dimension(
-        tuple(keys),
-        COMMIT_VERSION,
-        stored_as,
-        apply_as_deletes=f"{CHANGE_TYPE} = 'delete'",
-        except_columns=RESERVED,
+@query_errors()
+def update_dimension(
+    table: Table,
+    into: str = "",
+    *,
+    stored_as: int = 1,
+    keys: Sequence[str] | None = None,
+    from_snapshot: bool = False,
+    sequence_by: str | None = None,
+    ignore_null_updates: bool = False,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    columns: Sequence[str] | None = None,
+    except_columns: Sequence[str] = (),
+    track_history_columns: Sequence[str] | None = None,
+    track_history_except_columns: Sequence[str] = (),
+    dry_run: bool = False,
+) -> DimensionReport:
+    """Bring a dimension up to date with a table; see `Table.dimension`."""
+    target = target_name(table, into, "dim_{}")
+    timeline = read_versions(table.storage, table.name.table_path)
+    report = partial(
+        DimensionReport,
+        table=str(table.name),
+        into=str(target),
+        newest=timeline.latest,
+        applied=not dry_run,
     )
+    named = keys or declared_keys(table.snapshot().properties)
+    if not named:
+        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+        return report(why_not=why, applied=False, start=0, end=-1)
+    is_deleted = apply_as_deletes
+    if sequence_by is None:  # the feed orders the changes and contains the deletes
+        is_deleted = f"{FEED_DELETE} OR ({apply_as_deletes})" if apply_as_deletes else FEED_DELETE
+    dimension = Dimension(
+        key_columns(table, list(named)),
+        sequence_by or COMMIT_VERSION,
+        stored_as,
+        ignore_null_updates=ignore_null_updates,
+        apply_as_deletes=is_deleted,
+        apply_as_truncates=apply_as_truncates,
+        columns=tuple(columns) if columns else None,
+        except_columns=(*except_columns, *RESERVED),
+        track_history_columns=tuple(track_history_columns) if track_history_columns else None,
+        track_history_except_columns=tuple(track_history_except_columns),
+    )
+    if from_snapshot:
+        _refuse_for_snapshots(
+            sequence_by=sequence_by,
+            ignore_null_updates=ignore_null_updates,
+            apply_as_deletes=apply_as_deletes,
+            apply_as_truncates=apply_as_truncates,
+        )
+    elif why := feed_off(table):
+        return report(why_not=why, applied=False, start=0, end=-1)
+    _check_target(table, target, dimension)
+    cursor = Cursor(table, f"dimension {target}")
+    if from_snapshot or (cursor.position < 0 and _begins_late(table, timeline)):
+        span = Span(cursor.position + 1, timeline.latest)
+        did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
+        if not from_snapshot:
+            did += ", since the feed does not reach back to version 0"
+        if not span.is_empty and not dry_run:
+            _take_rows(table, timeline, _path(table, target), dimension, by_feed=not sequence_by)
+            cursor.move(span.end)
+    else:
+        batch = _follow(cursor, target, dimension, dry_run=dry_run)
+        span, did = batch, repr(batch)
+    if dry_run:
+        return report(did=f"would take {did}", start=span.start, end=span.end)
+    look = partial(_look, table, target, dimension)
+    return report(did=did, look=look, start=span.start, end=span.end)
 
 
-START, END = "__START_AT", "__END_AT"  # type 2: a row's period
-SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
-SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
-INHERITED = "__INHERITED"  # type 2, NULLs ignored: columns whose value is from the period before
-CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period is made of
-OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
-# Columns of changes on their way, never of a table.
-IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
-IS_NEW = "__mirrorlake_new"
-_NOT_THERE = (
-    "DELTA_TABLE_NOT_FOUND",
-    "PATH_NOT_FOUND",
-    "DELTA_PATH_DOES_NOT_EXIST",
-    "DELTA_MISSING_DELTA_TABLE",
-)
+def _refuse_for_snapshots(**given: object) -> None:
+    """Refuse options that only changes have a use for.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"A snapshot contains rows and not changes, so {name} does not apply to it.",
+                hint=f"leave out {name}, or follow the change feed instead of snapshots.",
+            )
 
 
-def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
-    """The rows of the Delta table at a path, or None if there is none."""
-    try:
-        found = spark.read.format("delta").load(path)
-        found.schema  # noqa: B018 - a Connect client does not look before it is asked for it
-        return found
-    except AnalysisException as error:
-        if any(condition in str(error) for condition in _NOT_THERE):
-            return None
-        raise
+def _path(table: Table, target: TableName) -> str:
+    return table.storage.path(target.table_path)
 
 
-def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
-    """The table at a path, made or widened so that it has the columns of some rows."""
-    spark = rows.sparkSession
-    wanted = column_types(rows.schema)
-    found = table_or_none(spark, path)
+def _begins_late(table: Table, timeline: Timeline) -> bool:
+    """Return whether the feed does not contain all changes since version 0."""
+    return bool(examine(table, timeline, 0, timeline.latest, files=True).blocking)
+
+
+def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
+    """Return the rows of a feed that are changes of the dimension.
+
+    A row that was deleted from the table is one only if the dimension's condition includes it.
+    A table of events, for example, loses old events, which must not be applied again.
+    """
+    is_delete = dimension.apply_as_deletes or "false"
+    return feed.where(f"NOT {FEED_DELETE} OR coalesce({is_delete}, false)")
+
+
+def _take_rows(
+    table: Table, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
+) -> None:
+    """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
+    marks = {
+        CHANGE_TYPE: F.lit("insert"),
+        COMMIT_VERSION: F.lit(timeline.latest).cast("bigint"),
+        COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(timeline.latest))),
+    }
+    rows = table.rows(timeline.latest).withColumns(marks)
+    if not by_feed:
+        apply_changes(rows, path, dimension)
+        return
+    for condition in (dimension.apply_as_deletes, dimension.apply_as_truncates):
+        rows = rows.where(f"NOT coalesce({condition or 'false'}, false)")
+    left_out = tuple(name for name in dimension.except_columns if name not in RESERVED)
+    how = replace(dimension, except_columns=left_out)
+    apply_snapshot(rows.drop(*RESERVED), path, how, timeline.latest)
+
+
+def _check_target(table: Table, target: TableName, dimension: Dimension) -> None:
+    """Refuse to write into a table that is no dimension of this kind.
+
+    Raises:
+        UsageError: the table exists, and its own columns are not those of the dimension.
+    """
+    found = read_snapshot(table.storage, target.table_path)
     if found is None:
-        create_table(spark, path, wanted, keys=keys)
-    elif missing := [name for name in wanted if name not in found.columns]:
-        added = ", ".join(f"{quote(name)} {wanted[name]}" for name in missing)
-        spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS ({added})")
-    return spark.read.format("delta").load(path)
+        return
+    own = {*found.schema} & {*OWN}
+    if own == dimension.own_columns:
+        return
+    if (START if dimension.stored_as == 2 else SEQUENCE) in own:
+        raise UsageError(
+            f"The dimension {target} was created with other options.",
+            hint="give the options of its first run, or choose another name (into).",
+        )
+    what = "a dimension of the other type" if {START, SEQUENCE} & own else "a table"
+    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
 
 
-def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
-    """One change a key and sequence: the first in an order."""
-    ordered = Window.partitionBy(*map(quote, keys)).orderBy(SEQUENCE, *order)
-    previous = "__mirrorlake_previous"
-    known = events.withColumn(previous, F.lag(SEQUENCE).over(ordered))
-    return known.where(f"{previous} IS NULL OR {previous} <> {SEQUENCE}").drop(previous)
+@query_errors()
+def _look(table: Table, target: TableName, dimension: Dimension) -> Figures:
+    """Return what the dimension contains."""
+    if read_snapshot(table.storage, target.table_path) is None:
+        return Figures()
+    rows = Table(table.spark, table.storage, target).rows()
+    if dimension.stored_as == 1:
+        return Figures({"rows": rows.count()})
+    return _periods(rows, dimension)
 
 
-def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
-    """The SQL condition that two rows have one key; NULL equals NULL."""
-    return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
-
-
-def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    """Merges rows `s` into the table `t` at a path, in one commit."""
-    with temporary_view(rows) as view:
-        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
-
-
-def insert_row(names: Sequence[str]) -> str:
-    """A merge's clause that adds a row of these columns of the source."""
-    values = ", ".join(f"s.{quote(name)}" for name in names)
-    return f"INSERT ({', '.join(map(quote, names))}) VALUES ({values})"
+def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
+    """Return the figures of a type 2 dimension, and the keys with most periods."""
+    columns = [F.col(quote(key)) for key in dimension.keys]
+    by_feed = dimension.sequence_by == COMMIT_VERSION
+    is_open = F.col(END).isNull()
+    by_key = rows.groupBy(*columns).agg(
+        F.count(F.lit(1)).alias(f"{START}s"),
+        F.count_if(is_open).alias(f"{END}s"),
+        F.sort_array(F.collect_list(F.struct(START, END))).alias(START),
+    )
+    (line,) = by_key.agg(
+        F.count(F.lit(1)).alias("keys"),
+        total(f"{START}s").alias("periods"),
+        total(f"{END}s").alias("keys that are there now"),
+        F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
+    ).collect()
+    some = F.transform(
+        F.slice(START, 1, _MOST_PERIODS),
+        lambda one: F.struct(one[START].cast("string"), one[END].cast("string")),
+    )
+    most = as_texts(
+        by_key.withColumn(START, some).orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS)
+    )
+    found = {
+        ", ".join(short(row[i]) for i in range(len(columns))): [tuple(one) for one in row[START]]
+        for row in most.collect()
+    }
+    listed = tuple(
+        (key, len(some), ", ".join(f"{a} to {b or 'now'}" for a, b in some[-6:]))
+        for key, some in found.items()
+    )
+    what = "versions" if by_feed else "sequence"
+    details = TextTable((", ".join(dimension.keys), "periods", f"{what}, the last six"), listed)
+    periods = {
+        key: tuple((int(a), None if b is None else int(b)) for a, b in some)
+        for key, some in found.items()
+        if by_feed  # a picture's axis is the table's versions
+    }
+    return Figures(line.asDict(), details, periods)

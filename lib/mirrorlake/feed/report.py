@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -29,12 +29,16 @@ from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.spark.sql import query_errors, quote
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 Row = Mapping[str, Any]
 COLUMNS = ("version", "made (UTC)", "change", "what")
 KINDS = {"inserted": "insert", "updated": "update_postimage", "deleted": "delete"}
 _KIND, _VERSION, _MOMENT = RESERVED
 _OLD, _NEW = "update_preimage", "update_postimage"
 _MOST_EVENTS = 50
+_MOST_BARS = 60
 _MOST_COLUMNS = 8
 _MOST_LETTERS = 40
 
@@ -79,6 +83,46 @@ class FeedReport(Result):
         ]
         rows += [("note", note, "") for note in self.notes]
         return TextTable(("what", "raw", "net"), tuple(rows))
+
+    def plot(self, by: Literal["version", "kind"] = "version") -> Chart:
+        """Plot the changed rows.
+
+        Args:
+            by: `version` for the rows inserted, updated and deleted in each version, where many
+                versions share a bar; `kind` to compare the raw counts with the net ones.
+        """
+        return self._plot_kinds() if by == "kind" else self._plot_versions()
+
+    def _plot_kinds(self) -> Chart:
+        from mirrorlake.show.plots import plot_bars
+
+        bars = {f"{kind}, raw": count for kind, count in self.raw.items()}
+        bars |= {f"{kind}, net": count for kind, count in self.net.items()}
+        return plot_bars(bars, title=f"Changes of {self.table}", label="rows")
+
+    def _plot_versions(self) -> Chart:
+        from mirrorlake.show.chart import count_ticks, finish_chart, say, stack_bars, start_chart
+
+        lines = self.by_version.rows
+        step = max(1, -(-len(lines) // _MOST_BARS))
+        groups = [lines[at : at + step] for at in range(0, len(lines), step)]
+        with start_chart(f"Changes of {self.table} by version") as (chart, axes):
+            if not groups:
+                return say(chart, "no version's changes can be read")
+            begins = [group[0][0] for group in groups]
+            places = [begin + (step - 1) / 2 for begin in begins]
+            series = {
+                kind: [float(sum(line[3 + number] for line in group)) for group in groups]
+                for number, kind in enumerate(KINDS)
+            }
+            tops = stack_bars(axes, places, series, 0.8 * step)
+            axes.set_xlim(begins[0] - 0.6, begins[-1] + step - 0.4)
+            axes.set_ylim(0, max(1.0, 1.05 * max(tops)))
+            axes.set_xlabel("version" if step == 1 else f"version, {step} in each bar")
+            count_ticks(axes.xaxis, axes.yaxis)
+            axes.grid(visible=False, axis="x")
+            finish_chart(chart, axes, "rows", len(KINDS))
+        return chart
 
     def __repr__(self) -> str:
         if self.shown_from is None or self.shown_to is None:

@@ -1,78 +1,155 @@
-"""Slowly changing dimensions from changes: type 1 keeps the latest row a key, type 2 all of them.
+"""Slowly changing dimensions: how changes and snapshots become a table of type 1 or type 2.
 
-The semantics are those of Databricks' AUTO CDC (APPLY CHANGES). Changes may come late and in any
-order: each lands where its sequence puts it. A delete is remembered, so that a late update does not
+The semantics are those of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT. Changes may be late and
+in any order: the sequence of each decides. A delete is remembered, so that a late update does not
 bring a row back. Keys may be composite and NULL. The result depends only on which changes were
-applied, not on how they were cut into batches, so running the same batch twice changes nothing.
+applied, not on how they were split into batches, so applying a batch twice changes nothing.
 
-Of two changes of a key with the same sequence an upsert counts before a delete, and of two upserts
-the one that is in the table already.
+Of two changes of a key with the same sequence, an upsert wins over a delete, and of two upserts the
+one that the table already contains.
+
+Type 1 keeps the latest row of each key and merges it in one commit. Deletes are remembered in a
+second table, `<name>__tombstones`, with each key's last delete and the last truncation. It is
+written first: if a run is killed between the two commits, applying the batch again completes it.
+
+Type 2 computes the periods of the changed keys again and merges them in one commit. The rows of a
+key in the table are its changes so far: each row is an upsert at its start, and an end at which no
+other row starts is a delete. With tracked columns a row contains several changes; it keeps them,
+because a late change may split them. Together with the new changes, ordered by sequence, they give
+the key's periods; only rows that differ are written. A delete that ends no period is kept as an
+empty period, with `__START_AT` equal to `__END_AT`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import key_columns
-from mirrorlake.feed.cursor import (
-    Batch,
-    Cursor,
-    FollowReport,
-    follow_or_why_not,
-    report_run,
-    target_name,
-)
-from mirrorlake.feed.dimension import (
-    END,
-    IS_DELETE,
-    IS_TRUNCATE,
-    SEQUENCE,
-    START,
-    TIE,
-    Dimension,
-    feed_dimension,
-    table_or_none,
-)
-from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.report import as_texts, short
-from mirrorlake.feed.scd_types import apply_type_1, apply_type_2
-from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, create_table
 from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.older import to_arrow
+from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
 
-_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
+FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"  # a feed's own condition for deletes
+START, END = "__START_AT", "__END_AT"  # type 2: a row's period
+SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
+SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
+INHERITED = "__INHERITED"  # type 2, NULLs ignored: columns whose value is from the period before
+CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period is made of
+OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
+# Columns of changes on their way, never of a table.
+IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
+IS_NEW = "__mirrorlake_new"
+_NOT_THERE = (
+    "DELTA_TABLE_NOT_FOUND",
+    "PATH_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_MISSING_DELTA_TABLE",
+)
+TOMBSTONES = "__tombstones"
+_FLOOR = "__mirrorlake_floor"  # what came before is deleted
 
 
-def follow_feed(
-    source: Table,
-    into: TableName,
-    *,
-    keys: Sequence[str] | None = None,
-    stored_as: int = 1,
-    dry_run: bool = False,
-) -> Batch:
-    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
-    cursor = Cursor(source, f"dimension {into}")
-    batch = cursor.read()
-    dimension = feed_dimension(key_columns(source, keys), stored_as)
-    if not batch.is_empty and not dry_run:
-        apply_changes(batch.rows, source.storage.path(into.table_path), dimension)
-        cursor.commit(batch)
-    return batch
+@dataclass(frozen=True)
+class Dimension:
+    """How changes become a table.
+
+    Attributes:
+        keys: the columns that identify a row.
+        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
+        stored_as: 1 keeps one row per key, 2 one row per key and period, from `__START_AT` up to,
+            and without, `__END_AT`.
+        ignore_null_updates: a NULL in a change leaves the column as it is.
+        apply_as_deletes: an SQL condition for changes that delete their key.
+        apply_as_truncates: an SQL condition for changes that truncate the table; type 1 only.
+        columns: the columns to keep, keys included; by default all.
+        except_columns: columns to leave out.
+        track_history_columns: type 2 only: a new period starts only where one of these columns
+            changes, other columns show the period's last value; by default all columns.
+        track_history_except_columns: the columns that start no new period, instead.
+    """
+
+    keys: tuple[str, ...]
+    sequence_by: str
+    stored_as: int = 1
+    ignore_null_updates: bool = False
+    apply_as_deletes: str | None = None
+    apply_as_truncates: str | None = None
+    columns: tuple[str, ...] | None = None
+    except_columns: tuple[str, ...] = ()
+    track_history_columns: tuple[str, ...] | None = None
+    track_history_except_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
+        if self.stored_as not in (1, 2):
+            raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
+        if self.stored_as == 1 and self.is_tracked:
+            raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
+        if self.stored_as == 2 and self.apply_as_truncates:
+            raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
+        if self.track_history_columns is not None and self.track_history_except_columns:
+            raise UsageError(
+                "Columns to track and columns not to track are both given.",
+                hint="give track_history_columns or track_history_except_columns.",
+            )
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether only some columns start a new period."""
+        return self.track_history_columns is not None or bool(self.track_history_except_columns)
+
+    @property
+    def own_columns(self) -> set[str]:
+        """The columns that the dimension's table has besides the data."""
+        if self.stored_as == 1:
+            return {SEQUENCE, SEQUENCES} if self.ignore_null_updates else {SEQUENCE}
+        if self.is_tracked:
+            return {START, END, CHANGES}
+        return {START, END, INHERITED} if self.ignore_null_updates else {START, END}
+
+    def data_columns(self, changes: DataFrame) -> list[str]:
+        """Return the columns of a change that the table keeps.
+
+        Raises:
+            UsageError: a named column does not exist, a key or a tracked column is left out, or a
+                column is named like one of the table's own.
+        """
+        known = {name.lower(): name for name in changes.columns}
+        wanted = list(self.columns or changes.columns)
+        tracked = [*(self.track_history_columns or ()), *self.track_history_except_columns]
+        named = [*self.keys, *wanted, *self.except_columns, *tracked]
+        for name in named:
+            if name.lower() not in known:
+                raise UsageError(f"The changes have no column {name}.", column=name)
+        left_out = {name.lower() for name in self.except_columns}
+        kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
+        if missing := [k for k in self.keys if known[k.lower()] not in kept]:
+            raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
+        if missing := [name for name in tracked if known[name.lower()] not in kept]:
+            raise UsageError(f"The tracked column {missing[0]} is left out.", column=missing[0])
+        if clash := [name for name in kept if name in OWN]:
+            raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
+        return kept
+
+
+def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
+    """The dimension of a table's own change feed: its versions are the sequence."""
+    return Dimension(
+        tuple(keys),
+        COMMIT_VERSION,
+        stored_as,
+        apply_as_deletes=FEED_DELETE,
+        except_columns=RESERVED,
+    )
 
 
 def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
@@ -91,6 +168,14 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
     columns = dimension.data_columns(changes)
     spelled = {name.lower(): name for name in columns}
     dimension = replace(dimension, keys=tuple(spelled[key.lower()] for key in dimension.keys))
+    if dimension.track_history_except_columns:
+        untracked = {name.lower() for name in dimension.track_history_except_columns}
+        tracked = [n for n in columns if n.lower() not in untracked and n not in dimension.keys]
+        dimension = replace(
+            dimension,
+            track_history_columns=tuple(tracked),
+            track_history_except_columns=(),
+        )
     events = _events(changes, columns, dimension)
     apply = apply_type_1 if dimension.stored_as == 1 else apply_type_2
     apply(events, path, columns, dimension)
@@ -127,7 +212,12 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
     )
     how = feed_dimension(dimension.keys, dimension.stored_as)
-    apply_changes(changes, path, replace(how, track_history=dimension.track_history))
+    how = replace(
+        how,
+        track_history_columns=dimension.track_history_columns,
+        track_history_except_columns=dimension.track_history_except_columns,
+    )
+    apply_changes(changes, path, how)
 
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
@@ -146,105 +236,340 @@ def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> Dat
     )
 
 
-@query_errors()
-def update_dimension(
-    table: Table,
-    into: str = "",
-    *,
-    keys: Sequence[str] = (),
-    stored_as: int = 2,
-    enable: bool = False,
-    dry_run: bool = False,
-) -> FollowReport:
-    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`.
+def apply_type_1(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
+    """Applies changes to a type 1 table; see `apply_changes`."""
+    keys = dimension.keys
+    shape = events.select(*map(quote, columns), SEQUENCE)
+    if dimension.ignore_null_updates:
+        values = [name for name in columns if name not in keys]
+        shape = shape.withColumn(
+            SEQUENCES, F.struct(*[F.col(SEQUENCE).alias(name) for name in values])
+        )
+    ready_table(shape, path, keys)
+    if dimension.apply_as_deletes or dimension.apply_as_truncates:
+        _bury(events, path, keys)
+    floor = _emptied(events, path) if dimension.apply_as_truncates else None
+    rows = _with_floor(events.where(~F.col(IS_TRUNCATE)), path, keys, floor)
+    if dimension.ignore_null_updates:
+        _merge_columns(rows, path, columns, keys)
+    else:
+        _merge_rows(rows, path, columns, keys)
 
-    Where the feed does not hold all from version 0 on, a new dimension starts with the newest
-    version's rows.
+
+def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
+    """Remembers deletes: per key the last, and the last of all rows under no key."""
+    gone = events.where(F.col(IS_DELETE) | F.col(IS_TRUNCATE))
+    key = [F.when(~F.col(IS_TRUNCATE), F.col(quote(k))).alias(k) for k in keys]
+    last = gone.groupBy(*key, IS_TRUNCATE).agg(F.max(SEQUENCE).alias(SEQUENCE))
+    graves = last.withColumnRenamed(IS_TRUNCATE, "__TRUNCATE")
+    ready_table(graves, path + TOMBSTONES, ())
+    same = f"{same_key(keys)} AND t.__TRUNCATE = s.__TRUNCATE"
+    merge_into(
+        graves,
+        path + TOMBSTONES,
+        same,
+        f"""
+        WHEN MATCHED AND s.{SEQUENCE} > t.{SEQUENCE} THEN UPDATE SET {SEQUENCE} = s.{SEQUENCE}
+        WHEN NOT MATCHED THEN {insert_row(graves.columns)}
+        """,
+    )
+
+
+def _emptied(events: DataFrame, path: str) -> Column | None:
+    """Removes what the last emptying of all takes; its sequence."""
+    spark = events.sparkSession
+    graves = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
+    (row,) = to_arrow(graves.agg(F.max(SEQUENCE).cast("string").alias("at"))).to_pylist()
+    if row["at"] is None:
+        return None
+    floor = F.lit(row["at"]).cast(events.schema[SEQUENCE].dataType)
+    kind = events.schema[SEQUENCE].dataType.simpleString()
+    spark.sql(f"DELETE FROM {delta_name(path)} WHERE {SEQUENCE} < CAST('{row['at']}' AS {kind})")
+    return floor
+
+
+def _with_floor(
+    events: DataFrame, path: str, keys: Sequence[str], emptied: Column | None
+) -> DataFrame:
+    """The changes, each with the last delete of its key, if any."""
+    graves = table_or_none(events.sparkSession, path + TOMBSTONES)
+    if graves is None:
+        return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
+    buried = graves.where("NOT __TRUNCATE").select(*map(quote, keys), F.col(SEQUENCE).alias(_FLOOR))
+    same = F.expr(same_key(keys, "e", "g"))
+    found = events.alias("e").join(buried.alias("g"), same, "left").select("e.*", f"g.{_FLOOR}")
+    if emptied is not None:
+        found = found.withColumn(_FLOOR, F.greatest(F.col(_FLOOR), emptied))
+    return found
+
+
+def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
+    """The last change of each key decides."""
+    newest = Window.partitionBy(*map(quote, keys)).orderBy(F.desc(SEQUENCE), IS_DELETE, TIE)
+    last = rows.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1")
+    # A row that was deleted later counts as deleted; at the same moment it counts.
+    gone = F.col(IS_DELETE) | F.coalesce(F.col(SEQUENCE) < F.col(_FLOOR), F.lit(False))
+    last = last.withColumns(
+        {
+            IS_DELETE: gone,
+            SEQUENCE: F.when(gone, F.greatest(SEQUENCE, _FLOOR)).otherwise(F.col(SEQUENCE)),
+        }
+    ).select(*map(quote, columns), SEQUENCE, IS_DELETE)
+    _merge(last, path, same_key(keys), f"s.{SEQUENCE} > t.{SEQUENCE}")
+
+
+def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
+    """The last value of each column decides, since the key's last delete."""
+    values = [name for name in columns if name not in keys]
+    rows = first_of_each(rows, keys, (IS_DELETE, TIE))
+    deleted = F.max(F.when(F.col(IS_DELETE), F.col(SEQUENCE)))
+    floors = rows.groupBy(*map(quote, keys)).agg(F.greatest(deleted, F.max(_FLOOR)).alias(_FLOOR))
+    alive = (
+        rows.drop(_FLOOR)
+        .alias("e")
+        .join(floors.alias("f"), F.expr(same_key(keys, "e", "f")))
+        .select("e.*", f"f.{_FLOOR}")
+        .where(~F.col(IS_DELETE) & (F.col(_FLOOR).isNull() | (F.col(SEQUENCE) >= F.col(_FLOOR))))
+    )
+    at = [F.when(F.col(quote(name)).isNotNull(), F.col(SEQUENCE)) for name in values]
+    last = alive.groupBy(*map(quote, keys)).agg(
+        F.max(SEQUENCE).alias(SEQUENCE),
+        F.struct(*[F.max(a).alias(n) for n, a in zip(values, at, strict=True)]).alias(SEQUENCES),
+        *[F.max_by(quote(n), a).alias(n) for n, a in zip(values, at, strict=True)],
+    )
+    joined = floors.alias("f").join(last.alias("l"), F.expr(same_key(keys, "f", "l")), "left")
+    source = joined.select(
+        *[F.col(f"f.{quote(key)}") for key in keys],
+        *[F.col(f"l.{quote(name)}") for name in values],
+        f"l.{SEQUENCE}",
+        f"l.{SEQUENCES}",
+        f"f.{_FLOOR}",
+    )
+    # A column's value stays if it is newer than the change's and than the key's last delete.
+    sets, kept = [], []
+    for name in values:
+        t, s = f"t.{SEQUENCES}.{quote(name)}", f"s.{SEQUENCES}.{quote(name)}"
+        stays = f"{t} >= coalesce({s}, {t}) AND {t} >= coalesce(s.{_FLOOR}, {t})"
+        sets.append(
+            f"{quote(name)} = CASE WHEN {stays} THEN t.{quote(name)} ELSE s.{quote(name)} END"
+        )
+        kept.append(f"{literal(name)}, CASE WHEN {stays} THEN {t} ELSE {s} END")
+    names = [*keys, *values, SEQUENCE, SEQUENCES]
+    merge_into(
+        source,
+        path,
+        same_key(keys),
+        f"""
+        WHEN MATCHED AND t.{SEQUENCE} < s.{_FLOOR} AND s.{SEQUENCE} IS NULL THEN DELETE
+        WHEN MATCHED THEN UPDATE SET {", ".join(sets)},
+            {SEQUENCE} = greatest(t.{SEQUENCE}, s.{SEQUENCE}),
+            {SEQUENCES} = named_struct({", ".join(kept)})
+        WHEN NOT MATCHED AND s.{SEQUENCE} IS NOT NULL
+        THEN {insert_row(names)}
+        """,
+    )
+
+
+def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
+    """Applies changes to a type 2 table; see `apply_changes`."""
+    keys = dimension.keys
+    new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True))
+    shape = periods(first_of_each(new, keys, (IS_DELETE, TIE)), columns, dimension)
+    target = ready_table(shape, path, [*keys, START])
+    known = target.alias("t").join(new.alias("s"), F.expr(same_key(keys)), "left_semi")
+    old = known.select(*map(quote, shape.columns)).persist()
+    try:
+        events = _as_events(old, columns, dimension).unionByName(new)
+        together = first_of_each(events, keys, (IS_DELETE, IS_NEW, TIE))
+        wanted = periods(together, columns, dimension)
+        same = f"{same_key(keys)} AND t.{START} = s.{START}"
+        _merge(_difference(old, wanted, keys), path, same)
+    finally:
+        old.unpersist()
+
+
+def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
+    """The periods that changes come to.
 
     Args:
-        table: whose feed.
-        into: the dimension's name; by default the table's after `dim_`.
-        keys: the key columns; by default those that the table declares.
-        stored_as: 1 keeps the latest row of each key, 2 all of them with their periods.
-        enable: switch the table's feed on, where it is off.
-        dry_run: only say what is new.
-
-    Raises:
-        FeedError: the feed no longer holds what follows.
-        UsageError: a key is no column, or `into` is another kind of table.
-
-    Example:
-        >>> update_dimension(lake.table("planes"), keys=["tailnum"])  # doctest: +SKIP
-        planes → dim_planes: versions 0 to 4
+        events: one change a key and sequence, all of a key's.
+        columns: the data columns.
+        dimension: how.
     """
-    target = target_name(table, into, "dim_{}")
-    if stored_as not in (1, 2):
-        raise UsageError(f"There is no type {stored_as}.", hint="choose 1 or 2.")
-    if not (keys or declared_keys(table.snapshot().properties)):
-        why = "The table declares no keys: say which columns tell its rows apart (keys)."
-        return report_run(table, target, why_not=why)
-    chosen = key_columns(table, list(keys) or None)
-    _check_target(table, target, stored_as)
-    if why := follow_or_why_not(table, enable=enable and not dry_run):
-        return report_run(table, target, why_not=why)
-    cursor = Cursor(table, f"dimension {target}")
-    timeline = read_versions(table.storage, table.name.table_path)
-    latest = timeline.latest
-    if cursor.position < 0 and examine(table, timeline, 0, latest, files=True).blocking:
-        did = f"the rows of version {latest}, since the feed does not reach back to version 0"
-        if not dry_run:
-            dimension = Dimension(chosen, COMMIT_VERSION, stored_as)
-            path = table.storage.path(target.table_path)
-            apply_snapshot(table.rows(latest), path, dimension, latest)
-            cursor.move(latest)
-    else:
-        batch = follow_feed(table, target, keys=chosen, stored_as=stored_as, dry_run=dry_run)
-        did = repr(batch)
-    if dry_run:
-        return report_run(table, target, f"would take {did}")
-    if read_snapshot(table.storage, target.table_path) is None:
-        return report_run(table, target, did)
-    rows = Table(table.spark, table.storage, target).rows()
-    if stored_as == 1:
-        return report_run(table, target, did, facts={"rows": rows.count()})
-    return report_run(table, target, did, **_periods(rows, chosen))
-
-
-def _check_target(table: Table, target: TableName, stored_as: int) -> None:
-    """Refuses to write into a table that is no dimension of this type."""
-    found = read_snapshot(table.storage, target.table_path)
-    if found is None or (START if stored_as == 2 else SEQUENCE) in found.schema:
-        return
-    what = "a dimension of the other type" if {START, SEQUENCE} & {*found.schema} else "a table"
-    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
-
-
-def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
-    """What a type 2 dimension holds: figures, and the keys with most periods."""
-    columns = [F.col(quote(key)) for key in keys]
-    is_open = F.col(END).isNull()
-    by_key = rows.groupBy(*columns).agg(
-        F.count(F.lit(1)).alias(f"{START}s"),
-        F.count_if(is_open).alias(f"{END}s"),
-        F.sort_array(F.collect_list(F.struct(START, END))).alias(START),
-    )
-    (line,) = by_key.agg(
-        F.count(F.lit(1)).alias("keys"),
-        total(f"{START}s").alias("periods"),
-        total(f"{END}s").alias("keys that are there now"),
-        F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
-    ).collect()
-    most = by_key.withColumn(START, F.slice(START, 1, _MOST_PERIODS))
-    most = as_texts(most.orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS))
-    periods = {
-        ", ".join(short(row[i]) for i in range(len(keys))): tuple(
-            (int(one[0]), None if one[1] is None else int(one[1])) for one in row[START]
+    keys = [F.col(quote(key)) for key in dimension.keys]
+    ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
+    gone = F.col(IS_DELETE)
+    values = [name for name in columns if name not in dimension.keys]
+    found = events.withColumns({name: F.when(~gone, F.col(quote(name))) for name in values})
+    extra: list[Column] = []
+    if dimension.track_history_columns is not None:
+        change = F.struct(SEQUENCE, *[F.col(quote(name)) for name in values])
+        found = found.withColumn(CHANGES, F.when(~gone, change))
+        extra.append(F.col(CHANGES))
+    if dimension.ignore_null_updates:
+        life = "__mirrorlake_life"
+        found = found.withColumn(life, F.sum(gone.cast("int")).over(ordered))
+        alive = Window.partitionBy(*keys, life).orderBy(SEQUENCE)
+        are_null = F.array_compact(
+            F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
         )
-        for row in most.collect()
-    }
-    listed = tuple(
-        (key, len(some), ", ".join(f"{a} to {'now' if b is None else b}" for a, b in some[-6:]))
-        for key, some in periods.items()
+        found = found.withColumn(INHERITED, are_null)
+        found = found.withColumns(
+            {name: F.last(quote(name), ignorenulls=True).over(alive) for name in values}
+        )
+        found = found.withColumn(INHERITED, F.array_except(INHERITED, are_null))
+        if dimension.track_history_columns is None:
+            extra.append(F.col(INHERITED))
+    after_delete = "__mirrorlake_after_delete"
+    found = found.withColumns(
+        {
+            START: F.col(SEQUENCE),
+            END: F.lead(SEQUENCE).over(ordered),
+            after_delete: F.coalesce(F.lag(gone).over(ordered), F.lit(True)),
+        }
     )
-    details = TextTable((", ".join(keys), "periods", "versions, the last six"), listed)
-    return {"facts": line.asDict(), "details": details, "periods": periods}
+    lone = F.col(after_delete)
+    if dimension.track_history_columns is not None:
+        found = _tracked(found, dimension, lone)
+    kept = found.where(~gone | lone)
+    end = F.when(gone, F.col(START)).otherwise(F.col(END)).alias(END)
+    return kept.select(*[F.col(quote(name)) for name in columns], START, end, *extra)
+
+
+def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
+    """Changes of nothing but untracked columns become part of the period before them."""
+    keys = [F.col(quote(key)) for key in dimension.keys]
+    ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
+    tracked = [F.col(quote(name)) for name in dimension.track_history_columns or ()]
+    differs = F.lit(False)
+    for value in tracked:
+        differs = differs | ~value.eqNullSafe(F.lag(value).over(ordered))
+    starts, run = "__mirrorlake_starts", "__mirrorlake_run"
+    found = found.withColumn(starts, lone | F.col(IS_DELETE) | differs)
+    found = found.withColumns(
+        {
+            run: F.sum(F.col(starts).cast("int")).over(ordered),
+            "__mirrorlake_ends": F.coalesce(F.lead(starts).over(ordered), F.lit(True)),
+        }
+    )
+    period = Window.partitionBy(*keys, run).orderBy(SEQUENCE)
+    period = period.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    together = {
+        START: F.min(SEQUENCE).over(period),
+        CHANGES: F.collect_list(CHANGES).over(period),
+    }
+    return found.withColumns(together).where("__mirrorlake_ends")
+
+
+def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
+    """The changes that rows of the table stand for."""
+    ordered = Window.partitionBy(*map(quote, dimension.keys)).orderBy(START)
+    follows = "__mirrorlake_follows"
+    old = old.withColumn(follows, F.lead(START).over(ordered))
+    start, end = F.col(START), F.col(END)
+    values = [name for name in columns if name not in dimension.keys]
+
+    def event(at: Column, is_delete: bool, value: Callable[[str], Column]) -> Column:
+        kind = F.lit(is_delete).alias(IS_DELETE)
+        return F.struct(at.alias(SEQUENCE), kind, *[value(name).alias(name) for name in values])
+
+    def said(name: str) -> Column:
+        """A column's value if the row's own change brought it."""
+        value = F.col(quote(name))
+        if not dimension.ignore_null_updates:
+            return value
+        return F.when(~F.array_contains(INHERITED, name), value)
+
+    if dimension.track_history_columns is None:
+        upserts = F.array(F.when(end.isNull() | (start != end), event(start, False, said)))
+    else:
+        upserts = F.transform(CHANGES, lambda c: event(c[SEQUENCE], False, lambda name: c[name]))
+    is_deleted = end.isNotNull() & ~F.col(follows).eqNullSafe(end)
+    gone = F.when(is_deleted, event(end, True, lambda name: F.col(quote(name))))
+    events = F.array_compact(F.concat(upserts, F.array(gone)))
+    kept = [F.col(quote(key)) for key in dimension.keys]
+    found = old.select(*kept, F.explode(events).alias("event"))
+    return found.select(
+        *kept,
+        *[F.col("event")[name].alias(name) for name in (*values, SEQUENCE, IS_DELETE)],
+        F.lit(0).cast("bigint").alias(TIE),
+        F.lit(False).alias(IS_NEW),
+    )
+
+
+def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """What has to be written: rows to put there, and rows to remove (marked as deletes)."""
+    rows = wanted.withColumn(CHANGE_TYPE, F.lit("insert")).unionByName(
+        old.withColumn(CHANGE_TYPE, F.lit("delete"))
+    )
+    marked = rows.withColumns({COMMIT_VERSION: F.lit(0), COMMIT_TIMESTAMP: F.lit(0)})
+    found = net_changes(marked, [*keys, START], unique=range(1))
+    kept = found.where(F.col(CHANGE_TYPE) != "update_preimage")
+    gone = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
+    return kept.select(*[F.col(quote(name)) for name in wanted.columns], gone)
+
+
+def _merge(rows: DataFrame, path: str, same: str, newer: str = "true") -> None:
+    """Puts rows in the place of the same ones, if newer, and removes what is marked as deleted."""
+    names = [name for name in rows.columns if name != IS_DELETE]
+    sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in names)
+    merge_into(
+        rows,
+        path,
+        same,
+        f"""
+        WHEN MATCHED AND s.{IS_DELETE} AND {newer} THEN DELETE
+        WHEN MATCHED AND {newer} THEN UPDATE SET {sets}
+        WHEN NOT MATCHED AND NOT s.{IS_DELETE} THEN {insert_row(names)}
+        """,
+    )
+
+
+def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
+    """The rows of the Delta table at a path, or None if there is none."""
+    try:
+        found = spark.read.format("delta").load(path)
+        found.schema  # noqa: B018 - a Connect client does not look before it is asked for it
+        return found
+    except AnalysisException as error:
+        if any(condition in str(error) for condition in _NOT_THERE):
+            return None
+        raise
+
+
+def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
+    """The table at a path, made or widened so that it has the columns of some rows."""
+    spark = rows.sparkSession
+    wanted = column_types(rows.schema)
+    found = table_or_none(spark, path)
+    if found is None:
+        create_table(spark, path, wanted, keys=keys)
+    elif missing := [name for name in wanted if name not in found.columns]:
+        added = ", ".join(f"{quote(name)} {wanted[name]}" for name in missing)
+        spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS ({added})")
+    return spark.read.format("delta").load(path)
+
+
+def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """One change a key and sequence: the first in an order."""
+    ordered = Window.partitionBy(*map(quote, keys)).orderBy(SEQUENCE, *order)
+    previous = "__mirrorlake_previous"
+    known = events.withColumn(previous, F.lag(SEQUENCE).over(ordered))
+    return known.where(f"{previous} IS NULL OR {previous} <> {SEQUENCE}").drop(previous)
+
+
+def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
+    """The SQL condition that two rows have one key; NULL equals NULL."""
+    return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
+
+
+def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
+    """Merges rows `s` into the table `t` at a path, in one commit."""
+    with temporary_view(rows) as view:
+        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
+
+
+def insert_row(names: Sequence[str]) -> str:
+    """A merge's clause that adds a row of these columns of the source."""
+    values = ", ".join(f"s.{quote(name)}" for name in names)
+    return f"INSERT ({', '.join(map(quote, names))}) VALUES ({values})"

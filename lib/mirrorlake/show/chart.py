@@ -108,6 +108,15 @@ def start_chart(title: str, height: float = _HEIGHT) -> Iterator[tuple[Chart, Ax
         yield chart, axes
 
 
+def say(chart: Chart, text: str) -> Chart:
+    """Write a text into an empty figure, and return the figure."""
+    axes = chart.axes[0]
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#444444")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return chart
+
+
 @contextmanager
 def start_panels(title: str, height: float, count: int) -> Iterator[tuple[Chart, list[Axes]]]:
     """A figure with its title above several panels side by side, as `start_chart` makes one."""

@@ -8,8 +8,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.delta.table import remove_empty_log
-from mirrorlake.feed.dimension import Dimension
-from mirrorlake.feed.scd import apply_changes
+from mirrorlake.feed.scd import Dimension, apply_changes
 
 
 def leave_remains(lake: Lake, *names: str) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from helpers.examples import under_long
+from helpers.feed_model import RESERVED
 from helpers.killing import run_until
 from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
-from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.table import LakeTable
 

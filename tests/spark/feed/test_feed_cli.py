@@ -1,11 +1,11 @@
-"""The commands `changes` and `doctor`, in this process for the session's sake."""
+"""The commands on a change feed, in this process for the session's sake."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from helpers.feed_model import RESERVED
 from mirrorlake import Lake
-from mirrorlake.feed.schema import RESERVED
 
 
 def test_changes_and_doctor(lake: Lake, run: Any) -> None:
@@ -58,3 +58,39 @@ def test_changes_and_doctor(lake: Lake, run: Any) -> None:
     assert "not enabled" in run("changes", root, "s.stock", "--from", "1", status=1).err
     bridged = run("changes", root, "s.stock", "--from", "1", "--across-gaps", "--json")
     assert {row["_change_origin"] for row in bridged["rows"]} == {"feed"}
+
+
+def test_archive_and_dimension(lake: Lake, run: Any) -> None:
+    root = lake.storage.root
+    publisher = lake.publisher("stock", keys=["id"])
+    publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    lake.mirror()
+    planned = run("archive", root, "stock", "--dry-run", "--json")
+    assert planned == {
+        "table": "stock", "into": "stock_history", "start": 0, "end": 1, "versions_behind": 2,
+        "recovered": "", "applied": False, "why_not": "",
+    }  # fmt: skip
+    shown = run("dimension", root, "stock", "--dry-run").out.splitlines()
+    assert shown == [
+        "stock → dim_stock: would take versions 0 to 1",
+        "Nothing was changed: a dry run.",
+    ]
+    assert [str(name) for name in lake.tables()] == ["stock"]
+    assert run("archive", root, "stock", "--into", "kept", "--start", "1", "--json")["start"] == 1
+    publisher.update([{"id": 1, "v": "c"}])
+    lake.mirror()
+    assert "1 new version, archived up to 2" in run("archive", root, "stock", "--into", "kept").out
+    done = run("dimension", root, "stock", "--stored-as", "2", "--track-history", "v", "--json")
+    assert done == {
+        "table": "stock", "into": "dim_stock", "start": 0, "end": 2, "did": "versions 0 to 2",
+        "applied": True, "why_not": "",
+    }  # fmt: skip
+    assert lake.table("dim_stock").read().count() == 3
+    assert "of the other type" in run("dimension", root, "stock", status=2).err
+    run("dimension", root, "stock", "--stored-as", "3", status=2)
+    assert "no table" in run("archive", root, "stok", status=1).err
+    lake.create_table("off", {"id": "bigint"}, feed=False)
+    assert "is off" in run("archive", root, "off", "--json", status=1)["why_not"]
+    assert "declares no keys" in run("dimension", root, "off", status=1).out
+    assert "is off" in run("dimension", root, "off", "--keys", "id", status=1).out
+    assert run("dimension", root, "off", "--keys", "id", "--from-snapshot", "--json")["end"] == 0

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from helpers.feed_model import RESERVED
 from mirrorlake import Lake
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.changes import BEYOND_CONF
-from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
 
+CLIPS = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
 ODD = "it's `a` ünïcode table"
 START = 1_600_000_000_000  # version n is committed n hours later
 
@@ -98,13 +98,13 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
             table.changes.read(start, end)
         clipped = kinds(table.changes.read(start, end, beyond_latest="clip"), "the id", "n.x; ö")
         assert clipped == (ALL if start == 1 else [])
-        stock.spark.conf.set(BEYOND_CONF, "true")
+        stock.spark.conf.set(CLIPS, "true")
         try:
             assert kinds(table.changes.read(start, end), "the id", "n.x; ö") == clipped
             with pytest.raises(FeedError, match="beyond"):
                 table.changes.read(start, end, beyond_latest="error")
         finally:
-            stock.spark.conf.unset(BEYOND_CONF)
+            stock.spark.conf.unset(CLIPS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import lake_state
-from mirrorlake import Lake, archive_table, update_dimension
+from mirrorlake import Lake
 from mirrorlake.errors import FeedError, QueryError, UsageError
 from mirrorlake.table import LakeTable
 
@@ -101,9 +101,9 @@ def test_ranges_keys_and_filters_that_make_no_sense(stock: LakeTable) -> None:
 
 
 def test_an_archive_says_what_it_did(stock: LakeTable) -> None:
-    planned = archive_table(stock, dry_run=True)
+    planned = stock.archive(dry_run=True)
     assert (planned.into, planned.did) == ("stock_history", "would archive 5 versions up to 4")
-    done = archive_table(stock)
+    done = stock.archive()
     assert done.did == "5 new versions, archived up to 4"
     assert done.facts == {
         "versions behind": 0, "versions archived": 4, "rows inserted": 2, "rows updated": 2,
@@ -112,50 +112,50 @@ def test_an_archive_says_what_it_did(stock: LakeTable) -> None:
     assert [(row[0], *row[2:]) for row in done.details.rows] == [
         (4, 0, 0, 1), (3, 0, 1, 0), (2, 0, 1, 0), (1, 2, 0, 0),
     ]  # fmt: skip
-    assert archive_table(stock).did == "0 new versions, archived up to 4"
+    assert stock.archive().did == "0 new versions, archived up to 4"
 
 
 def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
     off = lake.create_table("off", {"id": "bigint"}, keys=["id"], feed=False)
-    for report in (archive_table(off), update_dimension(off)):
+    for report in (off.archive(), off.dimension()):
         assert "is off" in report.why_not
     assert [str(name) for name in lake.tables()] == ["off"]
-    assert not archive_table(off, enable=True).why_not
-    assert off.snapshot().has_feed
+    off.changes.enable()
+    assert not off.archive().why_not
 
 
 @pytest.mark.long
 def test_a_dimension_with_its_periods(stock: LakeTable) -> None:
-    assert update_dimension(stock, dry_run=True).did == "would take versions 0 to 4"
-    found = update_dimension(stock)
+    assert stock.dimension(stored_as=2, dry_run=True).did == "would take versions 0 to 4"
+    found = stock.dimension(stored_as=2)
     assert found.facts == {
         "keys": 2, "periods": 4, "keys that are there now": 1, "most periods of a key": 3,
     }  # fmt: skip
     assert found.periods == {"1": ((1, 2), (2, 3), (3, None)), "2": ((1, 4),)}
-    assert update_dimension(stock).did == "nothing new"
-    assert update_dimension(stock, "latest", stored_as=1).facts == {"rows": 1}
+    assert stock.dimension(stored_as=2).did == "nothing new"
+    assert stock.dimension("latest").facts == {"rows": 1}
 
 
 @pytest.mark.long
 def test_a_dimension_of_a_feed_that_begins_late(lake: Lake) -> None:
     late = make_late(lake)
-    assert "declares no keys" in update_dimension(late).why_not
-    first = update_dimension(late, keys=["id"])
+    assert "declares no keys" in late.dimension(stored_as=2).why_not
+    first = late.dimension(stored_as=2, keys=["id"])
     assert first.periods == {"1": ((3, None),), "2": ((3, None),)}
     change(late, "UPDATE {t} SET n = 10 WHERE id = 2", "DELETE FROM {t} WHERE id = 1")
-    then = update_dimension(late, keys=["id"])
+    then = late.dimension(stored_as=2, keys=["id"])
     assert then.did == "versions 4 to 5"
     assert then.periods == {"2": ((3, 4), (4, None)), "1": ((3, 5),)}
 
 
 def test_other_tables_are_never_written_into(stock: LakeTable, tmp_path: Path) -> None:
     Lake(tmp_path / "copy").create_table("mine", {"id": "bigint"})
-    update_dimension(stock)
+    stock.dimension(stored_as=2)
     before = lake_state(tmp_path)
     with pytest.raises(UsageError, match="a table called mine"):
-        update_dimension(stock, "mine")
+        stock.dimension("mine")
     with pytest.raises(UsageError, match="of the other type"):
-        update_dimension(stock, "dim_stock", stored_as=1)
+        stock.dimension("dim_stock")
     with pytest.raises(UsageError, match="no type 3"):
-        update_dimension(stock, stored_as=3)
+        stock.dimension(stored_as=3)
     assert lake_state(tmp_path) == before

@@ -11,10 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from helpers.feed_model import RESERVED
 from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
-from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.table import LakeTable
 
@@ -301,7 +301,7 @@ def test_switching_it_on(lake: Lake) -> None:
     try:
         assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
     finally:
-        spark.conf.set(DEFAULT_CONF, "false")
+        spark.conf.set("spark.databricks.delta.properties.defaults.enableChangeDataFeed", "false")
     assert new("after", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "false"
     with pytest.raises(FeedError, match=r"_change_type.*Hint: rename"):
         lake.create_table("bad", {"_change_type": "STRING"})

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
-from helpers.feed_model import Event, type_1_model, type_2_model
+from helpers.feed_model import RESERVED, Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.dimension import Dimension, feed_dimension
-from mirrorlake.feed.scd import apply_changes, apply_snapshot
+from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake.table import LakeTable
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -47,15 +47,35 @@ def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
     return batches
 
 
+TRACKED: list[dict[str, Any]] = [
+    {"track_history_columns": ("v",)},
+    {"track_history_except_columns": ("W.X",)},
+]
+
+
+def events_table(lake: Lake) -> LakeTable:
+    """An empty table whose rows will be changes of a dimension."""
+    columns = {
+        field.name: field.dataType.simpleString() for field in as_rows(lake.spark, []).schema
+    }
+    return lake.create_table("events", columns)
+
+
+def take(table: LakeTable, events: list[Event], **how: Any) -> None:
+    """Append changes to the table and bring its dimension `dim` up to date."""
+    as_rows(table.spark, events).write.format("delta").mode("append").save(table.path)
+    table.dimension("dim", **HOW, **how)
+
+
 @pytest.mark.parametrize(
     ("stored_as", "ignore_nulls", "tracked"),
     [
-        (2, True, 1),
-        pytest.param(1, False, None, marks=pytest.mark.long),
-        pytest.param(1, True, None, marks=pytest.mark.long),
-        pytest.param(2, False, None, marks=pytest.mark.long),
-        pytest.param(2, True, None, marks=pytest.mark.long),
-        pytest.param(2, False, 1, marks=pytest.mark.long),
+        (2, True, TRACKED[0]),
+        pytest.param(1, False, {}, marks=pytest.mark.long),
+        pytest.param(1, True, {}, marks=pytest.mark.long),
+        pytest.param(2, False, {}, marks=pytest.mark.long),
+        pytest.param(2, True, {}, marks=pytest.mark.long),
+        pytest.param(2, False, TRACKED[1], marks=pytest.mark.long),
     ],
 )
 @settings(
@@ -70,61 +90,128 @@ def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
 @given(examples=EXAMPLES)
 def test_any_batches_end_as_the_model_does(
     spark: SparkSession,
-    tmp_path_factory: pytest.TempPathFactory,
+    lake: Lake,
     stored_as: Any,
     ignore_nulls: bool,
-    tracked: int | None,
+    tracked: dict[str, Any],
     examples: list[list[Any]],
 ) -> None:
-    path = str(tmp_path_factory.mktemp("scd") / "a `table`")
-    columns = ("v", "w.x")[:tracked] if tracked else None
-    dimension = how(stored_as, ignore_null_updates=ignore_nulls, track_history=columns)
+    events = events_table(lake)
+    path = lake.storage.path("Tables/dim")
     batches = to_batches(examples)
     seen: list[Event] = []
     for batch in [*batches, [], batches[1]]:  # versions without changes, and one of them again
         random.Random(len(seen)).shuffle(batch)
-        apply_changes(as_rows(spark, batch), path, dimension)
+        take(events, batch, stored_as=stored_as, ignore_null_updates=ignore_nulls, **tracked)
         seen += batch
         if stored_as == 1:
             assert type_1(spark, path) == type_1_model(seen, ignore_nulls=ignore_nulls)
         else:
-            model = type_2_model(seen, ignore_nulls=ignore_nulls, tracked=tracked)
+            model = type_2_model(seen, ignore_nulls=ignore_nulls, tracked=1 if tracked else None)
             assert type_2(spark, path) == model
 
 
 def test_truncates(spark: SparkSession, lake: Lake, pytestconfig: pytest.Config) -> None:
-    path = lake.storage.path("Tables/emptied")
-    emptied = how(1, apply_as_truncates="op = 'T'")
+    events, path = events_table(lake), lake.storage.path("Tables/dim")
     seen: list[Event] = []
     texts = ["a1=1p b2=1p c9=1p", "!5 d6=1p a3=2p b7=2q", "d4=9q !2 a8=3p a6-"]
     for text in texts if pytestconfig.getoption("--long") else texts[:2]:
         seen += events_of(text)
-        apply_changes(as_rows(spark, events_of(text)), path, emptied)
+        take(events, events_of(text), apply_as_truncates="op = 'T'")
         assert type_1(spark, path) == type_1_model(seen), text
 
 
+@pytest.mark.parametrize("tracked", TRACKED, ids=["columns", "except"])
 @pytest.mark.long
-def test_tracked_columns(spark: SparkSession, lake: Lake) -> None:
-    path = lake.storage.path("Tables/tracked")
-    tracked = how(2, track_history=("v",))
+def test_tracked_columns(spark: SparkSession, lake: Lake, tracked: dict[str, Any]) -> None:
+    events, path = events_table(lake), lake.storage.path("Tables/dim")
     seen: list[Event] = []
     for text in ("a1=1p a2=1q b1=1p", "a4=1p b2=2p a5=2p", "b5- a6=2q b7=2p b8=2q", "a3=3q"):
         seen += events_of(text)
-        apply_changes(as_rows(spark, events_of(text)), path, tracked)
-        found = type_2(spark, path)
-        assert found == type_2_model(seen, tracked=1), text
+        take(events, events_of(text), stored_as=2, **tracked)
+        assert type_2(spark, path) == type_2_model(seen, tracked=1), text
 
 
-def test_snapshots(spark: SparkSession, lake: Lake) -> None:
-    path = lake.storage.path("Tables/dim")
-    schema = "id INT, v STRING"
-    dimension = Dimension(("id",), "1", 2)
-    for at, rows in (
-        (1, [(1, "a"), (2, "b"), (None, "n")]),
-        (2, [(1, "a"), (2, "c"), (3, "d")]),
-        (2, [(1, "a"), (2, "c"), (3, "d")]),
+def test_events_that_are_removed_from_the_table_are_no_changes(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """A table of events loses old events; a dimension that starts later takes what is left."""
+    events = events_table(lake)
+    take(events, events_of("a1=1p b2=1p"))
+    take(events, events_of("a3=2p b4-"))
+    spark.sql(f"DELETE FROM {events.sql_name} WHERE at < 3")
+    assert events.dimension("dim", **HOW).did == "versions 3 to 3"
+    seen = events_of("a1=1p b2=1p a3=2p b4-")
+    assert type_1(spark, lake.storage.path("Tables/dim")) == type_1_model(seen)
+    spark.sql(
+        f"ALTER TABLE {events.sql_name} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)"
+    )
+    events.changes.enable()
+    done = events.dimension("late", **HOW, stored_as=2)
+    assert "does not reach back" in done.did
+    assert type_2(spark, lake.storage.path("Tables/late")) == type_2_model(events_of("a3=2p b4-"))
+    assert done.facts["periods"] == 2
+    assert done.details.columns[-1] == "sequence, the last six"
+    assert done.periods == {}
+
+
+def test_soft_deletes_of_a_table_with_a_feed(lake: Lake) -> None:
+    """Without a sequence column, the feed's own deletes count as well as the condition."""
+    table = lake.create_table("stock", {"id": "int", "v": "string", "gone": "boolean"}, keys=["id"])
+    lake.sql("INSERT INTO stock VALUES (1, 'a', false), (2, 'b', false), (3, 'c', NULL)")
+    how: dict[str, Any] = {"apply_as_deletes": "gone", "except_columns": ["GONE"]}
+    table.dimension(**how)
+    lake.spark.sql(f"UPDATE {table.sql_name} SET gone = true WHERE id = 1")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 2")
+    assert table.dimension(**how).facts == {"rows": 1}
+    assert [tuple(row)[:2] for row in lake.table("dim_stock").read().collect()] == [(3, "c")]
+
+
+def test_snapshots_of_a_table_without_a_feed(lake: Lake) -> None:
+    table = lake.create_table("stock", {"id": "int", "v": "string", "n": "int"}, feed=False)
+    how: dict[str, Any] = {"stored_as": 2, "keys": ["id"], "from_snapshot": True}
+    how["track_history_except_columns"] = ["n"]
+    lake.sql("INSERT INTO stock VALUES (1, 'a', 1), (2, 'b', 1)")
+    assert table.dimension(**how, dry_run=True).did == "would take the rows of version 1"
+    assert [str(name) for name in lake.tables()] == ["stock"]
+    assert table.dimension(**how).did == "the rows of version 1"
+    assert table.dimension(**how).did == "nothing new"
+    lake.spark.sql(f"UPDATE {table.sql_name} SET n = 2")
+    lake.spark.sql(f"UPDATE {table.sql_name} SET v = 'c' WHERE id = 1")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 2")
+    done = table.dimension(**how)
+    assert (done.start, done.end) == (2, 4)
+    assert done.periods == {"1": ((1, 4), (4, None)), "2": ((1, 4),)}
+    found = lake.table("dim_stock").read().select("id", "v", "n", "__START_AT", "__END_AT")
+    assert {tuple(row) for row in found.collect()} == {
+        (1, "a", 1, 1, 4),
+        (1, "c", 2, 4, None),
+        (2, "b", 1, 1, 4),
+    }
+    for option in ({"sequence_by": "n"}, {"ignore_null_updates": True}):
+        with pytest.raises(UsageError, match=f"not changes, so {next(iter(option))}"):
+            table.dimension(**how, **option)
+
+
+def test_a_dimension_keeps_the_options_of_its_first_run(lake: Lake) -> None:
+    table = lake.create_table("stock", {"id": "int", "v": "string"}, keys=["id"])
+    table.dimension(stored_as=2)
+    with pytest.raises(UsageError, match="created with other options"):
+        table.dimension(stored_as=2, track_history_columns=["v"])
+    with pytest.raises(UsageError, match="of the other type"):
+        table.dimension()
+
+
+def test_snapshots(lake: Lake) -> None:
+    """Keys are matched as values, NULL included; a snapshot that changes nothing adds no period."""
+    table = lake.create_table("stock", {"id": "int", "v": "string"})
+    for rows in (
+        "(1, 'a'), (2, 'b'), (NULL, 'n')",
+        "(1, 'a'), (2, 'c'), (3, 'd')",
+        "(1, 'a'), (2, 'c'), (3, 'd')",
     ):
-        apply_snapshot(spark.createDataFrame(rows, schema), path, dimension, at)
+        lake.spark.sql(f"INSERT OVERWRITE {table.sql_name} VALUES {rows}")
+        table.dimension("dim", stored_as=2, keys=["ID"], from_snapshot=True)
     found = {tuple(row) for row in lake.table("dim").read().collect()}
     assert found == {
         (1, "a", 1, None),
@@ -133,20 +220,24 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
         (3, "d", 2, None),
         (None, "n", 1, 2),
     }
-    nulls = Dimension(("ID",), "1", 2, ignore_null_updates=True)
-    whole = spark.createDataFrame([(1, "a")], schema)
+
+
+def test_ignored_nulls_need_the_whole_feed(lake: Lake) -> None:
+    table = lake.create_table("late", {"id": "int", "v": "string"}, keys=["id"], feed=False)
+    table.changes.enable()
     with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
-        apply_snapshot(whole, path, nulls, 3)
+        table.dimension(ignore_null_updates=True)
 
 
 @pytest.mark.long
-def test_snapshots_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+def test_snapshots_and_tracked_columns(lake: Lake) -> None:
     """Only a tracked column begins a new period; the others show the period's last value."""
-    path = lake.storage.path("Tables/tracked")
-    tracked = Dimension(("ID",), "1", 2, track_history=("V",))
-    for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
-        frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
-        apply_snapshot(frame, path, tracked, at)
+    table = lake.create_table("stock", {"id": "int", "v": "string", "n": "int"})
+    for row in ("(1, 'a', 10)", "(1, 'a', 20)", "(1, 'b', 20)", "(1, 'b', 30)"):
+        lake.spark.sql(f"INSERT OVERWRITE {table.sql_name} VALUES {row}")
+        table.dimension(
+            "tracked", stored_as=2, keys=["ID"], from_snapshot=True, track_history_columns=["V"]
+        )
     periods = lake.table("tracked").read().select("id", "v", "n", "__START_AT", "__END_AT")
     assert {tuple(row) for row in periods.collect()} == {(1, "a", 20, 1, 3), (1, "b", 30, 3, None)}
 
@@ -187,7 +278,7 @@ def test_stopped_after_any_step_and_run_again(
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
     apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
-    module = "mirrorlake.feed.scd_types"
+    module = "mirrorlake.feed.scd"
     real = getattr(importlib.import_module(module), step)
     done = []
 
@@ -238,7 +329,13 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     assert len(periods) == 5
     # A stream applies the same changes by foreachBatch, killed and run again included.
     path = lake.storage.path("Tables/streamed")
-    dimension = feed_dimension(["id"], 2)
+    dimension = Dimension(
+        ("id",),
+        "_commit_version",
+        stored_as=2,
+        apply_as_deletes="_change_type = 'delete'",
+        except_columns=RESERVED,
+    )
     # The second checkpoint knows nothing of the first: all of it again.
     for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
         stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
@@ -255,11 +352,23 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     [
         ({"keys": ()}, "needs keys"),
         ({"stored_as": 3}, "no type 3"),
-        ({"track_history": ("v",)}, "no history"),
+        ({"track_history_columns": ("v",)}, "no history"),
         ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be emptied"),
         ({"keys": ("nope",)}, "no column nope"),
         ({"columns": ("v",)}, "key id is left out"),
         ({"except_columns": ("gone",)}, "no column gone"),
+        (
+            {"stored_as": 2, "columns": ("id",), "track_history_columns": ("v",)},
+            "tracked column v is left out",
+        ),
+        (
+            {
+                "stored_as": 2,
+                "track_history_columns": ("v",),
+                "track_history_except_columns": ("v",),
+            },
+            "both given",
+        ),
     ],
 )
 def test_wrong_use(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:

@@ -17,13 +17,12 @@ from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import type_1_model, type_2_model
 from helpers.killing import run_until
 from mirrorlake import Lake
-from mirrorlake.feed.dimension import Dimension
-from mirrorlake.feed.scd import apply_changes
+from mirrorlake.feed.scd import Dimension, apply_changes
 
 HEAD = """
 import json, sys
 from mirrorlake import Lake
-from mirrorlake.feed.dimension import Dimension
+from mirrorlake.feed.scd import Dimension
 from mirrorlake.feed.scd import apply_changes
 lake = Lake(sys.argv[1])
 dimension = Dimension(**json.loads(sys.argv[2]))

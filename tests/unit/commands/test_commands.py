@@ -32,6 +32,7 @@ ACT = (
     *("publish", "mirror", "pause", "resume", "replay", "undrop", "optimize", "reorg", "vorder"),
     "defaults",
     *("partition set", "partition alter-merge", "partition run", "partition delete"),
+    *("archive", "dimension"),
     *("rows enable", "view create", "view refresh", "frame create", "frame release"),
 )
 SAY = (

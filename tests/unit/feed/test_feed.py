@@ -10,7 +10,7 @@ import pytest
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.api import keep_change_files
-from mirrorlake.feed.changes import Segment, plan_segments
+from mirrorlake.feed.changes import RangePart, plan_segments
 from mirrorlake.feed.doctor import Diagnosis, span_text
 from mirrorlake.feed.schema import find_breaks
 
@@ -86,7 +86,7 @@ def test_gaps_reach_from_one_whole_version_to_another(
 ) -> None:
     found = Diagnosis("t", *span, (), tuple(readable))
     planned = plan_segments(found, lambda version: version in whole or version < 0)
-    assert planned == [Segment(*segment) for segment in segments]
+    assert planned == [RangePart(*segment) for segment in segments]
 
 
 def test_a_gap_without_a_whole_version_on_both_sides_is_lost() -> None:

@@ -22,6 +22,7 @@ ORDER = (
 )
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {
+    ("feed", "show"),
     ("layout", "partitioning"),
     ("query", "feed"),
     ("query", "history"),

@@ -24,6 +24,7 @@ ACTS = [
     Lake.archive, Lake.publisher, Lake.update_dimension,
     Operations.defaults, Operations.pause, Operations.replay, Operations.resume,
     Operations.undrop,
+    LakeTable.archive, LakeTable.dimension,
     Optimize.compact, Optimize.purge, Optimize.vorder, Optimize.z_order,
     RowTracking.enable,
     TablePolicy.alter_merge, TablePolicy.delete, TablePolicy.run, TablePolicy.set,

@@ -1,4 +1,4 @@
-"""Pictures of feeds and periods, from reports put together by hand."""
+"""Plots of feeds, archives and periods, from reports built by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorlake.feed.cursor import FollowReport
+from mirrorlake.feed.archive import ArchiveReport
+from mirrorlake.feed.cursor import Figures, Lag
+from mirrorlake.feed.dimension import DimensionReport
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.report import FeedReport
 from mirrorlake.results import TextTable
-from mirrorlake.show.versions import plot_changes, plot_periods
 
 PNG = b"\x89PNG\r\n"
 COLUMNS = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted")
@@ -36,26 +37,59 @@ def report(versions: int) -> FeedReport:
 
 @pytest.mark.parametrize("versions", [0, 1, 40, 5000])
 def test_changes_of_any_number_of_versions(versions: int) -> None:
-    chart = plot_changes(report(versions))
+    chart = report(versions).plot()
     assert chart.to_png().startswith(PNG)
     assert "odd $t$ name" in chart.axes[0].get_title(loc="left")
     assert len(chart.axes[0].patches) <= 3 * 60
 
 
 def test_bars_keep_every_change() -> None:
-    chart = plot_changes(report(5000))
+    chart = report(5000).plot()
     total = sum(patch.get_height() for patch in chart.axes[0].patches)
     assert total == sum(v + 3 for v in range(5000))
 
 
 def test_periods_are_bars_from_version_to_version() -> None:
-    follow = FollowReport(
-        "t", "dim_t", "versions 0 to 8", "", {}, TextTable((), ()),
-        {"a": ((1, 4), (4, None)), "a very long key that goes on and on": ((2, 3),)}, 8,
-    )  # fmt: skip
-    chart = plot_periods(follow)
+    periods = {"a": ((1, 4), (4, None)), "a very long key that goes on and on": ((2, 3),)}
+    done = DimensionReport(
+        table="t", into="dim_t", start=0, end=8, newest=8, look=lambda: Figures(periods=periods)
+    )
+    chart = done.plot()
     spans = [(patch.get_x(), patch.get_width()) for patch in chart.axes[0].patches]
     assert spans == [(1, 3), (4, 5), (2, 1)]
     assert chart.to_png().startswith(PNG)
-    empty = plot_periods(replace(follow, periods={}))
+    empty = replace(done, look=Figures).plot()
     assert [text.get_text() for text in empty.axes[0].texts] == ["there are no periods to show"]
+
+
+def test_raw_and_net_counts_are_bars() -> None:
+    chart = replace(report(3), net={"inserted": 1, "updated": 0, "deleted": 0}).plot(by="kind")
+    assert [round(patch.get_width()) for patch in chart.axes[0].patches] == [1, 1, 2, 1, 0, 0]
+
+
+def test_an_archives_versions_are_stacked_oldest_first() -> None:
+    newest = TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
+    done = ArchiveReport(
+        table="t",
+        into="kept",
+        start=6,
+        end=7,
+        lag=Lag(0, 0.0),
+        look=lambda: Figures(details=newest),
+    )
+    chart = done.plot()
+    assert [patch.get_height() for patch in chart.axes[0].patches] == [4, 1, 0, 2, 0, 3]
+    assert [text.get_text() for text in chart.axes[0].get_xticklabels()] == ["6", "7"]
+
+
+def test_figures_are_read_once_and_only_when_asked_for() -> None:
+    asked: list[int] = []
+
+    def look() -> Figures:
+        asked.append(1)
+        return Figures({"rows": 1200})
+
+    done = DimensionReport(table="t", into="dim_t", did="x", start=0, end=1, newest=1, look=look)
+    assert (repr(done), asked) == ("t → dim_t: x", [])
+    assert [done.shown().rows[-1], done.facts] == [("rows", "1,200"), {"rows": 1200}]
+    assert asked == [1]
