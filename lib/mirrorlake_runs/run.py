@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake.mirror.options import noop
+from mirrorlake.notices import noop
 from mirrorlake_runs.keeping import RecordKeeper, bring_back, finish, ready_report
 from mirrorlake_runs.plan import Plan, load_plan, parse_plan, with_overrides
 from mirrorlake_runs.preparing import Prepared, only_run, prepare

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import TABLES as TABLES_FOLDER
 from mirrorlake.names import ZONE
+from mirrorlake.notices import noop
 from mirrorlake.spark.session import get_spark
 from mirrorlake_lab.samples import flights as source
 from mirrorlake_lab.samples.lake import SampleLake, open_sample, seal_sample

@@ -52,7 +52,6 @@ INTERNAL: dict[str, set[str]] = {
         "layout.guardrails",
         "mirror.api",
         "mirror.ledger",
-        "mirror.options",
         "mirror.properties",
         "mirror.state",
         "mirror.status",
@@ -62,11 +61,10 @@ INTERNAL: dict[str, set[str]] = {
     },
     "mirrorlake_runs": {
         "delta.commits",
-        "mirror.options",
         "spark.shared",
     },
     "mirrorlake_serve": {
-        "delta.snapshot",
+        "mirror.options",
         "mirror.state",
     },
 }
