@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
+from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, as_table
+from mirrorlake.notices import noop
 from mirrorlake.query.queried_lake import QueriedLake
 
 if TYPE_CHECKING:

@@ -19,9 +19,17 @@ from threading import Condition, Thread
 from typing import Any
 
 VARIABLE = "MIRRORLAKE_LAB"
+
+
 TARGET = "mirrorlake.progress"
+
+
 _PATIENCE = 2.0  # seconds that a cell may take before anything is said
+
+
 _STEP = 0.5
+
+
 _watch: CellWatch | None = None
 
 
@@ -136,3 +144,7 @@ def spark_work() -> str:
     done = sum(stage.numCompletedTasks for stage in known_stages)
     total = sum(stage.numTasks for stage in known_stages)
     return f"Spark: {done:,} of {total:,} tasks" if total else "Spark: between two jobs"
+
+
+def noop(*_ignored: object) -> None:
+    """Ignore the arguments: the default of listeners."""

@@ -59,6 +59,18 @@ DECIDING = {
             "unit/mirror/test_last_file.py",
         ),
     ),
+    "next batch": Deciding(
+        "mirrorlake/mirror/next_batch.py",
+        (
+            "unit/mirror/test_plan.py",
+            "unit/mirror/test_numbering.py",
+            "unit/mirror/test_last_file.py",
+        ),
+        (
+            *("late_file", "cut_batch", "number_files", "last_file_fault", "is_refilled"),
+            *("planned_files", "following_files", "_cut", "complete_plan", "preview_batch"),
+        ),
+    ),
     "numbering": Deciding(
         "mirrorlake/landing/zone.py",
         ("unit/mirror/test_numbering.py", "unit/mirror/test_plan.py", "unit/mirror/test_status.py"),

@@ -13,20 +13,12 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
-from mirrorlake.mirror.options import (
-    MirrorOptions,
-    StepListener,
-    TableDefaults,
-    noop,
-    pause,
-    read_defaults,
-    resume,
-    skip,
-    write_defaults,
-)
+from mirrorlake.mirror.options import MirrorOptions, StepListener, pause, resume, skip
+from mirrorlake.mirror.properties import TableDefaults, read_defaults, write_defaults
 from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
+from mirrorlake.notices import noop
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Storage
 

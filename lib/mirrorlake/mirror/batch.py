@@ -21,7 +21,7 @@ from mirrorlake.delta.files import decoded_path
 from mirrorlake.landing import rows
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
-from mirrorlake.mirror.properties import Batch, Target
+from mirrorlake.mirror.next_batch import Batch, Target
 from mirrorlake.names import file_number
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import escape_glob, literal, quote

@@ -24,7 +24,6 @@ from mirrorlake.mirror.options import (
     StepListener,
     all_settings,
     at_once,
-    noop,
     side_by_side,
 )
 from mirrorlake.mirror.shards import Shard, only_mirror
@@ -42,6 +41,7 @@ from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_fo
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.notices import noop
 from mirrorlake.query.catalog import keep_registered
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage.files import Listing, Storage

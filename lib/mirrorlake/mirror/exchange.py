@@ -46,7 +46,7 @@ from mirrorlake.mirror.batch import (
     key_conditions,
     refused,
 )
-from mirrorlake.mirror.properties import Batch, Target
+from mirrorlake.mirror.next_batch import Batch, Target
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import literal, quote

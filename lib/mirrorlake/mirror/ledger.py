@@ -24,8 +24,9 @@ from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
+from mirrorlake.mirror.next_batch import Batch
 from mirrorlake.mirror.plan import find_plan, staging
-from mirrorlake.mirror.properties import KEYS_PROPERTY, Batch
+from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Result, TextTable

@@ -1,4 +1,4 @@
-"""What a mirror is told: the options of a cycle, a table's settings, the defaults of new tables.
+"""Options of a cycle, and an operator's settings for one table.
 
 An operator's settings (paused, files to skip) are one small file per table in the lake. Every
 mirror of the lake obeys them, and a killed one finds them again.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
@@ -23,8 +23,8 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.listing import AT_ONCE
 
-FORMAT = 1  # of settings and defaults
-_CONTROL, _DEFAULTS = f"{STATE}/control", f"{STATE}/defaults.json"
+FORMAT = 1  # of settings
+_CONTROL = f"{STATE}/control"
 _One = TypeVar("_One")
 _Done = TypeVar("_Done")
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
@@ -107,15 +107,6 @@ def side_by_side(
         return list(pool.map(do, items))
 
 
-def retention(options: MirrorOptions) -> dict[str, str]:
-    """How long the log reaches back, and removed files with the feed, as Delta's properties."""
-    days = {
-        "delta.logRetentionDuration": options.log_retention_days,
-        "delta.deletedFileRetentionDuration": options.feed_retention_days,
-    }
-    return {name: f"interval {int(n)} days" for name, n in days.items() if n is not None}
-
-
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
     """The options with some of their fields set by name.
 
@@ -145,10 +136,6 @@ class Step(Enum):
 
 
 StepListener = Callable[[TableName, Step], None]
-
-
-def noop(*_ignored: object) -> None:
-    """A listener that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -238,29 +225,3 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     if apply:
         _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
     return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)
-
-
-@dataclass(frozen=True)
-class TableDefaults:
-    """The defaults of a lake's new tables.
-
-    Attributes:
-        deletion_vectors: whether they have deletion vectors; see `MirrorOptions`.
-    """
-
-    deletion_vectors: bool = False
-
-
-def read_defaults(storage: Storage) -> TableDefaults:
-    """A lake's defaults.
-
-    Raises:
-        FormatError: they are of a newer format.
-    """
-    document = read_kept(storage, _DEFAULTS, FORMAT) or {}
-    return TableDefaults(bool(document.get("deletion_vectors", False)))
-
-
-def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
-    """Puts a lake's defaults down."""
-    storage.write_json(_DEFAULTS, {"format": FORMAT} | asdict(defaults))

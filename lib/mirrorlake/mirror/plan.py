@@ -1,6 +1,6 @@
 """Plans: the files of one commit, written down before the first of them is read.
 
-`table_cycle` chooses them: the next without a gap, `cut_batch` of these, and no unsound one.
+`next_batch` decides which files they are.
 
 A plan is created if absent, per table, incarnation and first number; any mirror that finds one
 carries it out as it stands. Without it a larger batch after a crash would apply its first files
@@ -15,14 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL, FileFacts, file_hash
-from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
-from mirrorlake.landing.zone import Folder, by_number, by_time
+from mirrorlake.landing.metadata import Identity
 from mirrorlake.mirror.options import STOP
-from mirrorlake.mirror.state import file_signature
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, file_name, file_number
-from mirrorlake.storage.files import Entry, Listing, Storage, to_json
+from mirrorlake.names import STATE, file_name, file_number
+from mirrorlake.storage.files import Entry, Storage, to_json
 from mirrorlake.storage.kept import read_kept
 
 FORMAT = 3
@@ -200,62 +197,9 @@ def _fix_all(
         return tuple(pool.map(fix, facts))
 
 
-def late_file(
-    storage: Storage, identity: Identity, last: int, entry: Entry
-) -> SequenceError | None:
-    """What is wrong with a file without a number that is older than the last applied one."""
-    plan = plan_of(storage, identity, last) if last else None
-    latest = plan.files[-1].published if plan else None
-    if latest is None or entry.modified >= datetime.fromisoformat(latest):
-        return None
-    return SequenceError(
-        f"The file is older than the last applied one, which is of {latest}.",
-        file=entry.name,
-        hint="upload it again if its changes are new, or allow late files.",
-    )
-
-
 def staging(identity: Identity) -> str:
     """Where text files lie as Parquet until they are applied, relative to the lake's root."""
     return f"{STATE}/staged/{identity.incarnation}"
-
-
-def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]:
-    """The names of the first files that together stay within both bounds, at least one."""
-    names: list[str] = []
-    total = 0
-    for entry in entries:
-        total += entry.size
-        if names and (len(names) >= max_files or total > max_bytes):
-            break
-        names.append(entry.name)
-    return names
-
-
-def number_files(
-    storage: Storage, identity: Identity, metadata: TableMetadata, listing: Listing, last: int
-) -> Folder:
-    """The folder's data files by their place in the table's sequence.
-
-    Args:
-        storage: the lake's files.
-        identity: whose files they are.
-        metadata: says which of the two orders counts.
-        listing: what lies in the folder.
-        last: the last applied number.
-
-    Raises:
-        SequenceError: numbers in names that make no sense.
-    """
-    if metadata.strategy != BY_TIME:
-        return by_number(identity.table, listing)
-    plan = plan_of(storage, identity, last) if last else None
-    applied = {}
-    for name, number in plan.numbers.items() if plan else ():
-        entry = listing.file(name)
-        if entry is not None and is_as_planned(storage, identity, plan, entry):
-            applied[name] = number
-    return by_time(identity.table, listing, applied, last)
 
 
 def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry: Entry) -> bool:
@@ -279,65 +223,3 @@ def is_foreign(storage: Storage, identity: Identity, number: int, entry: Entry) 
         return False
     planned = plan.file(entry.name)
     return planned is None or planned.size != entry.size or bool(planned.sha256)
-
-
-def last_file_fault(
-    storage: Storage, identity: Identity, folder: Folder, last: int, known: str | None
-) -> SequenceError | None:
-    """Return why a folder does not go on after its last applied file, if that is so.
-
-    The last applied file stays in its folder. If it has other content, or if it is gone and lower
-    numbers have other content, the folder may have been filled again. Nothing can be applied then
-    without the risk of losing rows.
-
-    Args:
-        storage: the lake's files.
-        identity: whose files they are.
-        folder: its files by number.
-        last: the last applied number.
-        known: the signature of the last applied file when it was compared last. The file is read
-            only if its signature differs.
-    """
-    entry = folder.numbered.get(last)
-    if entry is not None:
-        if file_signature(entry) == known or not is_foreign(storage, identity, last, entry):
-            return None
-        text = "The last applied file was replaced by other content, which is not applied."
-        return _refilled(text, entry, last)
-    for number, lower in sorted(folder.numbered.items()):
-        if number > last:
-            break
-        if not is_as_planned(storage, identity, plan_of(storage, identity, number), lower):
-            text = f"Number {number} was applied with other content, and file {last} is missing."
-            return _refilled(text, lower, last)
-    return None
-
-
-def _refilled(text: str, entry: Entry, last: int) -> SequenceError:
-    return SequenceError(
-        text,
-        file=entry.name,
-        hint=(
-            f"to go on, delete the files up to number {last} and publish their new rows under "
-            f"the numbers from {last + 1} on; to build the table anew, reseed it with these files, "
-            "or delete the whole folder and publish it again."
-        ),
-    )
-
-
-def is_refilled(storage: Storage, identity: Identity, metadata: TableMetadata, last: int) -> bool:
-    """Return whether a folder has new files from number 1 on, and none of its applied files.
-
-    Args:
-        storage: the lake's files.
-        identity: whose folder it is.
-        metadata: what the folder declares; files without numbers are never applied twice.
-        last: the last applied number.
-    """
-    folder = identity.table.folder
-    numbers = [(file_number(entry.name), entry) for entry in storage.list(folder).files]
-    again = [(n, entry) for n, entry in numbers if n is not None and 1 <= n <= last]
-    if metadata.strategy == BY_TIME or 1 not in dict(again):
-        return False
-    moved = (storage.list(f"{folder}/{name}").files for name in (PROCESSED, READY_TO_DELETE))
-    return not any(moved) and all(is_foreign(storage, identity, *found) for found in again)

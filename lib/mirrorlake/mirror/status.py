@@ -32,9 +32,8 @@ from mirrorlake.landing.zone import (
     published_tables,
 )
 from mirrorlake.mirror.ledger import rebuild_states
+from mirrorlake.mirror.next_batch import Batch, load_context, preview_batch
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
-from mirrorlake.mirror.plan import cut_batch, find_plan
-from mirrorlake.mirror.properties import Batch, check_batch, load_context
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     REPLICATING,
@@ -358,7 +357,7 @@ def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> T
 
 
 def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> Batch:
-    """The sound files that come next, and what is wrong with the one after them."""
+    """Return the sound files that come next, and the error of the file after them."""
     metadata = read_metadata(storage, table)
     at = load_context(
         storage,
@@ -368,16 +367,4 @@ def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> B
         storage.list(table.folder),
         TableState(table.schema, table.name),
     )
-    if (fault := at.last_file_fault()) is not None:
-        return Batch(at, error=fault)
-    skip = dict.fromkeys(read_settings(storage, table).skip, "")
-    ready, _ = at.folder.pending(at.last, skip)
-    plan = find_plan(storage, at.identity, at.last + 1)
-    names = [file.name for file in plan.files] if plan else []
-    rest = ready[len(names) :]
-    names += (
-        [entry.name for entry in rest]
-        if at.recreated
-        else cut_batch(rest, options.batch_files, options.batch_bytes)
-    )
-    return check_batch(at, names, options, skip, stage=False)
+    return preview_batch(at, options, dict.fromkeys(read_settings(storage, table).skip, ""))

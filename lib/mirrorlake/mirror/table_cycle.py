@@ -20,7 +20,6 @@ from mirrorlake.delta.snapshot import VECTORS, Snapshot, has_policy, read_snapsh
 from mirrorlake.errors import MirrorlakeError, SetupError
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import (
-    BY_TIME,
     Identity,
     TableMetadata,
     ensure_identity,
@@ -29,32 +28,20 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.ledger import committed_version, last_note, put_into_quarantine, with_note
-from mirrorlake.mirror.options import (
-    SKIP_FILE,
-    MirrorOptions,
-    OperatorSettings,
-    Step,
-    StepListener,
-    read_defaults,
-    retention,
-)
-from mirrorlake.mirror.plan import (
-    Plan,
-    cut_batch,
-    find_plan,
-    late_file,
-    make_plan,
-    renew_plan,
-    staging,
-)
-from mirrorlake.mirror.properties import (
+from mirrorlake.mirror.next_batch import (
     Batch,
+    ChosenFiles,
     TableContext,
     check_batch,
-    is_stale_incarnation,
+    complete_plan,
+    following_files,
     load_context,
     plan_schema,
+    planned_files,
 )
+from mirrorlake.mirror.options import MirrorOptions, OperatorSettings, Step, StepListener
+from mirrorlake.mirror.plan import Plan, find_plan, make_plan, staging
+from mirrorlake.mirror.properties import is_stale_incarnation, read_defaults, retention
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA, TableName
@@ -160,15 +147,8 @@ class TableCycle:
         return Batch(at) if plan is None else self._planned_batch(at, plan)
 
     def _planned_batch(self, at: TableContext, plan: Plan) -> Batch:
-        """The batch of a plan that was found, as it stands; all of it or nothing."""
-        numbered = enumerate(plan.files, plan.first)
-        skip = {number: file.skipped for number, file in numbered if file.skipped is not None}
-        names = [file.name for file in plan.files]
-        batch = self._check(at, names, plan.on_error, self._skip | skip)
-        if batch.error is not None:
-            return Batch(at, error=batch.error)
-        renew_plan(self._storage, at.identity, plan, batch.facts)
-        return replace(batch, plan=plan)
+        """Return the batch of a plan that was found; all of it or nothing."""
+        return complete_plan(plan, self._check(at, planned_files(plan, self._skip)))
 
     def _new_batch(self, at: TableContext) -> Batch:
         """The files after the last applied one, planned."""
@@ -180,25 +160,15 @@ class TableCycle:
             at = replace(at, state=replace(at.state, tail=None if fault else at.tail))
             if fault is not None:
                 return Batch(at, error=fault)
-        ready, _ = at.folder.pending(at.last, self._skip)
-        if not ready and at.last == 0:
+        chosen = following_files(at, self._options, self._skip)
+        if not chosen.names and at.last == 0:
             return self._declare_or_drop(at)
-        names = [entry.name for entry in ready]
-        if not at.recreated:  # a table that is to be replaced is replaced in one commit
-            names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
-        skip, on_error = self._skip, self._options.on_error
-        by_time = at.metadata.strategy == BY_TIME and not self._options.late_files
-        late = None
-        if ready and by_time:
-            late = late_file(self._storage, at.identity, at.last, ready[0])
-        if late is not None:
-            if on_error != SKIP_FILE:
-                return Batch(at, error=late)
-            skip[at.last + 1] = late.message
-        batch = self._check(at, names, on_error, skip)
+        if chosen.error is not None:
+            return Batch(at, error=chosen.error)
+        batch = self._check(at, chosen)
         if not batch.facts:
             return batch
-        plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, on_error)
+        plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, chosen.on_error)
         self._done(Step.PLANNED)
         if [file.name for file in plan.files] != [file.name for file in batch.facts]:
             # Another mirror has just planned this batch: its plan counts.
@@ -216,15 +186,13 @@ class TableCycle:
         except MirrorlakeError as error:
             return Batch(at, error=error)
 
-    def _check(
-        self, at: TableContext, names: list[str], on_error: str, skip: dict[int, str]
-    ) -> Batch:
-        options = replace(self._options, on_error=on_error)
+    def _check(self, at: TableContext, chosen: ChosenFiles) -> Batch:
+        options = replace(self._options, on_error=chosen.on_error)
         sizes = {entry.name: entry.size for entry in at.folder.numbered.values()}
-        wanted = {name: sizes.get(name, 0) for name in names}
+        wanted = {name: sizes.get(name, 0) for name in chosen.names}
         inspect = choose_inspection(self._spark, wanted, options.driver_bytes)
-        batch = check_batch(at, names, options, skip, inspect=inspect)
-        if names:
+        batch = check_batch(at, chosen.names, options, chosen.skip, inspect=inspect)
+        if chosen.names:
             self._done(Step.CHECKED)
         return batch
 

@@ -40,7 +40,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import read_mirrored
-from mirrorlake.mirror.plan import is_refilled
+from mirrorlake.mirror.next_batch import is_refilled
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state import TableState, failed

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta.snapshot import physical_names
 from mirrorlake.delta.table import Table
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
+from mirrorlake.notices import noop
 from mirrorlake.partitioning import receipts, tags
 from mirrorlake.partitioning.groups import KeyColumns, look_at, numbered
 from mirrorlake.partitioning.policy import Policy

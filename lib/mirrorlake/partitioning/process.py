@@ -21,8 +21,8 @@ from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, MirrorlakeError
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
+from mirrorlake.notices import noop
 from mirrorlake.partitioning import store
 from mirrorlake.partitioning.operation import StepListener, is_at_work, run_operation
 from mirrorlake.partitioning.policy import now_micros

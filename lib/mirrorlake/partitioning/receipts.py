@@ -27,8 +27,8 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, ConflictError, RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
+from mirrorlake.notices import noop
 from mirrorlake.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.partitioning.policy import to_micros
 from mirrorlake.spark.gateway import Add, DeltaTransaction, RowActions, transaction

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.snapshot import all_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.mirror.options import noop
+from mirrorlake.notices import noop
 from mirrorlake.partitioning import store, tags
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
 from mirrorlake.partitioning.operation import (

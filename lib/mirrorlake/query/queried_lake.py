@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import MirroredLake
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import ZONE, TableName, as_table
+from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog, Registration, register_tables, unregister_tables
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ it still is the holder; what must not happen twice needs a fence of its own besi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -108,6 +107,8 @@ class Lease:
 
     @contextlib.contextmanager
     def _locked(self, root: Path) -> Iterator[None]:
+        import fcntl  # Unix only
+
         target = root / self.path
         made = _make_folders(target.parent)
         while True:
@@ -224,7 +225,9 @@ def busy(what: str, holder: str) -> BusyError:
 
 
 def is_held(storage: Storage, path: str) -> bool:
-    """Whether somebody holds a lease now, by its file."""
+    """Return whether somebody holds a lease now, by its file."""
+    import fcntl  # Unix only
+
     if storage.local is None:
         found = storage.look_at(path)
         return found is not None and not _is_over(storage, path, found[1], TTL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -69,6 +68,8 @@ def make_once(target: Path, is_there: Callable[[], bool], make: Callable[[Path],
         is_there: whether it is, and whole; what is there otherwise is taken away.
         make: makes it at another path, which has its name and lies in a scratch folder.
     """
+    import fcntl  # Unix only; the modules that publish import this one
+
     if is_there():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
-from mirrorlake.mirror.options import noop
+from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, quote

@@ -17,7 +17,7 @@ from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.landing.rows import footer_bounds
 from mirrorlake.mirror.batch import key_bounds, key_conditions
 from mirrorlake.mirror.exchange import Limits, file_limits, may_match, wide_bounds
-from mirrorlake.mirror.properties import Target
+from mirrorlake.mirror.next_batch import Target
 
 
 def conditions(

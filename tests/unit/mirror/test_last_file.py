@@ -23,7 +23,8 @@ from mirrorlake.landing.zone import list_folder
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.plan import is_foreign, is_refilled, last_file_fault
+from mirrorlake.mirror.next_batch import is_refilled, last_file_fault
+from mirrorlake.mirror.plan import is_foreign
 from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
 from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.mirror.trash import follow_folders

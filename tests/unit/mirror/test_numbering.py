@@ -13,7 +13,7 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers
-from mirrorlake.mirror.plan import number_files
+from mirrorlake.mirror.next_batch import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
 from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name

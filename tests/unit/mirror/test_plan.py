@@ -14,22 +14,20 @@ from helpers.plans import facts_of, plan_files
 from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
 from mirrorlake.landing.metadata import Identity, Marker, TableMetadata
+from mirrorlake.mirror.next_batch import Batch, check_batch, cut_batch, late_file, load_context
 from mirrorlake.mirror.options import SKIP_FILE, STOP, MirrorOptions
 from mirrorlake.mirror.plan import (
     PLAIN_FORMAT,
     Plan,
     PlannedFile,
-    cut_batch,
     find_plan,
     is_as_planned,
-    late_file,
     make_plan,
     plan_of,
     plan_path,
     renew_plan,
     staging,
 )
-from mirrorlake.mirror.properties import Batch, check_batch, load_context
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Entry, Storage

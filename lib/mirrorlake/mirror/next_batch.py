@@ -1,0 +1,537 @@
+"""Decide which files come next: what a cycle knows of a table, its numbered files, and the batch.
+
+The next batch is the files after the last applied number without a gap, cut to the cycle's bounds,
+as far as they are sound. A plan that an earlier cycle left is completed first, unchanged.
+`preview_batch` makes the same decision and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from mirrorlake.delta.actions import LiveFiles
+from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.errors import (
+    InvalidNameError,
+    MetadataError,
+    MirrorlakeError,
+    SchemaError,
+    SequenceError,
+)
+from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
+from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
+from mirrorlake.landing.types import fits, widened
+from mirrorlake.landing.zone import Folder, by_number, by_time
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
+from mirrorlake.mirror.plan import (
+    Plan,
+    find_plan,
+    is_as_planned,
+    is_foreign,
+    plan_of,
+    renew_plan,
+    staging,
+)
+from mirrorlake.mirror.properties import KEYS_PROPERTY, declared_keys, is_stale_incarnation
+from mirrorlake.mirror.state import TableState, file_signature
+from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, file_name, file_number
+from mirrorlake.storage.files import Entry, Listing, Storage
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """The columns of a table after a batch.
+
+    Attributes:
+        columns: name to type, the table's own first; types as Delta names them.
+        added: the names among them that the table does not have yet.
+        widened: those that the table has with a narrower type.
+    """
+
+    columns: dict[str, str]
+    added: tuple[str, ...]
+    widened: tuple[str, ...] = ()
+
+    @property
+    def evolved(self) -> bool:
+        """Whether the table's schema changes with the batch."""
+        return bool(self.added or self.widened)
+
+
+def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
+    """The keys in the table's spelling.
+
+    Raises:
+        MetadataError: a key is no column of the table.
+    """
+    spelled = {name.lower(): name for name in target.columns}
+    for key in keys:
+        if key.lower() not in spelled:
+            raise MetadataError(
+                f"The table does not have the key column {key!r}.", file=METADATA, column=key
+            )
+    return tuple(spelled[key.lower()] for key in keys)
+
+
+@dataclass(frozen=True)
+class TableContext:
+    """What a step of the cycle works on; each step returns the next one instead of changing it.
+
+    Attributes:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: what the folder declares.
+        snapshot: the Delta table as it is, or None.
+        last: the last number that the table's own log shows as applied.
+        folder: the folder's files by number.
+        state: what will be kept of the table.
+        files: of the Delta table, as this cycle reads them.
+    """
+
+    storage: Storage
+    identity: Identity
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    last: int
+    folder: Folder
+    state: TableState
+    files: LiveFiles
+
+    @property
+    def path(self) -> str:
+        """The Delta table, full path."""
+        return self.storage.path(self.identity.table.table_path)
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the table there belongs to an earlier incarnation of the folder."""
+        return is_stale_incarnation(self.snapshot, self.identity)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a batch has to fit; none for a table that is to be replaced."""
+        if self.snapshot is None or self.recreated:
+            return {}
+        return {name: str(kind) for name, kind in self.snapshot.schema.items()}
+
+    @property
+    def tail(self) -> str | None:
+        """The signature of the last applied file, if it is in the folder."""
+        applied = self.folder.numbered.get(self.last)
+        return file_signature(applied) if applied else None
+
+    def last_file_fault(self) -> SequenceError | None:
+        """Return why the folder does not go on after its last applied file, if that is so."""
+        known = self.state.tail
+        return last_file_fault(self.storage, self.identity, self.folder, self.last, known)
+
+
+def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) -> Target:
+    """The columns after files of the folder: the union of the table's, the declared and the files'.
+
+    A column that has only NULLs so far has no type yet and is left out until it has one.
+
+    Args:
+        at: what the files are to be applied to.
+        files: what is to be applied, in order.
+        widen: whether a column of the table may get a wider type that holds all values, old and
+            new; otherwise that is an error like any other change of type.
+
+    Raises:
+        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
+            or no column has a type at all.
+    """
+    table = at.columns
+    columns = dict(table)
+    spelling = {name.lower(): name for name in columns}
+    for column, wanted in at.metadata.table_columns.items():
+        known = columns.setdefault(spelling.setdefault(column.lower(), column), wanted)
+        if not (fits(wanted, known) or fits(known, wanted)):
+            raise SchemaError(
+                f"Column {column!r} is declared as {wanted}, but the table has {known}.",
+                file=METADATA,
+                column=column,
+                hint="declare it as it was, or delete the table's folder and publish it again.",
+            )
+    wide: dict[str, str] = {}
+    last: FileFacts | None = None
+    for file in files:
+        if file.skipped is not None:
+            continue
+        last = file
+        for column, kind in file.columns.items():
+            if kind.table == "void":
+                continue
+            name = spelling.setdefault(column.lower(), column)
+            known = columns.setdefault(name, kind.table)
+            if fits(kind.table, known):
+                continue
+            if name not in table and fits(known, kind.table):
+                columns[name] = kind.table  # not in the table yet: the wider of two files wins
+                continue
+            wider = widened(known, kind.table)
+            if widen and wider is not None:
+                columns[name] = wider
+                if name in table and wider != table[name]:
+                    wide[name] = wider
+                continue
+            raise SchemaError(
+                f"Column {name!r} is {kind.table}, but the table has {known}.",
+                file=file.name,
+                column=name,
+                hint="delete the table's folder and publish it again with the new type"
+                + ("." if wider is None else ", or mirror with --widen."),
+            )
+    if last is not None and not columns:
+        raise SchemaError(
+            "All columns have only NULLs so far, so that none has a type.",
+            file=last.name,
+            hint="publish a row with values, or give the columns types.",
+        )
+    added = tuple(name for name in columns if name not in table)
+    return Target(columns, added, tuple(wide))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The files of one commit, checked.
+
+    Attributes:
+        at: what the commit starts from.
+        facts: the sound files; none for a table that is only declared.
+        target: the table's columns after the commit; none if there is nothing to commit.
+        plan: the files as planned; None for a table that is only declared.
+        error: what is wrong with the next file.
+        note: what the commit's userMetadata says.
+        properties: what options and defaults ask of the table from now on.
+    """
+
+    at: TableContext
+    facts: tuple[FileFacts, ...] = ()
+    target: Target = Target({}, ())
+    plan: Plan | None = None
+    error: MirrorlakeError | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last file's number; 0 where there is only a declared schema."""
+        return self.plan.last if self.plan else 0
+
+    @property
+    def rows(self) -> Counter[Marker]:
+        """Rows by operation, over all files."""
+        return sum((file.rows for file in self.facts), Counter())
+
+    @property
+    def row_count(self) -> int:
+        """All rows of all files."""
+        return sum(file.row_count for file in self.facts)
+
+
+def load_context(
+    storage: Storage,
+    identity: Identity,
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    listing: Listing,
+    state: TableState,
+) -> TableContext:
+    """What a cycle starts from.
+
+    Raises:
+        InvalidNameError: the table there was not made by a mirror.
+        MetadataError: its keys are others than those declared now.
+        SequenceError: the files' numbers make no sense.
+    """
+    table = identity.table
+    if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
+        raise InvalidNameError(
+            f"There is already a table {table} that the mirror did not make.",
+            hint="rename one of the two, or move that table away.",
+        )
+    if snapshot is not None and not is_stale_incarnation(snapshot, identity):
+        check_keys_kept(table, declared_keys(snapshot.properties), metadata.keys)
+    last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+    folder = number_files(storage, identity, metadata, listing, last)
+    files = LiveFiles(storage, table.table_path)
+    return TableContext(storage, identity, metadata, snapshot, last, folder, state, files)
+
+
+def check_batch(
+    at: TableContext,
+    names: list[str],
+    options: MirrorOptions,
+    skip: dict[int, str],
+    *,
+    stage: bool = True,
+    inspect: Callable[..., FileFacts] = inspect_file,
+) -> Batch:
+    """The longest sound beginning of a batch, and what is wrong with the next file.
+
+    Args:
+        at: what the batch is to be applied to.
+        names: the files, numbered from the last applied one on.
+        options: say what bad files do, and whether columns may be widened.
+        skip: numbers of files that are passed over in any case, with the reason.
+        stage: whether text is left in the lake as Parquet.
+        inspect: what looks into a file, called as `inspect_file` is.
+    """
+    if not names:
+        return Batch(at)
+
+    def check(number: int, name: str) -> FileFacts | MirrorlakeError:
+        path = f"{at.identity.table.folder}/{name}"
+        if number in skip:
+            reason = SequenceError(skip[number], file=name)
+            return skipped_file(at.storage, path, number, reason)
+        staged = f"{staging(at.identity)}/{file_name(number)}" if stage else None
+        skip_rows = options.on_error == SKIP_ROW
+        try:
+            return inspect(
+                at.storage, path, at.metadata, number=number, staged=staged, skip_rows=skip_rows
+            )
+        except MirrorlakeError as error:
+            if options.on_error != SKIP_FILE:
+                return error
+            return skipped_file(at.storage, path, number, error)
+        except FileNotFoundError:
+            return SequenceError(
+                "The file is gone since the listing.",
+                file=name,
+                hint="upload it again, or delete the whole folder to drop the table.",
+            )
+
+    sound: list[FileFacts] = []
+    error: MirrorlakeError | None = None
+    with ThreadPoolExecutor(_READERS) as pool:
+        for result in pool.map(check, count(at.last + 1), names):
+            if isinstance(result, MirrorlakeError):
+                error = result
+                break
+            sound.append(result)
+    facts = tuple(sound)
+    while True:
+        try:
+            target = plan_schema(at, facts, widen=options.widen)
+            return Batch(at, facts, target, error=error) if facts else Batch(at, error=error)
+        except SchemaError as misfit:
+            if options.on_error == SKIP_FILE and misfit.file in names:
+                facts = tuple(
+                    replace(file, skipped=misfit, rows=Counter())
+                    if file.name == misfit.file
+                    else file
+                    for file in facts
+                )
+                continue
+            # Only the files before the one that the error names.
+            before = [file.name for file in facts]
+            facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
+            error = misfit
+            if not facts:
+                return Batch(at, error=error)
+
+
+def late_file(
+    storage: Storage, identity: Identity, last: int, entry: Entry
+) -> SequenceError | None:
+    """What is wrong with a file without a number that is older than the last applied one."""
+    plan = plan_of(storage, identity, last) if last else None
+    latest = plan.files[-1].published if plan else None
+    if latest is None or entry.modified >= datetime.fromisoformat(latest):
+        return None
+    return SequenceError(
+        f"The file is older than the last applied one, which is of {latest}.",
+        file=entry.name,
+        hint="upload it again if its changes are new, or allow late files.",
+    )
+
+
+def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]:
+    """The names of the first files that together stay within both bounds, at least one."""
+    names: list[str] = []
+    total = 0
+    for entry in entries:
+        total += entry.size
+        if names and (len(names) >= max_files or total > max_bytes):
+            break
+        names.append(entry.name)
+    return names
+
+
+def number_files(
+    storage: Storage, identity: Identity, metadata: TableMetadata, listing: Listing, last: int
+) -> Folder:
+    """The folder's data files by their place in the table's sequence.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: says which of the two orders counts.
+        listing: what lies in the folder.
+        last: the last applied number.
+
+    Raises:
+        SequenceError: numbers in names that make no sense.
+    """
+    if metadata.strategy != BY_TIME:
+        return by_number(identity.table, listing)
+    plan = plan_of(storage, identity, last) if last else None
+    applied = {}
+    for name, number in plan.numbers.items() if plan else ():
+        entry = listing.file(name)
+        if entry is not None and is_as_planned(storage, identity, plan, entry):
+            applied[name] = number
+    return by_time(identity.table, listing, applied, last)
+
+
+def last_file_fault(
+    storage: Storage, identity: Identity, folder: Folder, last: int, known: str | None
+) -> SequenceError | None:
+    """Return why a folder does not go on after its last applied file, if that is so.
+
+    The last applied file stays in its folder. If it has other content, or if it is gone and lower
+    numbers have other content, the folder may have been filled again. Nothing can be applied then
+    without the risk of losing rows.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files they are.
+        folder: its files by number.
+        last: the last applied number.
+        known: the signature of the last applied file when it was compared last. The file is read
+            only if its signature differs.
+    """
+    entry = folder.numbered.get(last)
+    if entry is not None:
+        if file_signature(entry) == known or not is_foreign(storage, identity, last, entry):
+            return None
+        text = "The last applied file was replaced by other content, which is not applied."
+        return _refilled(text, entry, last)
+    for number, lower in sorted(folder.numbered.items()):
+        if number > last:
+            break
+        if not is_as_planned(storage, identity, plan_of(storage, identity, number), lower):
+            text = f"Number {number} was applied with other content, and file {last} is missing."
+            return _refilled(text, lower, last)
+    return None
+
+
+def _refilled(text: str, entry: Entry, last: int) -> SequenceError:
+    return SequenceError(
+        text,
+        file=entry.name,
+        hint=(
+            f"to go on, delete the files up to number {last} and publish their new rows under "
+            f"the numbers from {last + 1} on; to build the table anew, reseed it with these files, "
+            "or delete the whole folder and publish it again."
+        ),
+    )
+
+
+def is_refilled(storage: Storage, identity: Identity, metadata: TableMetadata, last: int) -> bool:
+    """Return whether a folder has new files from number 1 on, and none of its applied files.
+
+    Args:
+        storage: the lake's files.
+        identity: whose folder it is.
+        metadata: what the folder declares; files without numbers are never applied twice.
+        last: the last applied number.
+    """
+    folder = identity.table.folder
+    numbers = [(file_number(entry.name), entry) for entry in storage.list(folder).files]
+    again = [(n, entry) for n, entry in numbers if n is not None and 1 <= n <= last]
+    if metadata.strategy == BY_TIME or 1 not in dict(again):
+        return False
+    moved = (storage.list(f"{folder}/{name}").files for name in (PROCESSED, READY_TO_DELETE))
+    return not any(moved) and all(is_foreign(storage, identity, *found) for found in again)
+
+
+@dataclass(frozen=True)
+class ChosenFiles:
+    """The files of the next batch, not checked yet.
+
+    Attributes:
+        names: the files, numbered from the last applied one on.
+        on_error: what bad rows and files do: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
+        skip: numbers of files that are passed over, with the reason.
+        error: why no file can be applied.
+    """
+
+    names: list[str]
+    on_error: str
+    skip: dict[int, str]
+    error: MirrorlakeError | None = None
+
+
+def planned_files(plan: Plan, skip: dict[int, str]) -> ChosenFiles:
+    """Return the files of a plan, with the treatment of bad rows that it was made with.
+
+    Args:
+        plan: the plan of an earlier cycle or of another mirror.
+        skip: numbers that an operator wants to be passed over, with the reason.
+    """
+    numbered = enumerate(plan.files, plan.first)
+    skipped = {number: file.skipped for number, file in numbered if file.skipped is not None}
+    return ChosenFiles([file.name for file in plan.files], plan.on_error, skip | skipped)
+
+
+def following_files(at: TableContext, options: MirrorOptions, skip: dict[int, str]) -> ChosenFiles:
+    """Return the files after the last applied one, without a gap and within the cycle's bounds.
+
+    Args:
+        at: what the batch is to be applied to.
+        options: the bounds of the cycle, and what it does with late and bad files.
+        skip: numbers that an operator wants to be passed over, with the reason; no gaps.
+    """
+    ready, _ = at.folder.pending(at.last, skip)
+    chosen = ChosenFiles(_cut(at, ready, options), options.on_error, dict(skip))
+    if not ready or at.metadata.strategy != BY_TIME or options.late_files:
+        return chosen
+    late = late_file(at.storage, at.identity, at.last, ready[0])
+    if late is None:
+        return chosen
+    if options.on_error != SKIP_FILE:
+        return replace(chosen, error=late)
+    return replace(chosen, skip=skip | {at.last + 1: late.message})
+
+
+def _cut(at: TableContext, ready: list[Entry], options: MirrorOptions) -> list[str]:
+    """Return the files of one commit; a table that is to be replaced takes all of them."""
+    if at.recreated:
+        return [entry.name for entry in ready]
+    return cut_batch(ready, options.batch_files, options.batch_bytes)
+
+
+def complete_plan(plan: Plan, batch: Batch) -> Batch:
+    """Return a plan's batch if all its files are sound, else only the error.
+
+    The plan is rewritten where a file was uploaded again after it was planned.
+    """
+    if batch.error is not None:
+        return Batch(batch.at, error=batch.error)
+    renew_plan(batch.at.storage, batch.at.identity, plan, batch.facts)
+    return replace(batch, plan=plan)
+
+
+def preview_batch(at: TableContext, options: MirrorOptions, skip: dict[int, str]) -> Batch:
+    """Return what the next cycle applies, a plan's files first; write nothing.
+
+    Late files are not recognized.
+    """
+    if (fault := at.last_file_fault()) is not None:
+        return Batch(at, error=fault)
+    ready, _ = at.folder.pending(at.last, skip)
+    plan = find_plan(at.storage, at.identity, at.last + 1)
+    names = [file.name for file in plan.files] if plan else []
+    names += _cut(at, ready[len(names) :], options)
+    return check_batch(at, names, options, skip, stage=False)
