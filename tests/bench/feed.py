@@ -23,7 +23,7 @@ from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000
@@ -40,7 +40,7 @@ def drain(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> LakeTable:
+def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
     """A table whose versions, from 1 on, each change 10,000 rows."""
     table = lake.create_table(name, COLUMNS, keys=["id"])
     changed: dict[int, tuple[object, ...] | None] = {}
@@ -95,7 +95,7 @@ def range_against_table(lake: Lake, pairs: int) -> BenchResult:
 
 
 def write_version(
-    table: LakeTable,
+    table: Table,
     number: int,
     version: int,
     changed: dict[int, tuple[object, ...] | None],

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
-from mirrorlake.delta.table import Table, column_types
+from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import readable_span, refusal
@@ -101,7 +101,7 @@ class Archive:
         target: the archive's name; it is made by the first run.
     """
 
-    def __init__(self, table: Table, target: TableName) -> None:
+    def __init__(self, table: TableHandle, target: TableName) -> None:
         self.table = table
         self.target = target
         self._storage = table.storage
@@ -111,7 +111,7 @@ class Archive:
     @property
     def position(self) -> int:
         """The last archived version that changed something; -1 if there is none."""
-        archived = Table(self.table.spark, self._storage, self.target)
+        archived = TableHandle(self.table.spark, self._storage, self.target)
         rows = archived.rows().selectExpr(f"max({COMMIT_VERSION}) AS v")
         (row,) = to_arrow(rows).to_pylist()
         return -1 if row["v"] is None else int(row["v"])
@@ -220,7 +220,7 @@ class Archive:
         if read_snapshot(self._storage, self.target.table_path) is None:
             return Figures(facts)
         with query_errors():
-            rows = Table(self.table.spark, self._storage, self.target).rows()
+            rows = TableHandle(self.table.spark, self._storage, self.target).rows()
             by_version = changes_by_version(rows)
             sums = [total(name).alias(f"rows {name}") for name in KINDS]
             count = F.count(F.lit(1)).alias("versions archived")
@@ -341,7 +341,7 @@ class Archive:
 
 @query_errors()
 def archive_table(
-    table: Table, into: str = "", *, start: int | None = None, dry_run: bool = False
+    table: TableHandle, into: str = "", *, start: int | None = None, dry_run: bool = False
 ) -> ArchiveReport:
     """Append what is new in a table's feed to its archive; see `Table.archive`."""
     target = target_name(table, into, "{}_history")

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import Span, nothing, readable_span
 from mirrorlake.feed.schema import read_feed
@@ -71,7 +71,7 @@ class Cursor:
         InvalidNameError: a name that can't be a file's.
     """
 
-    def __init__(self, table: Table, consumer: str, *, start: int = 0) -> None:
+    def __init__(self, table: TableHandle, consumer: str, *, start: int = 0) -> None:
         check_part(consumer)
         self.table = table
         self.consumer = consumer
@@ -195,7 +195,7 @@ def consumer_folder(name: TableName) -> str:
     return f"{STATE}/feeds/{name.place}"
 
 
-def table_id(table: Table) -> str:
+def table_id(table: TableHandle) -> str:
     """What tells a table from another one made in its place."""
     return str(table.snapshot().metadata["id"])
 
@@ -273,7 +273,7 @@ class FollowReport(Result):
         return f"{self.table} → {self.into}: {self.why_not or self.did}"
 
 
-def feed_off(table: Table) -> str:
+def feed_off(table: TableHandle) -> str:
     """Return why a table's feed can't be followed; empty if it is on."""
     if table.snapshot().has_feed:
         return ""
@@ -283,7 +283,7 @@ def feed_off(table: Table) -> str:
     )
 
 
-def target_name(table: Table, into: str, pattern: str) -> TableName:
+def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
     """Return the name of an archive or dimension; by default the table's, put into a pattern."""
     if into.strip():
         return as_table(into.strip())

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import Span, key_columns
 from mirrorlake.feed.cursor import (
@@ -52,7 +52,7 @@ _LETTERS = 32
 
 
 def follow_feed(
-    source: Table,
+    source: TableHandle,
     into: TableName,
     *,
     keys: Sequence[str] | None = None,
@@ -138,7 +138,7 @@ class DimensionReport(FollowReport):
 
 @query_errors()
 def update_dimension(
-    table: Table,
+    table: TableHandle,
     into: str = "",
     *,
     stored_as: int = 1,
@@ -225,11 +225,11 @@ def _refuse_for_snapshots(**given: object) -> None:
             )
 
 
-def _path(table: Table, target: TableName) -> str:
+def _path(table: TableHandle, target: TableName) -> str:
     return table.storage.path(target.table_path)
 
 
-def _begins_late(table: Table, timeline: Timeline) -> bool:
+def _begins_late(table: TableHandle, timeline: Timeline) -> bool:
     """Return whether the feed does not contain all changes since version 0."""
     return bool(examine(table, timeline, 0, timeline.latest, files=True).blocking)
 
@@ -245,7 +245,7 @@ def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
 
 
 def _take_rows(
-    table: Table, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
+    table: TableHandle, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
 ) -> None:
     """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
     marks = {
@@ -264,7 +264,7 @@ def _take_rows(
     apply_snapshot(rows.drop(*RESERVED), path, how, timeline.latest)
 
 
-def _check_target(table: Table, target: TableName, dimension: Dimension) -> None:
+def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -> None:
     """Refuse to write into a table that is no dimension of this kind.
 
     Raises:
@@ -286,11 +286,11 @@ def _check_target(table: Table, target: TableName, dimension: Dimension) -> None
 
 
 @query_errors()
-def _look(table: Table, target: TableName, dimension: Dimension) -> Figures:
+def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figures:
     """Return what the dimension contains."""
     if read_snapshot(table.storage, target.table_path) is None:
         return Figures()
-    rows = Table(table.spark, table.storage, target).rows()
+    rows = TableHandle(table.spark, table.storage, target).rows()
     if dimension.stored_as == 1:
         return Figures({"rows": rows.count()})
     return _periods(rows, dimension)

@@ -15,7 +15,7 @@ from mirrorlake_lab.pages import html
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.table import LakeTable
+    from mirrorlake.table import Table
 
 
 class Guarded:
@@ -178,7 +178,7 @@ class Tab(Guarded):
         return self.name
 
     @property
-    def handle(self) -> LakeTable:
+    def handle(self) -> Table:
         """The chosen table, to be read with Spark."""
         return self.lake.table(self.table)
 

@@ -21,7 +21,7 @@ from helpers.quiet import commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.scd import Dimension, apply_changes
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -53,7 +53,7 @@ TRACKED: list[dict[str, Any]] = [
 ]
 
 
-def events_table(lake: Lake) -> LakeTable:
+def events_table(lake: Lake) -> Table:
     """An empty table whose rows will be changes of a dimension."""
     columns = {
         field.name: field.dataType.simpleString() for field in as_rows(lake.spark, []).schema
@@ -61,7 +61,7 @@ def events_table(lake: Lake) -> LakeTable:
     return lake.create_table("events", columns)
 
 
-def take(table: LakeTable, events: list[Event], **how: Any) -> None:
+def take(table: Table, events: list[Event], **how: Any) -> None:
     """Append changes to the table and bring its dimension `dim` up to date."""
     as_rows(table.spark, events).write.format("delta").mode("append").save(table.path)
     table.dimension("dim", **HOW, **how)
