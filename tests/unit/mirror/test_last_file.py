@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,40 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
     assert status_report(any_storage).tables[0].state == REPLICATING
+
+
+class Reads(Storage):
+    """A store that keeps the paths of what is read."""
+
+    def __init__(self) -> None:
+        super().__init__("memory:///")
+        self.paths: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.paths.append(path)
+        return super().read(path)
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        self.paths.append(path)
+        return super().chunks(path)
+
+
+def test_an_idle_table_is_listed_and_not_read():
+    storage = Reads()
+    applied(storage, 2)
+    applied(storage, 2, OLD)
+    cycle(storage)
+    for rewritten in (False, True):
+        if rewritten:
+            storage.write(path(2), storage.read(path(2)))
+            cycle(storage)
+        storage.paths.clear()
+        assert cycle(storage) == {"t": None, "before": None}
+        assert [path for path in storage.paths if "LandingZone" in path or "plans" in path] == []
+    storage.write(path(2), bytes(reversed(storage.read(path(2)))))
+    storage.paths.clear()
+    assert cycle(storage) == {"t": file_name(2), "before": None}
+    assert path(2) in storage.paths
 
 
 def test_the_same_bytes_again_are_never_an_error(any_storage: Storage):
