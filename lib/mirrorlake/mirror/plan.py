@@ -207,9 +207,10 @@ def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry
     planned = plan.file(entry.name) if plan else None
     if planned is None or planned.size != entry.size:
         return False
-    if planned.etag is not None and (planned.etag == entry.etag or not planned.sha256):
-        return planned.etag == entry.etag
-    return planned.sha256 == file_hash(storage, f"{identity.table.folder}/{entry.name}")
+    if planned.etag is not None and planned.etag == entry.etag:
+        return True
+    path = f"{identity.table.folder}/{entry.name}"
+    return bool(planned.sha256) and planned.sha256 == file_hash(storage, path)
 
 
 def is_foreign(storage: Storage, identity: Identity, number: int, entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -149,15 +150,15 @@ def test_lower_numbers_that_no_plan_knows_are_a_fault_if_the_last_file_is_missin
 
 
 def test_the_hash_of_a_large_last_file_is_kept_beside_its_tag(any_storage: Storage):
-    put(any_storage, 1, 2, data=TAG_ONLY)
-    first, last = plan_files(any_storage, LIFE, 1, [file_name(1), file_name(2)]).files
+    names = put(any_storage, 1, 2, 3, data=TAG_ONLY)
+    files = plan_files(any_storage, LIFE, 1, names).files
     is_store = any_storage.local is None
-    assert (bool(first.etag), bool(first.sha256)) == (is_store, not is_store)
-    assert (bool(last.etag), bool(last.sha256)) == (is_store, True)
-    put(any_storage, 2, data=TAG_ONLY)  # another tag in a store, the same bytes
-    assert fault(any_storage, 2, "a signature of before") is None
-    put(any_storage, 2, data=TAG_ONLY[:-1] + b"y")
-    assert fault(any_storage, 2) is not None
+    assert [bool(file.etag) for file in files] == [is_store] * 3
+    assert [bool(file.sha256) for file in files] == [not is_store, not is_store, True]
+    put(any_storage, 3, data=TAG_ONLY)  # another tag in a store, the same bytes
+    assert fault(any_storage, 3, "a signature of before") is None
+    put(any_storage, 3, data=TAG_ONLY[:-1] + b"y")
+    assert fault(any_storage, 3) is not None
 
 
 def test_a_tag_alone_does_not_prove_that_content_differs():
@@ -230,6 +231,40 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
     assert status_report(any_storage).tables[0].state == REPLICATING
+
+
+class Reads(Storage):
+    """A store that keeps the paths of what is read."""
+
+    def __init__(self) -> None:
+        super().__init__("memory:///")
+        self.paths: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.paths.append(path)
+        return super().read(path)
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        self.paths.append(path)
+        return super().chunks(path)
+
+
+def test_an_idle_table_is_listed_and_not_read():
+    storage = Reads()
+    applied(storage, 2)
+    applied(storage, 2, OLD)
+    cycle(storage)
+    for rewritten in (False, True):
+        if rewritten:
+            storage.write(path(2), storage.read(path(2)))
+            cycle(storage)
+        storage.paths.clear()
+        assert cycle(storage) == {"t": None, "before": None}
+        assert [path for path in storage.paths if "LandingZone" in path or "plans" in path] == []
+    storage.write(path(2), bytes(reversed(storage.read(path(2)))))
+    storage.paths.clear()
+    assert cycle(storage) == {"t": file_name(2), "before": None}
+    assert path(2) in storage.paths
 
 
 def test_the_same_bytes_again_are_never_an_error(any_storage: Storage):
