@@ -25,11 +25,6 @@ from mirrorlake.errors import SetupError
 if TYPE_CHECKING:
     from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
-    from mirrorlake.history.tools import act_on_frame as act_on_frame
-    from mirrorlake.history.tools import choose_versions as choose_versions
-    from mirrorlake.history.tools import frame_overview as frame_overview
-    from mirrorlake.history.tools import parse_policy as parse_policy
-    from mirrorlake.history.write import plan_restore as plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
@@ -58,9 +53,7 @@ if TYPE_CHECKING:
     from mirrorlake.show.layouts import plot_runs as plot_runs
     from mirrorlake.show.layouts import plot_spread as plot_spread
     from mirrorlake.show.pictures import plot_backlog as plot_backlog
-    from mirrorlake.show.pictures import plot_kept as plot_kept
     from mirrorlake.show.pictures import plot_lag as plot_lag
-    from mirrorlake.show.pictures import plot_rows as plot_rows
     from mirrorlake.show.plots import plot_bars as plot_bars
     from mirrorlake.show.plots import plot_choices as plot_choices
     from mirrorlake.show.plots import plot_lines as plot_lines
@@ -68,7 +61,6 @@ if TYPE_CHECKING:
     from mirrorlake.show.plots import plot_spans as plot_spans
     from mirrorlake.show.plots import plot_stacks as plot_stacks
     from mirrorlake.show.system import plot_system as plot_system
-    from mirrorlake.show.tables import find_difference as find_difference
     from mirrorlake.show.tables import save_rows, show_rows
     from mirrorlake.show.tables import show_errors as show_errors
     from mirrorlake.show.tables import show_files as show_files
@@ -103,8 +95,6 @@ _MODULES = {
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
     "history.diff": ["count_changes"],
-    "history.tools": ["act_on_frame", "choose_versions", "frame_overview", "parse_policy"],
-    "history.write": ["plan_restore"],
     "landing.publish_files": ["find_sources"],
     "layout.advice": ["advise"],
     "layout.api": ["Layout", "compare_layouts"],
@@ -123,7 +113,7 @@ _MOVED = {
     "names": ["split_names"],
     "opening": ["choose_tables", "find_published", "find_table", "open_lake"],
     "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
-    "show.pictures": ["plot_backlog", "plot_kept", "plot_lag", "plot_rows"],
+    "show.pictures": ["plot_backlog", "plot_lag"],
     "show.plots": [
         "plot_bars",
         "plot_choices",
@@ -133,7 +123,7 @@ _MOVED = {
         "plot_stacks",
     ],
     "show.system": ["plot_system"],
-    "show.tables": ["find_difference", "show_errors", "show_files", "show_status"],
+    "show.tables": ["show_errors", "show_files", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
     "storage.paths": ["lake_path"],
 }

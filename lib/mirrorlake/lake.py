@@ -750,7 +750,7 @@ class Lake:
             on_table: called with each table's name before work on it starts.
 
         Raises:
-            UsageError: the policy names a table that does not exist.
+            TableNotFoundError: the policy names a table that does not exist.
 
         Example:
             >>> lake.maintain(MaintenancePolicy(vacuum=False))  # doctest: +SKIP
@@ -758,7 +758,8 @@ class Lake:
         """
         from mirrorlake.history.maintenance import maintain
 
-        return maintain(lambda: self.spark, self.storage, self.tables(), policy, on_table=on_table)
+        tables = self.tables(policy.tables)
+        return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
 
     @property
     def partitioning(self) -> LakePartitioning:

@@ -18,7 +18,13 @@ from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
 from mirrorlake.feed.archive import ArchiveReport, archive_table
 from mirrorlake.feed.dimension import DimensionReport, update_dimension
-from mirrorlake.history.diff import Match, diff_versions
+from mirrorlake.history.diff import (
+    Difference,
+    Match,
+    choose_versions,
+    compare_versions,
+    diff_versions,
+)
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.history.versions import (
     ReadableRange,
@@ -30,6 +36,7 @@ from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_tab
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.names import split_names
 from mirrorlake.partitioning.scan import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.api import RowTracking
@@ -219,6 +226,39 @@ class Table(TableHandle):
             >>> lake.table("sales").diff(2, 3).show()  # doctest: +SKIP
         """
         return diff_versions(self, before, after, match=match, keys=keys)
+
+    def compare(
+        self,
+        before: int | str | datetime | None = None,
+        after: int | str | datetime | None = None,
+        *,
+        keys: str | Sequence[str] = (),
+        limit: int = 10,
+    ) -> Difference:
+        """Count the changes between two versions, and return the first of them.
+
+        Args:
+            before: the older version, or a timestamp (UTC if it has no zone); by default the
+                version before `after`.
+            after: the newer version, or a timestamp; by default the newest.
+            keys: the columns to match rows by; a text has commas between them. By default the
+                table's keys, else row ids if both versions have them, else whole rows.
+            limit: the most rows to return.
+
+        Returns:
+            `.counts`, `.rows` and `.columns`. `diff` has all changes, as a DataFrame.
+
+        Raises:
+            UsageError: the first version is after the second, or the keys are not columns.
+            VersionError: one of the versions can't be read; with the range that can.
+            QueryError: Spark failed.
+
+        Example:
+            >>> lake.table("sales").compare(2, 5)  # doctest: +SKIP
+            sales: versions 2 and 5: 3 added, 0 removed, 1 changed
+        """
+        names = split_names(keys) if isinstance(keys, str) else keys
+        return compare_versions(self, choose_versions(self, before, after), keys=names, limit=limit)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete rows of a table that no publisher feeds; a dry run unless `apply`.

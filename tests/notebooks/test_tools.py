@@ -104,7 +104,7 @@ def test_it_ends_well_on_tables_of_others(tool: str, table: str, home: Path) -> 
 
 PARTED = {"table": "parted"}
 BAD = [
-    ("monitor", {"root": "nothing"}, "is not a lake", "Hint: check the parameter root"),
+    ("monitor", {"root": "nothing"}, "is not a lake", "Hint: check the root"),
     ("time_travel", {"table": "partde"}, "no table partde", "Hint: did you mean parted?"),
     ("publish", {"source": "nowhere"}, "no file to publish", "Hint: a folder's"),
 ]
@@ -112,7 +112,7 @@ MORE_BAD = [
     ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),
     ("time_travel", PARTED | {"to_version": 9}, "no version 9", "Hint: it has versions 0 to 0"),
     ("time_travel", {"table": "by_spark", "from_version": 3, "to_version": 1}, "after", "Hint: "),
-    ("maintain", {"policy": "{"}, "The policy is no JSON", "Hint: write it like"),
+    ("maintain", {"policy": "{"}, "The policy is not JSON", "Hint: write it like"),
     ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
     ("operate", PARTED | {"action": "pause"}, "No publisher feeds parted", "Hint: pause is for"),
     ("frames", {"action": "create"}, "create needs a model", "Hint: set the parameter model"),

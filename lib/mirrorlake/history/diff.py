@@ -7,17 +7,28 @@ rows cancel out, counted as often as they occur; nothing is collected on the dri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.history.versions import (
+    check_version,
+    find_readable_range,
+    is_enforced,
+    version_at,
+)
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
@@ -240,3 +251,130 @@ def count_changes(changes: DataFrame) -> dict[str, int]:
     counted = {row[0]: row[1] for row in changes.groupBy(CHANGE_TYPE).count().collect()}
     names = {"added": INSERT, "removed": DELETE, "changed": AFTER}
     return {name: counted.get(kind, 0) for name, kind in names.items()}
+
+
+@dataclass(frozen=True)
+class VersionPair:
+    """Two versions of one table, the older first; `note` is the reason if they are the same."""
+
+    table: TableName
+    before: int
+    after: int
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.table}: versions {self.before} and {self.after}"
+
+
+def choose_versions(
+    table: TableHandle,
+    before: int | str | datetime | None = None,
+    after: int | str | datetime | None = None,
+) -> VersionPair:
+    """Return the two versions to compare, after a check that both can be read.
+
+    Args:
+        table: which table.
+        before: the older version, or a timestamp; by default the version before `after`.
+        after: the newer version, or a timestamp; by default the newest.
+
+    Raises:
+        UsageError: the first version is after the second, or a text is not a timestamp.
+        VersionError: one of them can't be read; with the range that can.
+    """
+    storage, name = table.storage, table.name
+    new = _version_of(table, after, table.snapshot().version)
+    old = _version_of(table, before, new - 1)
+    if old > new:
+        raise UsageError(f"Version {old} is after version {new}.", hint="exchange the two ends.")
+    check_version(storage, name, new)
+    if before is None and old < find_readable_range(storage, name).earliest:
+        return VersionPair(name, new, new, f"Version {new} is the oldest that can be read.")
+    check_version(storage, name, old)
+    return VersionPair(name, old, new, "" if old < new else "Both ends are one version.")
+
+
+def _version_of(table: TableHandle, end: int | str | datetime | None, default: int) -> int:
+    if end is None:
+        return default
+    if isinstance(end, int):
+        if end < 0:
+            raise UsageError(f"There is no version {end}.", hint="versions count from 0.")
+        return end
+    return version_at(table.storage, table.name, parse_utc_timestamp(end))
+
+
+@dataclass(frozen=True)
+class Difference(Result):
+    """The difference of two versions.
+
+    Attributes:
+        pair: the versions.
+        by: how rows were matched, in words.
+        counts: rows `added`, `removed` and `changed`; None if there is only one version.
+        columns: names of new columns, with `+`, and of dropped columns, with `-`.
+        rows: the first changes, ordered by the columns that rows are matched by.
+    """
+
+    pair: VersionPair
+    by: str = ""
+    counts: dict[str, int] | None = None
+    columns: tuple[str, ...] = ()
+    rows: TextTable | None = None
+
+    def shown(self) -> TextTable:
+        """Return the counts in one row, or the reason why there are none."""
+        if self.counts is None:
+            return TextTable(("note",), ((self.pair.note,),))
+        columns = ("from", "to", *self.counts, "columns", "rows matched")
+        found: tuple[Any, ...] = tuple(self.counts.values())
+        names = " ".join(self.columns)
+        return TextTable(columns, ((self.pair.before, self.pair.after, *found, names, self.by),))
+
+    def __repr__(self) -> str:
+        if self.counts is None:
+            return self.pair.note
+        return f"{self.pair!r}: " + ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
+
+
+def compare_versions(
+    table: TableHandle, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
+) -> Difference:
+    """Count the changes between two versions; arguments and errors are those of `Table.compare`."""
+    if pair.note:
+        return Difference(pair)
+    from mirrorlake.show.tables import show_rows
+
+    old, new = readable_snapshots(table, pair.before, pair.after)
+    settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
+    schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
+    match, by = choose_match(*settings, made_anew=is_made_anew(old, new))
+    declared = declared_keys(settings[1])
+    if keys or (declared and all(key in schema for key in declared for schema in schemas)):
+        match, by = Match.KEY, tuple(keys) or declared
+    rows = diff_rows(table.rows(pair.before), table.rows(pair.after), match, by).cache()
+    try:
+        counts = count_changes(rows)
+        shown = show_rows(rows, order_by=_order(rows, by), limit=limit)
+    finally:
+        rows.unpersist()
+    matched = f"by {', '.join(by) or match.value.replace('-', ' ')}"
+    return Difference(pair, matched, counts, tuple(changed_columns(old, new)), shown)
+
+
+def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return columns to order the rows by; Spark can't order by maps and variants."""
+    kinds = dict(rows.dtypes)
+    spelled = {name.lower(): name for name in kinds}
+    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
+    sortable = [
+        name
+        for name, kind in kinds.items()
+        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
+    ]
+    names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
+    if not first:
+        return [*map(quote, names), quote(CHANGE_TYPE)]
+    # The preimage of an update comes before its postimage.
+    rest = map(quote, names[len(first) :])
+    return [*map(quote, first), f"{quote(CHANGE_TYPE)} DESC", *rest]

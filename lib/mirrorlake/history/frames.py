@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -44,9 +45,11 @@ from mirrorlake.history.frame_records import (
 )
 from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, spark_message
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Storage, storage_errors
 
+ACTIONS: Final = ("show", "create", "release")
 DEFAULT_DAYS = 30.0
 
 
@@ -300,3 +303,127 @@ class Frames:
             newest_complete(read_frames(self._storage, model)) for model in models(self._storage)
         ]
         return [frame for frame in found if frame is not None]
+
+    def overview(self, model: str = "") -> FrameOverview:
+        """Return the frames, and how far the lake has moved on from each.
+
+        Args:
+            model: only this model's frame; empty for all.
+
+        Example:
+            >>> lake.frames.overview()  # doctest: +SKIP
+            2 frames
+        """
+        frames = tuple(one for one in self.list() if model in ("", one.model))
+        moved, problems = [], []
+        for frame in frames:
+            try:
+                moved += [(frame.model, diff) for diff in self.show(frame.model)]
+            except FrameError as error:
+                problems.append((frame.model, error.message))
+        return FrameOverview(frames, tuple(moved), tuple(problems))
+
+    def act(
+        self,
+        action: str,
+        model: str,
+        tables: Sequence[str | TableName] = (),
+        *,
+        expires_in: float | None = None,
+        dry_run: bool = False,
+    ) -> FrameAction:
+        """Run an action by its name, as a notebook's parameter has it.
+
+        Args:
+            action: `show` (which does nothing), `create` or `release`.
+            model: whose frame; needed by `create` and `release`.
+            tables: the tables of a new frame.
+            expires_in: days until a new frame expires; None for never.
+            dry_run: only report what the action would do.
+
+        Raises:
+            UsageError: there is no such action, or the model or tables are missing.
+            FrameError: as for `create` and `release`.
+
+        Example:
+            >>> lake.frames.act("release", "report", dry_run=True)  # doctest: +SKIP
+            frame 1 of report would be released
+        """
+        if action not in ACTIONS:
+            raise UsageError(
+                f"There is no action {action!r}.", hint=f"choose one of {', '.join(ACTIONS)}."
+            )
+        if action == "show":
+            return FrameAction("Nothing was asked for but to show the frames.")
+        if not model:
+            raise UsageError(f"{action} needs a model.", hint="set the parameter model.")
+        with storage_errors(self._storage.root):
+            if action == "release":
+                frame = self.release(model, dry_run=dry_run)
+                verb = "would be released" if dry_run else "was released: its files may be vacuumed"
+                return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
+            frame = self.create(model, tables, expires_in=expires_in, dry_run=dry_run)
+        at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
+        verb = "would frame" if dry_run else "frames"
+        return FrameAction(f"{model} {verb} {at}", frame, not dry_run)
+
+
+@dataclass(frozen=True)
+class FrameAction(Result):
+    """What an action did, or would do.
+
+    Attributes:
+        text: that, as a sentence.
+        frame: the frame concerned, if there is one.
+        applied: whether something was changed.
+    """
+
+    text: str
+    frame: Frame | None = None
+    applied: bool = False
+
+    def shown(self) -> TextTable:
+        """The sentence."""
+        return TextTable(("result",), ((self.text,),))
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class FrameOverview(Result):
+    """Frames, and how far the lake has moved on from each.
+
+    Attributes:
+        frames: the frames.
+        moved: a line for each of their tables, with the model.
+        problems: frames that no longer hold, with the reason.
+    """
+
+    frames: tuple[Frame, ...]
+    moved: tuple[tuple[str, FrameDiff], ...]
+    problems: tuple[tuple[str, str], ...] = ()
+
+    def shown(self) -> TextTable:
+        """One row for each table of each frame; if there is none, that."""
+        rows: tuple[tuple[Any, ...], ...] = tuple(
+            (
+                model,
+                diff.table,
+                diff.framed,
+                "gone" if diff.newest is None else diff.newest,
+                diff.files_added,
+                diff.files_removed,
+                f"{diff.preserved:.0%}",
+                "made anew" if diff.recreated else "",
+            )
+            for model, diff in self.moved
+        )
+        rows += tuple((model, "", "", "", "", "", "", why) for model, why in self.problems)
+        if not rows:
+            return TextTable(("note",), (("No model has a frame: the action create makes one.",),))
+        columns = ("model", "table", "framed", "now", "files new", "files gone", "kept", "note")
+        return TextTable(columns, rows)
+
+    def __repr__(self) -> str:
+        return "1 frame" if len(self.frames) == 1 else f"{len(self.frames)} frames"

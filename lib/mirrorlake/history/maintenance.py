@@ -10,10 +10,12 @@ name runs it, and a scheduler runs the notebook. Nothing is changed unless the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlglot
 import yaml
@@ -32,6 +34,9 @@ from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own
@@ -229,6 +234,36 @@ class MaintenancePolicy:
     feed_hours: float = 0.0
     apply: bool = False
 
+    @classmethod
+    def parse(cls, text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
+        """Parse a policy from JSON, such as a notebook's parameter; vacuum is off by default.
+
+        Args:
+            text: a JSON object with keys of `MaintenancePolicy`; empty for the defaults.
+            tables: names separated by commas; empty for all.
+            apply: change the tables; by default the run only previews.
+
+        Raises:
+            UsageError: the text is not a JSON object, has an unknown key, or a value of the wrong
+                type.
+
+        Example:
+            >>> MaintenancePolicy.parse('{"min_files": 8}').vacuum
+            False
+        """
+        hint = 'write it like {"min_files": 4}.'
+        try:
+            values = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            raise UsageError(f"The policy is not JSON: {error}.", hint=hint) from error
+        if not isinstance(values, dict):
+            raise UsageError("The policy is not a JSON object.", hint=hint)
+        if taken := {"tables", "apply"} & set(values):
+            raise UsageError(
+                f"The policy has {sorted(taken)[0]!r}.", hint="that is a parameter of its own."
+            )
+        return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
+
 
 @dataclass(frozen=True)
 class TableMaintenance:
@@ -278,6 +313,22 @@ class Maintenance(Result):
                 f"{len(self.failed)} tables failed; {first.table}: {first.error}",
                 hint="mend what the error names, and run it again; the other tables are done.",
             )
+
+    def plot(self) -> Chart | None:
+        """Draw why files stay, and how many.
+
+        Returns:
+            None if the policy does not vacuum, or if it keeps no removed file.
+        """
+        from mirrorlake.show.plots import plot_bars
+
+        counts: Counter[str] = Counter()
+        for line in self.tables:
+            for share in line.vacuum.kept if line.vacuum else ():
+                counts[share.why] += share.files
+        if not counts:
+            return None
+        return plot_bars(dict(counts.most_common()), title="Why files stay", label="files")
 
     def shown(self) -> TextTable:
         """One row a table."""
@@ -336,31 +387,14 @@ def make_policy(values: dict[str, Any], source: str = "The policy") -> Maintenan
 def maintain(
     spark: Callable[[], SparkSession],
     storage: Storage,
-    known: list[TableName],
+    tables: Iterable[TableName],
     policy: MaintenancePolicy,
     *,
-    on_table: Callable[[str], None] = lambda name: None,
+    on_table: Callable[[str], None],
 ) -> Maintenance:
-    """Runs a policy over a lake's tables, one after the other; one that fails stops no other.
-
-    Args:
-        spark: called when a session is needed.
-        storage: the lake's files.
-        known: the lake's tables.
-        policy: what to do.
-        on_table: hears each table's name before it is worked on.
-
-    Raises:
-        UsageError: the policy names a table that is not there.
-    """
-    wanted = [TableName.parse(part.strip()) for part in policy.tables.split(",") if part.strip()]
-    if missing := [str(table) for table in wanted if table not in known]:
-        raise UsageError(
-            f"The policy names {', '.join(missing)}, which the lake has not.",
-            hint=f"it has {', '.join(map(str, known))}.",
-        )
+    """Run a policy over tables; arguments are those of `Lake.maintain`."""
     lines = []
-    for table in wanted or known:
+    for table in tables:
         on_table(str(table))
         try:
             lines.append(_maintain_table(TableHandle(spark, storage, table), policy))

@@ -229,34 +229,3 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
         dropped_files=int(done.num_removed_files),
         applied=True,
     )
-
-
-def plan_restore(table: TableHandle, version: int, *, apply: bool = False) -> Restore | NotAsked:
-    """What restoring a table to a version would do, and with `apply` doing it.
-
-    Args:
-        table: which table.
-        version: the version to come back; -1 for none.
-        apply: do it; otherwise it is only said.
-
-    Raises:
-        VersionError: the version can't be read any more, or never was.
-        QueryError: Delta refused it.
-    """
-    if version == -1:
-        return NotAsked()
-    return restore_table(table, version, apply=apply)
-
-
-@dataclass(frozen=True)
-class NotAsked(Result):
-    """No version was named to come back to."""
-
-    applied: bool = False
-
-    def shown(self) -> TextTable:
-        """That."""
-        return TextTable(("note",), ((repr(self),),))
-
-    def __repr__(self) -> str:
-        return "No version was named to come back to."

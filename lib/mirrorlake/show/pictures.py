@@ -5,7 +5,6 @@ Of a query's rows, of a table's versions, of the mirror's lag and backlog.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -14,7 +13,6 @@ from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
 
-from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
 from mirrorlake.show.chart import Chart, count_ticks, finish_chart, start_chart
@@ -25,18 +23,7 @@ _MOST_LINES = 4
 
 
 def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
-    """A query's rows as a picture; None where they have none.
-
-    The first column names the rows, each further column of numbers is drawn: one as bars, several
-    as lines. A first column of numbers makes lines, too.
-
-    Args:
-        shown: the rows; at most 40 are drawn.
-        title: what the figure says; by default the columns' names.
-
-    Returns:
-        None for a single row, for no column of numbers beside the first, or for texts that name
-        two rows alike.
+    """Draw a query's rows; arguments and result are those of `ShownRows.plot`.
 
     Example:
         >>> plot_rows(TextTable(("item", "n"), (("bolt", 3), ("nut", 4)))) is None
@@ -84,17 +71,6 @@ def _height(value: Any) -> float:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 30 else f"{text[:29]}…"
-
-
-def plot_kept(done: Maintenance) -> Chart | None:
-    """Why files stay, and how many; None if the policy does not vacuum, or no file is spare."""
-    counts: Counter[str] = Counter()
-    for line in done.tables:
-        for share in line.vacuum.kept if line.vacuum else ():
-            counts[share.why] += share.files
-    if not counts:
-        return None
-    return plot_bars(dict(counts.most_common()), title="Why files stay", label="files")
 
 
 def plot_lag(ledgers: Sequence[Ledger]) -> Chart | None:

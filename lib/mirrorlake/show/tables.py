@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -16,38 +15,47 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
-from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.history.diff import (
-    CHANGE_TYPE,
-    Match,
-    changed_columns,
-    choose_match,
-    count_changes,
-    diff_rows,
-    is_made_anew,
-    readable_snapshots,
-)
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName
-from mirrorlake.results import Count, Result, TextTable
+from mirrorlake.results import Count, TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.paths import lake_path
 
 if TYPE_CHECKING:
-    from mirrorlake.history.tools import VersionPair
     from mirrorlake.lake import Lake
+    from mirrorlake.show.chart import Chart
 
 
 @query_errors()
+class ShownRows(TextTable):
+    """The first rows of a DataFrame."""
+
+    def plot(self, *, title: str = "") -> Chart | None:
+        """Draw the rows: the first column names them, each further column of numbers is drawn.
+
+        One column of numbers becomes bars, several become lines. A first column of numbers makes
+        lines, too. At most 40 rows are drawn.
+
+        Args:
+            title: the chart's title; by default the names of the columns.
+
+        Returns:
+            None for a single row, without a column of numbers besides the first, or if two rows
+            have the same name.
+        """
+        from mirrorlake.show.pictures import plot_rows
+
+        return plot_rows(self, title=title)
+
+
 def show_rows(
     df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
-) -> TextTable:
+) -> ShownRows:
     """The first rows of a Spark DataFrame; no others are fetched.
 
     Args:
@@ -74,7 +82,7 @@ def show_rows(
     rows = tuple(tuple(row) for row in first.select(*shown).collect())
     kinds = [field.dataType for field in first.schema]
     numeric = frozenset(i for i, kind in enumerate(kinds) if isinstance(kind, NumericType))
-    return TextTable(tuple(names), rows[:limit], more=len(rows) > limit, numeric=numeric)
+    return ShownRows(tuple(names), rows[:limit], more=len(rows) > limit, numeric=numeric)
 
 
 @query_errors()
@@ -174,89 +182,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-@dataclass(frozen=True)
-class Difference(Result):
-    """What changed between two versions.
-
-    Attributes:
-        pair: the versions.
-        by: how rows were matched, in words.
-        counts: rows `added`, `removed` and `changed`.
-        columns: names of columns that came, with `+`, or went, with `-`.
-        rows: the first of the changes, ordered by the columns that rows are matched by.
-    """
-
-    pair: VersionPair
-    by: str = ""
-    counts: dict[str, int] | None = None
-    columns: tuple[str, ...] = ()
-    rows: TextTable | None = None
-
-    def shown(self) -> TextTable:
-        """The counts, one row; or why there are none."""
-        if self.counts is None:
-            return TextTable(("note",), ((self.pair.note,),))
-        columns = ("from", "to", *self.counts, "columns", "rows matched")
-        found: tuple[Any, ...] = tuple(self.counts.values())
-        names = " ".join(self.columns)
-        return TextTable(columns, ((self.pair.before, self.pair.after, *found, names, self.by),))
-
-    def __repr__(self) -> str:
-        if self.counts is None:
-            return self.pair.note
-        return f"{self.pair!r}: " + ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
-
-
-def find_difference(
-    table: TableHandle, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
-) -> Difference:
-    """What changed between two versions: counted, and the first rows.
-
-    Args:
-        table: which table.
-        pair: the versions.
-        keys: the columns to match rows by; by default the table's own keys, and if it has none as
-            `diff_versions` chooses.
-        limit: most rows to show.
-
-    Raises:
-        VersionError: one of the versions can't be read, or no longer.
-        QueryError: Spark failed.
-    """
-    if pair.note:
-        return Difference(pair)
-    old, new = readable_snapshots(table, pair.before, pair.after)
-    settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
-    schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
-    match, by = choose_match(*settings, made_anew=is_made_anew(old, new))
-    declared = declared_keys(settings[1])
-    if keys or (declared and all(key in schema for key in declared for schema in schemas)):
-        match, by = Match.KEY, tuple(keys) or declared
-    rows = diff_rows(table.rows(pair.before), table.rows(pair.after), match, by).cache()
-    try:
-        counts = count_changes(rows)
-        shown = show_rows(rows, order_by=_order(rows, by), limit=limit)
-    finally:
-        rows.unpersist()
-    matched = f"by {', '.join(by) or match.value.replace('-', ' ')}"
-    return Difference(pair, matched, counts, tuple(changed_columns(old, new)), shown)
-
-
-def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
-    """Columns that order the rows as far as that goes; Spark can't order by maps and variants."""
-    kinds = dict(rows.dtypes)
-    spelled = {name.lower(): name for name in kinds}
-    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
-    sortable = [
-        name
-        for name, kind in kinds.items()
-        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
-    ]
-    names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
-    if not first:
-        return [*map(quote, names), quote(CHANGE_TYPE)]
-    # A row as it was stands before the row as it is.
-    rest = map(quote, names[len(first) :])
-    return [*map(quote, first), f"{quote(CHANGE_TYPE)} DESC", *rest]

@@ -27,9 +27,9 @@ from mirrorlake_lab.pages.serving import save_page
 
 if TYPE_CHECKING:
     import ipywidgets
-    from mirrorlake.mirror.operations import Operations
 
     from mirrorlake.lake import Lake
+    from mirrorlake.mirror.operations import Operations
     from mirrorlake.mirror.status import TableStatus
     from mirrorlake.views.definition import ViewStatus
 

@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
 from mirrorlake import Lake
-from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
+from mirrorlake.errors import (
+    QueryError,
+    RetentionError,
+    TableNotFoundError,
+    UsageError,
+    VersionError,
+)
 from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
 from mirrorlake.storage.paths import PARAMETERS
 
@@ -298,7 +304,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
     done = lake.maintain(MaintenancePolicy(tables="a", apply=True))
     assert done.tables[0].vacuum is not None
     assert done.tables[0].vacuum.delete_files == 0  # removed a moment ago: kept for seven days
-    with pytest.raises(UsageError, match="names nowhere, which the lake has not"):
+    with pytest.raises(TableNotFoundError, match="There is no table nowhere"):
         lake.maintain(MaintenancePolicy(tables="nowhere"))
     for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
         with pytest.raises(UsageError, match=next(iter(wrong))):

@@ -8,16 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mirrorlake import (
-    Lake,
-    choose_versions,
-    find_difference,
-    plan_restore,
-    plot_history,
-    plot_rows,
-    save_rows,
-    show_rows,
-)
+from mirrorlake import Lake, save_rows, show_rows
 from mirrorlake.errors import QueryError, UsageError, VersionError
 
 
@@ -53,10 +44,10 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     rows = shop.sql("SELECT item, id, id + 1 AS id FROM stock@v1 ORDER BY id", read_only=True)
     shown = show_rows(shop.sql("SELECT item, id AS n, id AS n FROM stock"), limit=5)
     assert shown.columns == ("item", "n", "n")  # names may be there twice
-    assert plot_rows(shown) is None
+    assert shown.plot() is None
     pair = show_rows(shop.sql("SELECT item, id FROM stock@v1 ORDER BY item"))
     assert pair.rows == (("bolt", 1), ("nut", 2))
-    assert plot_rows(pair) is not None
+    assert pair.plot() is not None
     target = tmp_path / "new" / "rows.parquet"
     assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
     assert pq.read_table(target).num_rows == 2
@@ -93,14 +84,13 @@ def test_the_difference_of_two_versions(shop: Lake) -> None:
     stock = shop.table("stock")
     timeline = stock.history()
     assert [c.rows.deleted for c in timeline.commits][:1] == [1]
-    assert plot_history(timeline) is not None
-    found = find_difference(stock, choose_versions(stock))
+    assert timeline.plot() is not None
+    found = stock.compare()
     assert found.counts == {"added": 0, "removed": 1, "changed": 0}
     assert found.rows is not None
     assert found.rows.rows == ((1, "bolt", "delete"),)
-    assert find_difference(stock, choose_versions(stock, 1, 1)).counts is None
-    assert not plan_restore(stock, -1, apply=True).applied
+    assert stock.compare(1, 1).counts is None
     assert stock.version == 2
-    assert plan_restore(stock, 1).version == 1
+    assert stock.restore(1).version == 1
     with pytest.raises(VersionError, match="no version 9"):
-        plan_restore(stock, 9, apply=True)
+        stock.restore(9, apply=True)

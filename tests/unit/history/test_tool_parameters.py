@@ -8,8 +8,9 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
-from mirrorlake import Lake, act_on_frame, choose_versions, frame_overview, parse_policy
+from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import QueryError, UsageError, VersionError
+from mirrorlake.history.diff import choose_versions
 from mirrorlake.query.statement import check_reads_only, parse_statement
 
 
@@ -27,28 +28,27 @@ def test_versions_by_number_and_by_default(lake: Lake) -> None:
     found = choose_versions(lake.table("t"), 0, 2)
     assert (found.before, found.after) == (0, 2)
     assert choose_versions(lake.table("t"), 1, 1).note == "Both ends are one version."
-    assert "oldest that is left" in choose_versions(lake.table("once")).note
+    assert "oldest that can be read" in choose_versions(lake.table("once")).note
 
 
 def test_versions_by_moment(lake: Lake) -> None:
     moment = lake.table("t").history().commits[1].timestamp
     assert moment is not None
-    found = choose_versions(lake.table("t"), from_version=0, to_time=moment.isoformat())
+    found = choose_versions(lake.table("t"), before=0, after=moment.isoformat())
     assert (found.before, found.after) == (0, 2)
-    found = choose_versions(lake.table("t"), from_version=0, to_time="2999-01-01")
+    found = choose_versions(lake.table("t"), before=0, after="2999-01-01")
     assert found.after == 3
     with pytest.raises(VersionError, match="before the first version"):
-        choose_versions(lake.table("t"), from_time="2001-01-01")
+        choose_versions(lake.table("t"), before="2001-01-01")
 
 
 @pytest.mark.parametrize(
     ("ends", "error", "message"),
     [
-        ({"from_version": 3, "to_version": 1}, UsageError, "is after version 1"),
-        ({"to_version": 9}, VersionError, "no version 9 of t"),
-        ({"from_version": -7}, UsageError, "no version -7"),
-        ({"from_version": 1, "from_time": "2024-01-01"}, UsageError, "either a version or"),
-        ({"to_time": "yesterday"}, UsageError, "yesterday"),
+        ({"before": 3, "after": 1}, UsageError, "is after version 1"),
+        ({"after": 9}, VersionError, "no version 9 of t"),
+        ({"before": -7}, UsageError, "no version -7"),
+        ({"after": "yesterday"}, UsageError, "yesterday"),
     ],
 )
 def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> None:
@@ -57,11 +57,11 @@ def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> N
 
 
 def test_a_policy_vacuums_only_if_it_says_so() -> None:
-    assert parse_policy("").vacuum is False
-    assert parse_policy('{"vacuum": true}', apply=True).vacuum is True
+    assert MaintenancePolicy.parse("").vacuum is False
+    assert MaintenancePolicy.parse('{"vacuum": true}', apply=True).vacuum is True
     for text in ("{", "[1]", '{"files": 3}', '{"vacuum": 1}', '{"apply": true}'):
         with pytest.raises(UsageError, match="Hint"):
-            parse_policy(text)
+            MaintenancePolicy.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_what_could_change_a_table_is_refused(query: str) -> None:
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
-    assert "No model has a frame" in repr(frame_overview(lake).shown())
-    assert not act_on_frame(lake, "show", "").applied
-    planned = act_on_frame(lake, "create", "m", ["t"], dry_run=True)
+    assert "No model has a frame" in repr(lake.frames.overview().shown())
+    assert not lake.frames.act("show", "").applied
+    planned = lake.frames.act("create", "m", ["t"], dry_run=True)
     assert (repr(planned), planned.applied) == ("m would frame t at version 3", False)
     for action, model in (("make", "m"), ("create", "")):
         with pytest.raises(UsageError, match="Hint"):
-            act_on_frame(lake, action, model, ["t"])
+            lake.frames.act(action, model, ["t"])
     assert lake.frames.list() == []
