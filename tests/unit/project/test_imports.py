@@ -24,6 +24,7 @@ ORDER = (
 BACKWARDS: set[tuple[str, str]] = {
     ("delta", "show"),  # a result draws itself
     ("feed", "show"),
+    ("history", "show"),
     ("layout", "partitioning"),
     ("query", "feed"),
     ("query", "history"),
