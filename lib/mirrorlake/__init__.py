@@ -23,149 +23,95 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.feed.archive import archive_table
-    from mirrorlake.feed.scd import update_dimension
-    from mirrorlake.history.diff import count_changes
+    from mirrorlake.feed.archive import archive_table as archive_table
+    from mirrorlake.feed.scd import update_dimension as update_dimension
+    from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
-    from mirrorlake.history.tools import (
-        act_on_frame,
-        choose_versions,
-        frame_overview,
-        parse_policy,
-    )
-    from mirrorlake.history.write import plan_restore
+    from mirrorlake.history.tools import act_on_frame as act_on_frame
+    from mirrorlake.history.tools import choose_versions as choose_versions
+    from mirrorlake.history.tools import frame_overview as frame_overview
+    from mirrorlake.history.tools import parse_policy as parse_policy
+    from mirrorlake.history.write import plan_restore as plan_restore
     from mirrorlake.lake import Lake
+    from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
-    from mirrorlake.layout.advice import advise
-    from mirrorlake.layout.api import Layout, compare_layouts
-    from mirrorlake.layout.guardrails import skus
-    from mirrorlake.layout.overview import (
-        column_bytes,
-        compare_columns,
-        show_advice,
-        show_columns,
-        show_guardrails,
-        show_summary,
-        survey_files,
-    )
+    from mirrorlake.layout.advice import advise as advise
+    from mirrorlake.layout.api import Layout as Layout
+    from mirrorlake.layout.api import compare_layouts as compare_layouts
+    from mirrorlake.layout.guardrails import skus as skus
+    from mirrorlake.layout.overview import column_bytes as column_bytes
+    from mirrorlake.layout.overview import compare_columns as compare_columns
+    from mirrorlake.layout.overview import show_advice as show_advice
+    from mirrorlake.layout.overview import show_columns as show_columns
+    from mirrorlake.layout.overview import show_guardrails as show_guardrails
+    from mirrorlake.layout.overview import show_summary as show_summary
+    from mirrorlake.layout.overview import survey_files as survey_files
     from mirrorlake.mirror.options import MirrorOptions
-    from mirrorlake.mirror.tools import operate, run_cycle
-    from mirrorlake.monitoring import monitor_lake, recent_ledgers
-    from mirrorlake.names import split_names
-    from mirrorlake.opening import (
-        choose_tables,
-        find_published,
-        find_sources,
-        find_table,
-        open_lake,
-        publish_files,
-    )
-    from mirrorlake.show.layouts import plot_gauge, plot_runs, plot_spread
-    from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
-    from mirrorlake.show.plots import (
-        plot_bars,
-        plot_choices,
-        plot_lines,
-        plot_matrix,
-        plot_spans,
-        plot_stacks,
-    )
-    from mirrorlake.show.system import plot_system
-    from mirrorlake.show.tables import (
-        find_difference,
-        save_rows,
-        show_errors,
-        show_files,
-        show_rows,
-        show_status,
-    )
-    from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
-    from mirrorlake.storage.paths import lake_path
-    from mirrorlake.table import LakeTable
+    from mirrorlake.mirror.tools import operate as operate
+    from mirrorlake.mirror.tools import run_cycle as run_cycle
+    from mirrorlake.monitoring import monitor_lake as monitor_lake
+    from mirrorlake.monitoring import recent_ledgers as recent_ledgers
+    from mirrorlake.names import split_names as split_names
+    from mirrorlake.opening import choose_tables as choose_tables
+    from mirrorlake.opening import find_published as find_published
+    from mirrorlake.opening import find_table as find_table
+    from mirrorlake.opening import open_lake as open_lake
+    from mirrorlake.show.layouts import plot_gauge as plot_gauge
+    from mirrorlake.show.layouts import plot_runs as plot_runs
+    from mirrorlake.show.layouts import plot_spread as plot_spread
+    from mirrorlake.show.pictures import plot_backlog as plot_backlog
+    from mirrorlake.show.pictures import plot_kept as plot_kept
+    from mirrorlake.show.pictures import plot_lag as plot_lag
+    from mirrorlake.show.pictures import plot_rows as plot_rows
+    from mirrorlake.show.plots import plot_bars as plot_bars
+    from mirrorlake.show.plots import plot_choices as plot_choices
+    from mirrorlake.show.plots import plot_lines as plot_lines
+    from mirrorlake.show.plots import plot_matrix as plot_matrix
+    from mirrorlake.show.plots import plot_spans as plot_spans
+    from mirrorlake.show.plots import plot_stacks as plot_stacks
+    from mirrorlake.show.system import plot_system as plot_system
+    from mirrorlake.show.tables import find_difference as find_difference
+    from mirrorlake.show.tables import save_rows, show_rows
+    from mirrorlake.show.tables import show_errors as show_errors
+    from mirrorlake.show.tables import show_files as show_files
+    from mirrorlake.show.tables import show_status as show_status
+    from mirrorlake.show.versions import plot_changes as plot_changes
+    from mirrorlake.show.versions import plot_files as plot_files
+    from mirrorlake.show.versions import plot_periods as plot_periods
+    from mirrorlake.show.versions import plot_row_ids as plot_row_ids
+    from mirrorlake.storage.paths import lake_path as lake_path
+    from mirrorlake.table import Table
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Lake",
-    "LakeTable",
-    "Layout",
     "MaintenancePolicy",
     "MirrorOptions",
     "Publisher",
+    "Table",
     "__version__",
-    "act_on_frame",
-    "advise",
-    "archive_table",
-    "choose_tables",
-    "choose_versions",
-    "column_bytes",
-    "compare_columns",
-    "compare_layouts",
-    "count_changes",
     "errors",
-    "find_difference",
-    "find_published",
-    "find_sources",
-    "find_table",
-    "frame_overview",
-    "lake_path",
-    "monitor_lake",
-    "open_lake",
-    "operate",
-    "parse_policy",
-    "plan_restore",
-    "plot_backlog",
-    "plot_bars",
-    "plot_changes",
-    "plot_choices",
-    "plot_files",
-    "plot_gauge",
-    "plot_history",
-    "plot_kept",
-    "plot_lag",
-    "plot_lines",
-    "plot_matrix",
-    "plot_periods",
-    "plot_row_ids",
-    "plot_rows",
-    "plot_runs",
-    "plot_spans",
-    "plot_spread",
-    "plot_stacks",
-    "plot_system",
-    "publish_files",
-    "recent_ledgers",
-    "run_cycle",
     "save_rows",
-    "show_advice",
-    "show_columns",
-    "show_errors",
-    "show_files",
-    "show_guardrails",
     "show_rows",
-    "show_status",
-    "show_summary",
-    "skus",
-    "split_names",
-    "survey_files",
-    "update_dimension",
 ]
 
 _MODULES = {
+    "history.maintenance": ["MaintenancePolicy"],
+    "lake": ["Lake"],
+    "landing.publisher": ["Publisher"],
+    "mirror.options": ["MirrorOptions"],
+    "show.tables": ["save_rows", "show_rows"],
+    "table": ["Table"],
+}
+# Not public, but still imported by notebooks, which are to call methods instead.
+_MOVED = {
     "feed.archive": ["archive_table"],
     "feed.scd": ["update_dimension"],
     "history.diff": ["count_changes"],
-    "history.maintenance": ["MaintenancePolicy"],
-    "history.tools": [
-        "act_on_frame",
-        "choose_versions",
-        "frame_overview",
-        "parse_policy",
-    ],
+    "history.tools": ["act_on_frame", "choose_versions", "frame_overview", "parse_policy"],
     "history.write": ["plan_restore"],
-    "lake": ["Lake"],
-    "table": ["LakeTable"],
-    "landing.publisher": ["Publisher"],
+    "landing.publish_files": ["find_sources"],
     "layout.advice": ["advise"],
     "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
@@ -179,20 +125,11 @@ _MODULES = {
         "survey_files",
     ],
     "mirror.tools": ["operate", "run_cycle"],
-    "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
-    "opening": [
-        "choose_tables",
-        "find_published",
-        "find_sources",
-        "find_table",
-        "open_lake",
-        "publish_files",
-    ],
-    "storage.paths": ["lake_path"],
+    "opening": ["choose_tables", "find_published", "find_table", "open_lake"],
     "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
-    "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
+    "show.pictures": ["plot_backlog", "plot_kept", "plot_lag", "plot_rows"],
     "show.plots": [
         "plot_bars",
         "plot_choices",
@@ -202,17 +139,16 @@ _MODULES = {
         "plot_stacks",
     ],
     "show.system": ["plot_system"],
-    "show.tables": [
-        "find_difference",
-        "save_rows",
-        "show_errors",
-        "show_files",
-        "show_rows",
-        "show_status",
-    ],
+    "show.tables": ["find_difference", "show_errors", "show_files", "show_status"],
     "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
+    "storage.paths": ["lake_path"],
 }
-_LAZY = {name: module for module, names in _MODULES.items() for name in names}
+_LAZY = {
+    name: module
+    for table in (_MOVED, _MODULES)
+    for module, names in table.items()
+    for name in names
+}
 
 
 def __getattr__(name: str) -> object:

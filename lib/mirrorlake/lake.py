@@ -1,33 +1,61 @@
-"""A lake: `Files/` and `Tables/` under one root, and the way to everything in it."""
+"""The lake: `Files/` and `Tables/` under one root, and every operation on them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
+from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.landing.zone import published_tables
+from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
-from mirrorlake.mirror.status import Report
-from mirrorlake.names import TableName, as_table
-from mirrorlake.query.queried_lake import QueriedLake
+from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
+from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
+from mirrorlake.query.catalog import (
+    Catalog,
+    Registration,
+    no_table,
+    register_tables,
+    unregister_tables,
+)
+from mirrorlake.storage.files import Storage, storage_errors
+from mirrorlake.storage.paths import lake_path, may_be_lake
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
+    from mirrorlake.landing.publish_files import PublishedFiles
+    from mirrorlake.lint.rules import LintReport
+    from mirrorlake.lint.zone import FileListener
+    from mirrorlake.mirror.forget import Forgotten
+    from mirrorlake.mirror.reconcile import Reconciliation
     from mirrorlake.monitoring import Expectations
     from mirrorlake.partitioning.process import LakePartitioning
-    from mirrorlake.table import LakeTable
+    from mirrorlake.table import Table
+    from mirrorlake.views.api import Views
+
+_PATIENCE = 10.0  # seconds until `watch` looks at the other tables while one is still applied
 
 
-class Lake(QueriedLake):
-    """One lake.
+class Lake:
+    """A lake, by its root.
 
     Args:
         root: a path, or a URI of an object store. It need not exist yet.
-        spark: the session to use; by default the running one, or one that is started when the
-            first thing needs it. Publishing never does.
+        spark: the session to use. By default the active session, or a new one that starts when an
+            operation first needs it. Publishing never needs one.
 
     Example:
         >>> import tempfile
@@ -35,6 +63,237 @@ class Lake(QueriedLake):
         >>> lake.publisher("inventory", keys=["id"]).upsert([{"id": 1, "item": "bolt"}]).rows
         1
     """
+
+    def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
+        self.storage = Storage(root)
+        self._spark = spark
+        self._is_checked = False
+
+    @classmethod
+    def open(cls, root: str, *, new: bool = False, spark: SparkSession | None = None) -> Lake:
+        """Open a lake that exists, as the notebooks do with their parameter `root`.
+
+        Args:
+            root: a path or URI; a relative path starts from `MIRRORLAKE_HOME`, or from the project.
+            new: also accept a root without a lake.
+            spark: as for `Lake`.
+
+        Raises:
+            UsageError: there is no lake at the root.
+
+        Example:
+            >>> Lake.open("lakes/sample")  # doctest: +SKIP
+            Lake('/home/me/lakes/sample')
+        """
+        if not isinstance(root, str) or not root.strip():
+            raise UsageError("The lake's root is empty.", hint="give a lake's folder or URI.")
+        path = lake_path(root)
+        if new:
+            with storage_errors(path):
+                return Lake(path, spark=spark)
+        if may_be_lake(path):  # `Lake` creates the folder
+            lake = Lake(path, spark=spark)
+            if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
+                return lake
+        raise UsageError(
+            f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
+            hint="check the root; `./mirrorlake sample lakes/sample` makes a sample lake.",
+        )
+
+    def __repr__(self) -> str:
+        return f"Lake({self.storage.root!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session; it starts now if there is none.
+
+        Raises:
+            SetupError: the given session could lose commits on this lake's store.
+        """
+        if not self._is_checked or self._spark is None:
+            from mirrorlake.spark.s3 import check_log_store
+            from mirrorlake.spark.session import get_spark
+
+            if self._spark is not None:
+                check_log_store(self._spark, self.storage.root)
+            self.storage.check_conditions()
+            self._spark = self._spark or get_spark(root=self.storage.root)
+            self._is_checked = True
+        return self._spark
+
+    # Tables by name
+
+    def tables(self, names: str = "") -> list[TableName]:
+        """Return the names of the Delta tables, in order.
+
+        Args:
+            names: only these, separated by commas, in any case; by default all tables.
+
+        Raises:
+            TableNotFoundError: one of them does not exist; the hint has the nearest names.
+
+        Example:
+            >>> lake.tables("stock, sales.orders")  # doctest: +SKIP
+        """
+        if not names.strip():
+            return delta_tables(self.storage)
+        return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
+
+    def find(self, name: TableName) -> TableName | None:
+        """Return a table's name as the lake spells it, or None.
+
+        Another case is accepted if only one table's name differs from `name` by case.
+        """
+        return Catalog(self.storage).find(name)
+
+    def table(self, name: str | TableName) -> Table:
+        """Return one Delta table; Spark starts when its rows are read.
+
+        Args:
+            name: `table` or `schema.table`; as for `find`, the case may differ.
+
+        Raises:
+            TableNotFoundError: there is no such table; the hint has the nearest names.
+            InvalidNameError: no table can have this name.
+
+        Example:
+            >>> lake.table("sales").version  # doctest: +SKIP
+            7
+        """
+        from mirrorlake.table import Table
+
+        wanted = name.strip() if isinstance(name, str) else name
+        try:
+            return Table(lambda: self.spark, self.storage, as_table(wanted))
+        except TableNotFoundError:
+            return Table(lambda: self.spark, self.storage, self._resolve(wanted))
+
+    def _resolve(self, wanted: str | TableName) -> TableName:
+        if (found := self.find(as_table(wanted))) is not None:
+            return found
+        raise no_table(self.storage, wanted, self.tables())
+
+    # Publish and check
+
+    @property
+    def landing_zone(self) -> str:
+        """The folder that applications publish to, as a full path or URI."""
+        return self.storage.path(ZONE)
+
+    @property
+    def published_footer(self) -> dict[str, str]:
+        """Metadata that this lake adds to the footers of the files that it publishes."""
+        return {}
+
+    def publisher(
+        self,
+        table: str | TableName,
+        *,
+        keys: list[str] | tuple[str, ...] = (),
+        partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        types: Mapping[str, str] | pa.Schema | None = None,
+        widen: bool = False,
+    ) -> Publisher:
+        """Return the publisher of one table; needs no Spark.
+
+        Args:
+            table: its name.
+            keys: the key columns; none for a table that only takes inserts. The first accepted
+                batch declares them.
+            partner: the publishing application; written once to the landing zone.
+            footer: further metadata for the footers of the published files.
+            dry_run: only check every batch; write neither keys nor files.
+            types: the columns' types, as `{"price": "decimal(18,2)"}` or as an Arrow schema. Other
+                columns take the table's type, or else the type of the rows.
+            widen: publish values that do not fit a column in a wider type, for a mirror that runs
+                with `widen`.
+
+        Raises:
+            MetadataError: the table has other keys.
+            UsageError: a declared type is not supported.
+
+        Example:
+            >>> import tempfile
+            >>> from mirrorlake import Lake
+            >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
+            1
+        """
+        return Publisher(
+            self.storage,
+            as_table(table),
+            keys=keys,
+            partner=partner,
+            footer=footer,
+            dry_run=dry_run,
+            types=types,
+            widen=widen,
+        )
+
+    def publish(
+        self,
+        table: str | TableName,
+        source: str | Sequence[Path],
+        *,
+        keys: str | Sequence[str] = (),
+        marker: str = "",
+        dry_run: bool = False,
+    ) -> PublishedFiles:
+        r"""Publish files in the order of their names; a file that was published before is skipped.
+
+        A file is recognized by its name and content, as long as the landing zone keeps the applied
+        files. An interrupted call can therefore be repeated.
+
+        Args:
+            table: its name; the table need not exist.
+            source: a Parquet or CSV file, a folder of them, or a glob such as `exports/*.csv`; or
+                a list of files. A relative text starts from `MIRRORLAKE_HOME`, or from the project.
+            keys: the key columns; a text has commas between them.
+            marker: the change of every row, see `Publisher.publish`.
+            dry_run: only check the files.
+
+        Raises:
+            UsageError: there are no such files.
+            MirrorlakeError: a file is not valid; the files before it are published.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> folder = Path(tempfile.mkdtemp())
+            >>> _ = (folder / "a.csv").write_text("id,n\n1,5\n")
+            >>> Lake(folder / "lake").publish("stock", str(folder), keys="id")
+            stock: 1 row of 1 file published
+        """
+        from mirrorlake.landing.publish_files import find_sources, publish_files
+
+        files = find_sources(source) if isinstance(source, str) else source
+        names = split_names(keys) if isinstance(keys, str) else list(keys)
+        with storage_errors(self.storage.root):
+            publisher = self.publisher(table, keys=names, dry_run=dry_run)
+            return publish_files(publisher, files, marker, dry_run=dry_run)
+
+    def lint(
+        self, table: str | TableName | None = None, *, on_file: FileListener = noop
+    ) -> LintReport:
+        """Check the landing zone against the format's rules; reads only, needs no Spark.
+
+        Args:
+            table: only this one; by default the whole zone.
+            on_file: called for each file with the table, the files done and their number.
+
+        Returns:
+            The findings, with file, row, column and fix.
+
+        Example:
+            >>> lake.lint().findings  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.lint.zone import lint_zone
+
+        return lint_zone(self.storage, _name(table), on_file=on_file)
+
+    # Mirror
 
     def mirror(
         self,
@@ -45,19 +304,20 @@ class Lake(QueriedLake):
         on_step: StepListener = noop,
         **settings: Any,
     ) -> Report:
-        """Runs one cycle of the mirror: what is published becomes rows, one commit a table.
+        """Run one mirror cycle: apply the published files, one commit per table.
 
         Args:
-            table: only this one; by default all of the landing zone.
+            table: only this one; by default the whole landing zone.
             options: bounds of the cycle.
-            vorder: order the rows within the files that are not ordered yet, in a second commit
-                that changes no data.
+            vorder: write files that are not in V-Order anew, in a second commit that changes no
+                data.
             on_step: called after every step of every table, with the table and the step.
             **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
                 `options` or on top of them.
 
         Returns:
-            One entry for each table. A table that failed has its error there; the others went on.
+            One entry per table. The entry of a failed table has its error; the cycle applies the
+            other tables.
 
         Raises:
             UsageError: there is no such setting.
@@ -68,22 +328,249 @@ class Lake(QueriedLake):
         from mirrorlake.mirror.engine import Engine
 
         engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
-        report = engine.run_cycle(None if table is None else as_table(table))
+        report = engine.run_cycle(_name(table))
         fed = report.fed
         for name in self.tables() if vorder else ():
             if name in fed:
                 self.table(name).optimize.vorder()
         return report
 
-    def table(self, name: str | TableName) -> LakeTable:
-        """One Delta table; Spark starts when rows are asked for.
+    def watch(
+        self,
+        stop: Event,
+        *,
+        table: str | TableName | None = None,
+        interval: float = 5,
+        options: MirrorOptions | None = None,
+        on_step: StepListener = noop,
+        on_report: Callable[[Report], None] = noop,
+    ) -> Report:
+        """Run mirror cycles until `stop` is set.
+
+        A table that takes long does not delay the others: the mirror looks at them meanwhile.
+        It looks at new and dropped folders at the end of the cycle.
+
+        Args:
+            stop: an event, for example set by a signal handler. The running cycle finishes.
+            table: only this one; by default all.
+            interval: seconds between two cycles; longer after failures.
+            options: as for `mirror`.
+            on_step: as for `mirror`.
+            on_report: called with the report of each cycle.
+
+        Returns:
+            The last cycle's report.
+        """
+        from mirrorlake.mirror.engine import Engine, watch
+
+        patience = max(interval, _PATIENCE)
+        engine = Engine(
+            self.storage, lambda: self.spark, options, on_step, stop, others_after=patience
+        )
+        return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
+
+    def preview(
+        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
+    ) -> Preview:
+        """Return what the next mirror cycle would apply; writes nothing, needs no Spark.
+
+        Args:
+            table: only this one; by default the whole landing zone.
+            options: bounds of the cycle.
 
         Raises:
-            TableNotFoundError: there is none of that name.
-        """
-        from mirrorlake.table import LakeTable
+            TableNotFoundError: the table has no folder in the landing zone.
 
-        return LakeTable(lambda: self.spark, self.storage, as_table(name))
+        Example:
+            >>> lake.preview()  # doctest: +SKIP
+            3 files of 2 tables would be applied: a dry run
+        """
+        return preview_cycle(self.storage, _name(table), options)
+
+    def waiting(self, table: str | TableName) -> Preview:
+        """Return the files of a table that wait for the mirror; empty if none was published.
+
+        Example:
+            >>> lake.waiting("orders").tables  # doctest: +SKIP
+            ()
+        """
+        name = as_table(table)
+        known = name in published_tables(self.storage)
+        return preview_cycle(self.storage, name) if known else Preview(())
+
+    @property
+    def operations(self) -> Operations:
+        """Operations on the mirror, such as pause, skip, replay and undrop; see `Operations`."""
+        return Operations(self.storage, lambda: self.spark)
+
+    def status(self, *, rebuild: bool = False) -> Report:
+        """Return the state of each mirrored table, from a listing and the kept state.
+
+        Needs no Spark.
+
+        Args:
+            rebuild: read the kept state again from the tables' own logs.
+
+        Example:
+            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
+            ['Replicating']
+        """
+        return status_report(self.storage, rebuild=rebuild)
+
+    def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
+        """Compare tables with the manifests that their publishers wrote.
+
+        Args:
+            table: only this one; by default all.
+
+        Returns:
+            Row counts and checksums by ranges of keys, and the ranges that differ.
+
+        Example:
+            >>> lake.reconcile("orders").findings  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.mirror.reconcile import reconcile
+
+        tables = self.tables() if table is None else [as_table(table)]
+        return reconcile(self.spark, self.storage, tables)
+
+    def forget(
+        self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
+    ) -> Forgotten:
+        """Find all data of a key; with `apply` remove it and search again.
+
+        Args:
+            table: which table.
+            keys: the key, by column and value.
+            apply: remove what is found; by default it is only reported.
+
+        Returns:
+            The places with the key's data: table, history, feed, quarantine, log, published files.
+
+        Raises:
+            UsageError: the columns are not the table's keys.
+
+        Example:
+            >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
+        """
+        from mirrorlake.mirror.forget import forget
+
+        return forget(self.spark, self.storage, as_table(table), keys, apply=apply)
+
+    # Query
+
+    def sql(
+        self,
+        query: str,
+        *,
+        frame: str | None = None,
+        as_of: int | str | datetime | None = None,
+        read_only: bool = False,
+    ) -> DataFrame:
+        """Run a SQL query over the lake's tables.
+
+        Args:
+            query: names of tables are `name`, `schema.name`, `name@v2`, or
+                `name@20240428091500000`; their changes are
+                `table_changes('name', start[, end])`, with versions or timestamps.
+            frame: a model whose frame is read, instead of the newest versions.
+            as_of: a version, or a timestamp (UTC if it has no zone), at which every table is read
+                that the query names without one. A table that did not change since is read at its
+                newest version.
+            read_only: refuse statements that are not queries.
+
+        Raises:
+            QueryError: Spark refused the query, or it is not a query.
+            VersionError: a version or timestamp can't be read; with the range that can.
+            FrameError: the frame has expired, or lacks a table.
+            FeedError: the feed does not hold what `table_changes` asks for.
+
+        Example:
+            >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
+        """
+        from mirrorlake.query.sql import query_lake
+
+        return query_lake(
+            self.spark, self.storage, query, frame=frame, as_of=as_of, read_only=read_only
+        )
+
+    @property
+    def views(self) -> Views:
+        """Tables that follow a query by the changes of its sources; see `Views`."""
+        from mirrorlake.views.api import Views
+
+        return Views(self.storage, lambda: self.spark)
+
+    def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
+        """Run queries that must return no row, each over the newest versions.
+
+        Args:
+            queries: SQL by expectation, such as `{"every order has an item": "SELECT …"}`.
+            limit: the most rows to keep of each query.
+
+        Returns:
+            One entry per query. A query that fails is not met; the others run.
+
+        Raises:
+            UsageError: `queries` is not a mapping of texts to queries.
+
+        Example:
+            >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.monitoring import check_expectations
+
+        return check_expectations(self, queries, limit=limit)
+
+    def register(
+        self,
+        catalog: str = "spark_catalog",
+        database: str = "default",
+        *,
+        dry_run: bool = False,
+    ) -> Registration:
+        """Register the tables by name in a catalog of the session, such as Hive's.
+
+        The catalog stores names and locations: `spark.table("sales.orders")` reads the lake's
+        files. Mirror cycles in such a session add new tables and remove dropped ones; after other
+        changes call it again.
+
+        Args:
+            catalog: which of the session's catalogs.
+            database: the database of tables without a schema; a schema is a database of its name.
+            dry_run: only report it.
+
+        Returns:
+            An entry per name. A name that belongs to something else is refused and not changed.
+
+        Raises:
+            UsageError: the lake is registered in another place.
+
+        Example:
+            >>> lake.register(database="sales")  # doctest: +SKIP
+            spark_catalog: 3 added, 0 kept, 0 removed, 0 refused
+        """
+        return register_tables(
+            self.spark, self.storage, catalog=catalog, database=database, dry_run=dry_run
+        )
+
+    def unregister(self, *, dry_run: bool = False) -> Registration:
+        """Remove the names that `register` added from the catalog; tables and databases stay.
+
+        Args:
+            dry_run: only report it.
+
+        Raises:
+            UsageError: the lake is not registered.
+
+        Example:
+            >>> lake.unregister()  # doctest: +SKIP
+            spark_catalog: 0 added, 0 kept, 3 removed, 0 refused
+        """
+        return unregister_tables(self.spark, self.storage, dry_run=dry_run)
+
+    # Tables without a publisher
 
     def write(
         self,
@@ -95,8 +582,8 @@ class Lake(QueriedLake):
         sort_by: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
-    ) -> LakeTable:
-        """Writes a table that no publisher feeds; it is made if there is none.
+    ) -> Table:
+        """Write rows to a table that no publisher feeds; create the table if it does not exist.
 
         Args:
             table: its name.
@@ -105,7 +592,7 @@ class Lake(QueriedLake):
             vorder: write the files in V-Order, in the same commit.
             sort_by: with `vorder`, columns that every file is sorted by first.
             partition_by: columns whose values become folders; only for a new table.
-            properties: Delta's properties of a new table, on top of change feed and row tracking.
+            properties: Delta properties of a new table, besides change feed and row tracking.
 
         Returns:
             The table.
@@ -114,10 +601,10 @@ class Lake(QueriedLake):
             UsageError: a publisher feeds the table, or there is no such mode or column.
             InvalidNameError: the name is a schema's.
             QueryError: Delta refused the rows.
-            ConflictError: with `vorder`, another writer was quicker; nothing was committed.
+            ConflictError: with `vorder`, another writer committed first; nothing was committed.
 
         Example:
-            >>> lake.write("notes", [{"id": 1, "text": "fog"}]).version()  # doctest: +SKIP
+            >>> lake.write("notes", [{"id": 1, "text": "fog"}]).version  # doctest: +SKIP
             1
         """
         from mirrorlake.history.write import write_table
@@ -145,19 +632,19 @@ class Lake(QueriedLake):
         keys: Sequence[str] = (),
         feed: bool | None = True,
         row_tracking: bool | None = None,
-    ) -> LakeTable:
-        """Makes an empty table that no publisher feeds.
+    ) -> Table:
+        """Create an empty table that no publisher feeds; do nothing if the table exists.
 
         Args:
-            name: its name; nothing happens if there is a table of that name.
-            columns: names and types, in Spark's words.
-            keys: the columns that tell rows apart.
+            name: its name.
+            columns: names and Spark types.
+            keys: the key columns.
             feed: whether the change feed is on; None leaves it to the session.
             row_tracking: whether rows have ids; None leaves it to the session.
 
         Raises:
             UsageError: a key is not among the columns.
-            FeedError: a column has a name that the feed needs for itself.
+            FeedError: a column has a name that the feed reserves.
 
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
@@ -170,10 +657,12 @@ class Lake(QueriedLake):
         return self.table(table)
 
     def enable_feed_for_new_tables(self) -> None:
-        """Makes the session switch the change feed on for every table that it creates."""
+        """Let the session enable the change feed for every table that it creates."""
         from mirrorlake.feed.schema import DEFAULT_CONF
 
         self.spark.conf.set(DEFAULT_CONF, "true")
+
+    # Follow, pin and maintain tables
 
     def archive(
         self,
@@ -253,14 +742,14 @@ class Lake(QueriedLake):
     def maintain(
         self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = noop
     ) -> Maintenance:
-        """Runs a policy over the lake's tables, one after the other; one that fails stops no other.
+        """Run a policy over the lake's tables; a failed table does not stop the others.
 
         Args:
-            policy: what to do; nothing is changed unless it says `apply`.
-            on_table: called with each table's name before it is worked on.
+            policy: what to do; nothing is changed unless its `apply` is set.
+            on_table: called with each table's name before work on it starts.
 
         Raises:
-            UsageError: the policy names a table that is not there.
+            UsageError: the policy names a table that does not exist.
 
         Example:
             >>> lake.maintain(MaintenancePolicy(vacuum=False))  # doctest: +SKIP
@@ -277,23 +766,6 @@ class Lake(QueriedLake):
 
         return LakePartitioning(self.storage, lambda: self.spark)
 
-    def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
-        """Runs queries that must return no row, each over the tables as they are now.
 
-        Args:
-            queries: SQL by what is expected, such as `{"every order has an item": "SELECT …"}`.
-            limit: how many rows of each are kept to look at.
-
-        Returns:
-            One entry for each; a query that fails is not met, and the others go on.
-
-        Raises:
-            UsageError: they are no mapping of names to queries.
-
-        Example:
-            >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
-            ()
-        """
-        from mirrorlake.monitoring import check_expectations
-
-        return check_expectations(self, queries, limit=limit)
+def _name(table: str | TableName | None) -> TableName | None:
+    return None if table is None else as_table(table)

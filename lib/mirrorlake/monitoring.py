@@ -17,10 +17,10 @@ from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.source_status import SourceReport, source_reports
 
 if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.status import Report
-    from mirrorlake.query.queried_lake import QueriedLake
     from mirrorlake.views.definition import ViewStatus
 
 _MOST = 6
@@ -88,9 +88,7 @@ class Expectations(Result):
         return f"{len(self.checked) - len(self.broken)} of {len(self.checked)} expectations are met"
 
 
-def check_expectations(
-    lake: QueriedLake, queries: Mapping[str, str], *, limit: int = 5
-) -> Expectations:
+def check_expectations(lake: Lake, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
     """Runs the queries; arguments and errors are those of `Lake.check_expectations`."""
     if not isinstance(queries, Mapping) or not all(
         isinstance(text, str) for pair in queries.items() for text in pair
@@ -102,7 +100,7 @@ def check_expectations(
     return Expectations(tuple(_check(lake, name, query, limit) for name, query in queries.items()))
 
 
-def _check(lake: QueriedLake, name: str, query: str, limit: int) -> Expectation:
+def _check(lake: Lake, name: str, query: str, limit: int) -> Expectation:
     from mirrorlake.show.tables import show_rows
 
     try:
@@ -237,7 +235,7 @@ def _note(text: str) -> TextTable:
 
 
 def monitor_lake(
-    lake: QueriedLake,
+    lake: Lake,
     *,
     max_lag: float = 0,
     max_backlog: int = 0,
@@ -291,7 +289,7 @@ def monitor_lake(
     return Monitoring(report, views, quarantined, lint, met, sources, tuple(problems))
 
 
-def recent_ledgers(lake: QueriedLake) -> tuple[Ledger, ...]:
+def recent_ledgers(lake: Lake) -> tuple[Ledger, ...]:
     """The newest batches of the tables that publishers feed, for a picture of their lag.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A table with all its verbs, grouped; the packages behind them do the work."""
+"""The Delta table of a lake, with every operation on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from mirrorlake.delta.commits import CommitLog, History
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
@@ -35,39 +35,41 @@ from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal
 
 
-class LakeTable(Table):
-    """One Delta table of a lake, as `Lake.table` hands it out.
+class Table(TableHandle):
+    """A Delta table of a lake, as `Lake.table` returns it.
 
-    `optimize`, `changes`, `row_tracking` and `partitioning` group what belongs together. What
-    loses no row and no history acts, and `dry_run=True` only says; what deletes or takes back
-    only says, and `apply=True` does it.
+    `optimize`, `changes`, `row_tracking` and `partitioning` group further operations. Operations
+    that lose neither rows nor history run at once, and `dry_run=True` previews them; operations
+    that delete or take back only preview, and `apply=True` runs them.
     """
 
+    @property
     def version(self) -> int:
         """The newest version's number; needs no Spark.
 
         Example:
-            >>> lake.table("sales").version()  # doctest: +SKIP
+            >>> lake.table("sales").version  # doctest: +SKIP
             7
         """
         return self.snapshot().version
 
+    @property
     def schema(self) -> StructType:
         """The columns and their types; needs no running Spark.
 
         Example:
-            >>> lake.table("sales").schema().names  # doctest: +SKIP
+            >>> lake.table("sales").schema.names  # doctest: +SKIP
             ['id', 'item', 'n']
         """
         return StructType.fromJson(self.snapshot().schema_document)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart, as their publisher declared them; maybe none."""
+        """The key columns, as the publisher declared them; empty if it declared none."""
         return declared_keys(self.snapshot().properties)
 
     def detail(self) -> dict[str, Any]:
-        """What `DESCRIBE DETAIL` tells: id, files, bytes, properties, protocol.
+        """Return the columns of `DESCRIBE DETAIL`: id, files, bytes, properties, protocol.
 
         Example:
             >>> lake.table("sales").detail()["numFiles"]  # doctest: +SKIP
@@ -84,19 +86,20 @@ class LakeTable(Table):
         timestamp: str | datetime | None = None,
         row_ids: bool = False,
     ) -> DataFrame:
-        """The table's rows, by default as they are now.
+        """Return the table's rows, by default of the newest version.
 
         Args:
-            where: only the rows of a SQL predicate; with a partitioning policy no more files are
-                read than it needs.
+            where: only the rows of a SQL predicate; a partitioning policy limits the files that
+                are read.
             version: the table's version, from 0.
-            timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
+            timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of a version.
             row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not with
                 a timestamp.
 
         Raises:
             UsageError: a version and a timestamp are given, or the text is not a timestamp.
-            VersionError: it can't be read; with the range that can, and why not further.
+            VersionError: the version can't be read; the error has the readable range and its
+                reason.
 
         Example:
             >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
@@ -121,7 +124,7 @@ class LakeTable(Table):
         return rows if where is None else rows.where(where)
 
     def scan(self, where: str | None = None) -> Scan:
-        """The same as `read(where=…)`, with the files that are read for it.
+        """Return the rows of `read(where=…)` with the files that are read for them.
 
         Example:
             >>> len(lake.table("sales").scan("id = 7").read)  # doctest: +SKIP
@@ -132,7 +135,7 @@ class LakeTable(Table):
     def to_arrow(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pa.Table:
-        """All rows as an Arrow table, in this process's memory.
+        """Return all rows as an Arrow table, in this process's memory.
 
         Args:
             version: as for `read`.
@@ -147,7 +150,7 @@ class LakeTable(Table):
     def to_pandas(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pd.DataFrame:
-        """All rows as a pandas frame, in this process's memory.
+        """Return all rows as a pandas DataFrame, in this process's memory.
 
         Args:
             version: as for `read`.
@@ -158,38 +161,31 @@ class LakeTable(Table):
         """
         return self.read(version=version, timestamp=timestamp).toPandas()
 
-    def history(self, limit: int | None = None) -> DataFrame:
-        """The versions, newest first, as `DESCRIBE HISTORY` has them.
+    def history(self, limit: int = 20) -> History:
+        """Return the newest versions: when each was committed, by what, and its changed rows.
+
+        Reads only the commits of these versions; needs no Spark.
 
         Args:
-            limit: at most so many.
+            limit: the most versions to return.
 
-        Example:
-            >>> lake.table("sales").history(5).select("version", "operation")  # doctest: +SKIP
-        """
-        most = "" if limit is None else f" LIMIT {int(limit)}"
-        return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
-
-    def timeline(self, limit: int = 20) -> History:
-        """The newest versions: when each was made, by what, and how many rows that changed.
-
-        Args:
-            limit: at most so many; only their commits are read, and no Spark is needed.
+        Returns:
+            The versions, newest first: a table in a notebook, `.commits`, `.plot()` and
+            `.to_pandas()`.
 
         Raises:
             UsageError: the limit is less than 1.
 
         Example:
-            >>> lake.table("sales").timeline(5).commits[0].rows.inserted  # doctest: +SKIP
+            >>> lake.table("sales").history(5).commits[0].rows.inserted  # doctest: +SKIP
             12
         """
         if limit < 1:
-            raise UsageError(f"At most {limit} versions were asked for.", hint="ask for 1 or more.")
-        log = CommitLog(self.storage, self.name.table_path)
-        return log.read(self.version(), limit)
+            raise UsageError(f"The limit is {limit}.", hint="ask for 1 version or more.")
+        return CommitLog(self.storage, self.name.table_path).read(self.version, limit)
 
     def readable_range(self) -> ReadableRange:
-        """Which versions can be read, and why not older ones.
+        """Return the range of versions that can be read, and why older ones can't.
 
         Example:
             >>> lake.table("sales").readable_range()  # doctest: +SKIP
@@ -205,7 +201,7 @@ class LakeTable(Table):
         match: Match | str | None = None,
         keys: Sequence[str] = (),
     ) -> DataFrame:
-        """What changed between two versions, one row for each change.
+        """Return the changes between two versions, one row per change.
 
         Args:
             before: the older version.
@@ -214,8 +210,8 @@ class LakeTable(Table):
             keys: the columns to match by, instead of the table's own keys.
 
         Raises:
-            UsageError: the two can't be matched that way.
-            VersionError: one of them can't be read.
+            UsageError: the versions can't be matched that way.
+            VersionError: one of the versions can't be read.
 
         Example:
             >>> lake.table("sales").diff(2, 3).show()  # doctest: +SKIP
@@ -223,11 +219,11 @@ class LakeTable(Table):
         return diff_versions(self, before, after, match=match, keys=keys)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
-        """Deletes rows of a table that no publisher feeds; a dry run unless `apply`.
+        """Delete rows of a table that no publisher feeds; a dry run unless `apply`.
 
         Args:
-            where: which rows: a SQL predicate.
-            apply: do it; by default the rows are only counted.
+            where: a SQL predicate for the rows.
+            apply: delete them; by default the rows are only counted.
 
         Raises:
             UsageError: a publisher feeds the table: publish deletes instead.
@@ -240,14 +236,14 @@ class LakeTable(Table):
         return delete_rows(self, where, apply=apply)
 
     def restore(self, version: int, *, apply: bool = False) -> Restore:
-        """Makes the table what it was, by a new version; a dry run unless `apply`.
+        """Restore an older version by a new commit; a dry run unless `apply`.
 
         Args:
-            version: the version to come back.
-            apply: do it; by default it is only said.
+            version: the version to restore.
+            apply: restore it; by default the effect is only reported.
 
         Raises:
-            VersionError: that version can't be read any more.
+            VersionError: the version can't be read any more.
             QueryError: Delta refused it.
 
         Example:
@@ -264,7 +260,7 @@ class LakeTable(Table):
         allow_short: bool = False,
         apply: bool = False,
     ) -> Vacuum:
-        """Deletes files that no version, frame or feed needs; a dry run unless `apply`.
+        """Delete files that no version, frame or feed needs; a dry run unless `apply`.
 
         Args:
             retention_hours: how long files stay after their removal; by default the table's own
@@ -272,10 +268,10 @@ class LakeTable(Table):
             feed_hours: how far back the change feed has to be readable; by default the table's
                 `mirrorlake.feedRetentionHours`, else as long as files stay.
             allow_short: allow less than the table's own retention.
-            apply: do it; by default it is only said.
+            apply: delete them; by default the files are only counted.
 
         Raises:
-            RetentionError: the retention is short and that is not allowed, or other tables lie in
+            RetentionError: the retention is shorter than allowed, or other tables are stored in
                 the table's folder.
             QueryError: Delta failed.
 
@@ -293,7 +289,7 @@ class LakeTable(Table):
 
     @property
     def optimize(self) -> Optimize:
-        """Better files, the same rows: compact, z_order, vorder, purge; see `Optimize`."""
+        """Rewriting of the files: compact, z_order, vorder, purge; see `Optimize`."""
         return Optimize(self)
 
     @property
@@ -308,18 +304,18 @@ class LakeTable(Table):
 
     @property
     def partitioning(self) -> TablePolicy:
-        """The table's partitioning policy and its verbs; see `TablePolicy`."""
+        """The table's partitioning policy and its operations; see `TablePolicy`."""
         return TablePolicy(self)
 
     def analyze(
         self, *, version: int | None = None, scan: bool = True, exact: bool = False
     ) -> Analysis:
-        """What a version's files are like: files, row groups, columns, guardrails.
+        """Analyze a version's files: files, row groups, columns, guardrails.
 
         Args:
             version: by default the newest.
-            scan: read the data, too, for cardinality and runs; without it only the footers.
-            exact: count distinct values exactly, not within 5 % or so.
+            scan: also read the data, for cardinality and runs; False reads only the footers.
+            exact: count distinct values exactly; by default the error is about 5 %.
 
         Raises:
             UsageError: there is no such version.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
     from mirrorlake_lab.pages.explorer import Explorer
     from mirrorlake_lab.pages.monitor import Monitor
     from mirrorlake_lab.pages.publish_form import PublishForm
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
     return getattr(import_module("mirrorlake_lab.samples.sample_lake"), name)
 
 
-def explore(lake: QueriedLake, table: str | TableName | None = None) -> Explorer:
+def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
     """Return tabs for looking at a lake in Lab.
 
     Spark starts when rows, changes or advice are asked for.
@@ -47,7 +47,7 @@ def explore(lake: QueriedLake, table: str | TableName | None = None) -> Explorer
     return Explorer(lake, table)
 
 
-def monitor(lake: QueriedLake, *, every: float = 10) -> Monitor:
+def monitor(lake: Lake, *, every: float = 10) -> Monitor:
     """Return a page in Lab with the state of replication, which refreshes itself.
 
     It needs no Spark.
@@ -70,7 +70,7 @@ def monitor(lake: QueriedLake, *, every: float = 10) -> Monitor:
     return Monitor(lake, every=every)
 
 
-def publish_form(lake: QueriedLake, table: str = "") -> PublishForm:
+def publish_form(lake: Lake, table: str = "") -> PublishForm:
     """Return a form in Lab that publishes a file: preview, keys, marker, check, publish.
 
     Args:

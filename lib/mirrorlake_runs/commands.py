@@ -145,7 +145,7 @@ def _warm_up_for(plan: Plan) -> None:
     """Only for notebooks that start Spark: the archive takes its time where there is none yet."""
     texts = (step.path.read_text(encoding="utf-8", errors="replace") for step in plan.steps)
     if any(
-        word in text for text in texts for word in ("Lake(", "open_lake", "open_sample", "spark")
+        word in text for text in texts for word in ("Lake(", "Lake.open", "open_sample", "spark")
     ):
         warm_up()
 

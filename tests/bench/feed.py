@@ -24,7 +24,7 @@ from mirrorlake import Lake
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000
@@ -41,7 +41,7 @@ def drain(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> LakeTable:
+def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
     """A table whose versions, from 1 on, each change 10,000 rows."""
     table = lake.create_table(name, COLUMNS, keys=["id"])
     changed: dict[int, tuple[object, ...] | None] = {}
@@ -96,7 +96,7 @@ def range_against_table(lake: Lake, pairs: int) -> BenchResult:
 
 
 def write_version(
-    table: LakeTable,
+    table: Table,
     number: int,
     version: int,
     changed: dict[int, tuple[object, ...] | None],

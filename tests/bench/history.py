@@ -40,7 +40,8 @@ def history(lake: Lake, pairs: int) -> BenchResult:
 
     def described() -> None:
         table = lake.table("many")
-        assert len(table.history(limit=SHOWN).collect()) == SHOWN
+        statement = f"DESCRIBE HISTORY {table.sql_name} LIMIT {SHOWN}"
+        assert len(table.spark.sql(statement).collect()) == SHOWN
 
     what = f"history of {VERSIONS:,} versions, {SHOWN} shown"
     found = compare("history", what, _timed(newest, "many"), _timed(described), pairs)

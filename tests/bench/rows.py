@@ -14,7 +14,7 @@ import time
 from helpers.bench import BenchResult, compare, join_results
 from mirrorlake import Lake
 from mirrorlake.spark.session import get_spark
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 FILES, ROWS_A_FILE = 20, 25_000
 UPDATES, OWN = 12, 3
@@ -45,7 +45,7 @@ def run(pairs: int) -> BenchResult:
         return join_results("rows", parts)
 
 
-def make(lake: Lake, name: str, files: int) -> LakeTable:
+def make(lake: Lake, name: str, files: int) -> Table:
     """A table in the order of its keys, and commits that each change one row of a file."""
     rows = lake.spark.range(0, files * ROWS_A_FILE, 1, files).selectExpr(
         "id", "concat('customer ', id % 977) AS name", "id * 0.37D AS amount"
@@ -59,14 +59,14 @@ def make(lake: Lake, name: str, files: int) -> LakeTable:
     return table
 
 
-def row_history(table: LakeTable) -> float:
+def row_history(table: Table) -> float:
     began = time.perf_counter()
     story = table.row_tracking.history(key={"id": KEY})
     assert story.events.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began
 
 
-def filtered_feed(table: LakeTable) -> float:
+def filtered_feed(table: Table) -> float:
     began = time.perf_counter()
     changes = table.changes.read(0).where(f"id = {KEY}")
     assert changes.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))

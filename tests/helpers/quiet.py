@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 QUIET = ("property", "column", "vorder", "compact", "miss")
 
 
-def commit_quietly(table: LakeTable, kind: str) -> int:
+def commit_quietly(table: Table, kind: str) -> int:
     """Commit a version without changed rows and return it.
 
     A table that has nothing to rewrite gets a property instead, so there is always a new version.

@@ -9,12 +9,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.types import arrow_of
+
+
+def describe_history(table: Table) -> DataFrame:
+    """Return the versions as Delta itself lists them, newest first."""
+    return table.spark.sql(f"DESCRIBE HISTORY {table.sql_name}")
 
 
 def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:

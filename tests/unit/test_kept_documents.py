@@ -12,7 +12,7 @@ import pytest
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake.delta.snapshot import append_policy, has_policy
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FormatError
 from mirrorlake.feed.archive import Archive
 from mirrorlake.feed.cursor import Cursor
@@ -65,8 +65,8 @@ def no_spark() -> Any:
     raise AssertionError("Spark was asked for")
 
 
-def handle(storage: Storage) -> Table:
-    return Table(no_spark, storage, T)
+def handle(storage: Storage) -> TableHandle:
+    return TableHandle(no_spark, storage, T)
 
 
 def partitioning(storage: Storage) -> TablePolicy:

@@ -17,7 +17,7 @@ _CLASSES = {
         "The lake: publish, mirror, query, and what works on all its tables.",
         [
             "mirrorlake.lake.Lake",
-            "mirrorlake.mirror.api.Operations",
+            "mirrorlake.mirror.operations.Operations",
             "mirrorlake.history.frames.Frames",
             "mirrorlake.views.api.Views",
             "mirrorlake.partitioning.process.LakePartitioning",
@@ -26,7 +26,7 @@ _CLASSES = {
     "table": (
         "A table: its versions, changes, files, rows and their order.",
         [
-            "mirrorlake.table.LakeTable",
+            "mirrorlake.table.Table",
             "mirrorlake.layout.api.Optimize",
             "mirrorlake.feed.api.Changes",
             "mirrorlake.rows.api.RowTracking",
@@ -34,7 +34,7 @@ _CLASSES = {
         ],
     ),
 }
-_ON_A_PAGE = {"Lake", "LakeTable"}
+_ON_A_PAGE = {"Lake", "Table"}
 _PACKAGES = (mirrorlake, mirrorlake_lab, mirrorlake_runs, mirrorlake_sources)
 
 

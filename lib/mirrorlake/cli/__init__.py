@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from mirrorlake.errors import UsageError
-from mirrorlake.names import TableName
 from mirrorlake.storage.paths import may_be_lake
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.table import LakeTable
+    from mirrorlake.table import Table
 
 app = typer.Typer(
     add_completion=False,
@@ -47,21 +46,13 @@ def open_lake(root: str) -> Lake:
     return Lake(root)
 
 
-def open_table(root: str, table: str) -> LakeTable:
-    """A Delta table that must be there.
+def open_table(root: str, table: str) -> Table:
+    """Open a Delta table that exists.
 
     Raises:
-        TableNotFoundError: there is none of that name.
+        TableNotFoundError: there is no such table; the hint has the nearest names.
     """
-    lake = open_lake(root)
-    return lake.table(find_table(lake, table))
-
-
-def find_table(lake: Lake, table: str) -> TableName:
-    """The name of a Delta table that must be there; what the nearest is called if it is not."""
-    from mirrorlake.opening import find_table as find
-
-    return find(lake, table)
+    return open_lake(root).table(table)
 
 
 def stop_on_signals() -> Event:

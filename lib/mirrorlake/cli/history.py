@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mirrorlake.cli import app, find_table, open_lake, open_table, verbs
+from mirrorlake.cli import app, open_lake, open_table, verbs
 from mirrorlake.cli.options import Apply, DryRun, Json, Limit, Root, Table
 from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, progress, tell
 from mirrorlake.names import split_names
@@ -44,7 +44,7 @@ def history(
     from mirrorlake.history.versions import find_readable_range
 
     lake = open_lake(root)
-    name = find_table(lake, table)
+    name = lake.table(table).name
     log = CommitLog(lake.storage, name.table_path)
     found = log.read(log.newest(), limit)
     more = f"… and older ones; --limit {limit} shows the newest {limit}." * found.more
@@ -148,7 +148,7 @@ def create(
 ) -> None:
     """Frame the newest versions of some tables, consistent at one timestamp."""
     lake = open_lake(root)
-    names = [find_table(lake, name) for name in split_names(tables)]
+    names = lake.tables(tables) if tables else []
     with progress("framing …"):
         done = lake.frames.create(
             model, names, owner=owner, expires_in=expires_in or None, dry_run=dry_run
@@ -181,7 +181,7 @@ def show(
 ) -> None:
     """Show what has changed since the frame, and what the next one would reload."""
     lake = open_lake(root)
-    delete = (find_table(lake, delete_from), where) if delete_from else None
+    delete = (lake.table(delete_from).name, where) if delete_from else None
     with progress("comparing …"):
         lines = lake.frames.show(model, delete=delete)
     tell(as_json, {"tables": [asdict(line) for line in lines]}, *(line.shown() for line in lines))

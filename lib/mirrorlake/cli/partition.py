@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.cli import find_table, open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.cli import open_lake, open_table, stop_on_signals, verbs
 from mirrorlake.cli.options import DryRun, Interval, Json, Root, Table, Watch, at_most_one
 from mirrorlake.cli.printing import DRY_RUN, progress, tell, warn
 from mirrorlake.errors import UsageError
@@ -94,7 +94,7 @@ def run(
     from mirrorlake.delta.snapshot import tables_with_policies
 
     lake = open_lake(root)
-    chosen = None if table == EVERY else find_table(lake, table)
+    chosen = None if table == EVERY else lake.table(table).name
     if dry_run:
         names = tables_with_policies(lake.storage) if chosen is None else [chosen]
         with progress("reading the log …"):

@@ -25,7 +25,7 @@ def train(scratch: str) -> None:
         lake.mirror()
     lake.sql("SELECT word, sum(amount) AS s FROM training@v1 GROUP BY word ORDER BY s").toArrow()
     lake.sql("SELECT count(*) FROM training t JOIN training@v2 u ON t.id = u.id").collect()
-    lake.table("training").history().toPandas()
+    lake.spark.sql(f"DESCRIBE HISTORY {lake.table('training').sql_name}").toPandas()
     # The archive is written as the last thing that the JVM does: it has to end by itself.
     gateway: Any = lake.spark.sparkContext._gateway
     lake.spark.stop()

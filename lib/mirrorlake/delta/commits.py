@@ -8,9 +8,9 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
 from mirrorlake.delta.log_files import (
@@ -26,7 +26,13 @@ from mirrorlake.delta.timestamps import from_milliseconds, to_milliseconds
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.files import Storage
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mirrorlake.show.chart import Chart
+
 _MILLISECOND = timedelta(milliseconds=1)
+_MOST_BARS, _MOST_LABELS = 40, 20
 _CLOCKS = 5  # versions to look back for a clock that was set back
 _DEFAULT_INTERVAL = 10  # versions between two checkpoints
 _KINDS = ("commitInfo", "metaData")
@@ -92,6 +98,41 @@ class History(Result):
         )
         columns = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted", "what")
         return TextTable(columns, rows, more=self.more)
+
+    def plot(self) -> Chart | None:
+        """Draw the rows that each version inserted, updated and deleted.
+
+        Returns:
+            A chart of the newest 40 versions at most; None if no version records such rows.
+        """
+        from mirrorlake.show.plots import plot_stacks
+
+        commits = self.commits[:_MOST_BARS][::-1]
+        series = {
+            kind: [getattr(commit.rows, kind) or 0 for commit in commits]
+            for kind in ("inserted", "updated", "deleted")
+            if any(getattr(commit.rows, kind) for commit in commits)
+        }
+        if not series:
+            return None
+        # The labels of all bars would overlap: every `step`th is shown, the others are blank.
+        step = -(-len(commits) // _MOST_LABELS)
+        labels = [
+            str(commit.version) if n % step == 0 else " " * n for n, commit in enumerate(commits)
+        ]
+        return plot_stacks(labels, series, title="Rows changed by each version", label="rows")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per version, with all that its commit records."""
+        import pandas as pd
+
+        found = self.as_dict()
+        rows = [
+            row | {"timestamp": commit.timestamp} | asdict(commit.rows)
+            for row, commit in zip(found["rows"], self.commits, strict=True)
+        ]
+        names = [*found["columns"], *(field.name for field in fields(RowsChanged))]
+        return pd.DataFrame(rows, columns=names)
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `history --json` prints."""

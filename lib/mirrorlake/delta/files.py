@@ -27,7 +27,7 @@ from mirrorlake.delta.snapshot import (
     Snapshot,
     physical_name,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.spark.executors import ensure_python, map_in_arrow, parallelism
 from mirrorlake.spark.sql import escape_glob
@@ -101,7 +101,7 @@ def live_files(actions: DataFrame) -> DataFrame:
     return ranked.where("rank = 1 AND kind = 'add'").drop("rank", "kind", "body")
 
 
-def latest_actions(table: Table, version: int) -> DataFrame:
+def latest_actions(table: TableHandle, version: int) -> DataFrame:
     """The last word of the log, up to a version, on each file and deletion vector.
 
     Returns:
@@ -114,17 +114,17 @@ def latest_actions(table: Table, version: int) -> DataFrame:
     return _last_words(table, _read_segment(table.spark, table.storage, segment))
 
 
-def changed_files(table: Table, first: int, last: int) -> DataFrame:
+def changed_files(table: TableHandle, first: int, last: int) -> DataFrame:
     """The last word of a range of commits on each file that they name; see `latest_actions`."""
     return _last_words(table, _read_range(table, first, last))
 
 
-def files_of(table: Table, version: int) -> DataFrame:
+def files_of(table: TableHandle, version: int) -> DataFrame:
     """The data files of a version; columns as in `latest_actions`, without the last two."""
     return latest_actions(table, version).where("live").drop("live", "removed")
 
 
-def files_to_purge(table: Table) -> DataFrame:
+def files_to_purge(table: TableHandle) -> DataFrame:
     """Return the files with deleted rows or dropped columns; columns as in `files_of`.
 
     The rule is that of Delta's REORG: a file holds a dropped column if its schema has a field, on
@@ -182,7 +182,7 @@ def _has_more(found: pa.DataType, known: Any) -> bool:
     return False
 
 
-def feed_files(table: Table, first: int, last: int) -> DataFrame:
+def feed_files(table: TableHandle, first: int, last: int) -> DataFrame:
     """Every file that the change feed of these versions is read from: `path`."""
     base = hadoop_path(table.storage, table.name.table_path)
     actions = _read_range(table, first, last)
@@ -191,7 +191,7 @@ def feed_files(table: Table, first: int, last: int) -> DataFrame:
     return actions.select(F.explode(both).alias("path")).where("path IS NOT NULL").distinct()
 
 
-def matching_files(table: Table, predicate: str) -> DataFrame:
+def matching_files(table: TableHandle, predicate: str) -> DataFrame:
     """The files with rows that a predicate picks: `path`, and how many, `hits`."""
     base = hadoop_path(table.storage, table.name.table_path)
     # The predicate becomes a column of its own: nothing in it can end the statement.
@@ -205,7 +205,7 @@ def total(column: Column | str) -> Column:
     return F.coalesce(F.sum(column), F.lit(0))
 
 
-def _read_range(table: Table, first: int, last: int) -> DataFrame:
+def _read_range(table: TableHandle, first: int, last: int) -> DataFrame:
     paths = [commit_path(table.name.table_path, version) for version in range(first, last + 1)]
     return _read_commits(table.spark, table.storage, paths)
 
@@ -230,7 +230,7 @@ def _read_commits(spark: SparkSession, storage: Storage, paths: Sequence[str]) -
     return rows.select(version, *rows.columns)
 
 
-def _last_words(table: Table, actions: DataFrame) -> DataFrame:
+def _last_words(table: TableHandle, actions: DataFrame) -> DataFrame:
     base = hadoop_path(table.storage, table.name.table_path)
     masked = F.coalesce("add.deletionVector.cardinality", F.lit(0).cast("bigint"))
     flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select(
@@ -274,7 +274,7 @@ def decoded_path(path: Column) -> Column:
     return F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
 
 
-def _vector_file(table: Table) -> Column:
+def _vector_file(table: TableHandle) -> Column:
     """The file of an action's deletion vector; an inline one stands for itself, so that it counts.
 
     Tables without vectors start no Python worker for it.

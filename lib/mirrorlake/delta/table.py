@@ -33,7 +33,7 @@ OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """What tables of one's own have from version 0 on: change feed and row tracking."""
 
 
-class Table:
+class TableHandle:
     """A Delta table by its place in the lake: the handle that all verbs take.
 
     Args:
@@ -83,11 +83,13 @@ class Table:
         """
         return self._pinned or open_snapshot(self.storage, self.name)
 
-    def for_one_operation(self) -> Table:
+    def for_one_operation(self) -> TableHandle:
         """The same table with one snapshot, read now, and a session of its own."""
         from mirrorlake.spark.session import new_session
 
-        return Table(lambda: new_session(self.spark), self.storage, self.name, self.snapshot())
+        return TableHandle(
+            lambda: new_session(self.spark), self.storage, self.name, self.snapshot()
+        )
 
     def rows(self, version: int | None = None) -> DataFrame:
         """The rows of a version, by default the newest, in no particular order."""

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
-from mirrorlake.delta.table import Table, column_types
+from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import readable_span, refusal
@@ -87,7 +87,7 @@ class Archive:
         target: the archive's name; it is made by the first run.
     """
 
-    def __init__(self, table: Table, target: TableName) -> None:
+    def __init__(self, table: TableHandle, target: TableName) -> None:
         self.table = table
         self.target = target
         self._storage = table.storage
@@ -97,7 +97,7 @@ class Archive:
     @property
     def position(self) -> int:
         """The last archived version that changed something; -1 if there is none."""
-        archived = Table(self.table.spark, self._storage, self.target)
+        archived = TableHandle(self.table.spark, self._storage, self.target)
         rows = archived.rows().selectExpr(f"max({COMMIT_VERSION}) AS v")
         (row,) = to_arrow(rows).to_pylist()
         return -1 if row["v"] is None else int(row["v"])
@@ -279,7 +279,7 @@ class Archive:
 
 @query_errors()
 def archive_table(
-    table: Table, into: str = "", *, enable: bool = False, dry_run: bool = False
+    table: TableHandle, into: str = "", *, enable: bool = False, dry_run: bool = False
 ) -> FollowReport:
     """Appends what is new in a table's feed to its archive; see `Lake.archive`.
 
@@ -305,7 +305,7 @@ def archive_table(
     facts = {"versions behind": done.lag.versions}
     if read_snapshot(table.storage, target.table_path) is None:
         return report_run(table, target, did, facts=facts)
-    by_version = changes_by_version(Table(table.spark, table.storage, target).rows())
+    by_version = changes_by_version(TableHandle(table.spark, table.storage, target).rows())
     sums = [total(name).alias(f"rows {name}") for name in KINDS]
     (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
     newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.snapshot import physical_name
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import (
     parse_session_timestamp,
     timestamp_text,
@@ -66,7 +66,7 @@ class Span:
 
 
 def readable_span(
-    table: Table,
+    table: TableHandle,
     timeline: Timeline,
     start: End,
     end: End | None,
@@ -90,7 +90,7 @@ def readable_span(
     raise refusal(found)
 
 
-def key_columns(table: Table, keys: Sequence[str] | None) -> tuple[str, ...]:
+def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ...]:
     """The columns that tell a table's rows apart.
 
     Raises:
@@ -170,7 +170,7 @@ def _resolve(
     return (timeline.latest + 1 if beyond else version), said
 
 
-def nothing(table: Table) -> DataFrame:
+def nothing(table: TableHandle) -> DataFrame:
     """No rows, with the feed's columns."""
     nulls = (f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in FEED_COLUMNS.items())
     return table.rows().limit(0).selectExpr("*", *nulls)
@@ -211,7 +211,7 @@ class Segment(Span):
     by_feed: bool
 
 
-def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
+def bridge(table: TableHandle, timeline: Timeline, found: Diagnosis) -> DataFrame:
     """The changes of a diagnosed range, gaps included, with the columns of its last version.
 
     Args:
@@ -281,7 +281,7 @@ def _lost(found: Diagnosis, start: int, end: int, side: str) -> FeedError:
     )
 
 
-def _is_whole(table: Table, version: int) -> bool:
+def _is_whole(table: TableHandle, version: int) -> bool:
     """Whether all files of a version are there, and Delta lets us read them."""
     if version < 0:
         return True
@@ -293,13 +293,13 @@ def _is_whole(table: Table, version: int) -> bool:
     return all(map(places.exists, files))
 
 
-def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
+def _from_feed(table: TableHandle, segment: Segment, state: State, last: State) -> DataFrame:
     feed = read_feed(table.spark, table.path, segment.start, segment.end)
     return _aligned(feed, state, last, RESERVED).withColumn(ORIGIN, F.lit(_FEED))
 
 
 def _compared(
-    table: Table, timeline: Timeline, segment: Segment, states: dict[int, State], last: State
+    table: TableHandle, timeline: Timeline, segment: Segment, states: dict[int, State], last: State
 ) -> DataFrame:
     """The difference of the versions before and at the end of a gap."""
     after = states[segment.end]

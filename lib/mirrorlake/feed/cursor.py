@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import Span, nothing, readable_span
 from mirrorlake.feed.schema import enable_feed, read_feed
@@ -70,7 +70,7 @@ class Cursor:
         InvalidNameError: a name that can't be a file's.
     """
 
-    def __init__(self, table: Table, consumer: str, *, start: int = 0) -> None:
+    def __init__(self, table: TableHandle, consumer: str, *, start: int = 0) -> None:
         check_part(consumer)
         self.table = table
         self.consumer = consumer
@@ -192,7 +192,7 @@ def consumer_folder(name: TableName) -> str:
     return f"{STATE}/feeds/{name.place}"
 
 
-def table_id(table: Table) -> str:
+def table_id(table: TableHandle) -> str:
     """What tells a table from another one made in its place."""
     return str(table.snapshot().metadata["id"])
 
@@ -242,12 +242,12 @@ class FollowReport(Result):
         return f"{self.table} → {self.into}: {self.why_not or self.did}"
 
 
-def report_run(table: Table, into: TableName, did: str = "", **found: Any) -> FollowReport:
+def report_run(table: TableHandle, into: TableName, did: str = "", **found: Any) -> FollowReport:
     """What a run did for an archive or dimension `into` of a table; `found` are more attributes."""
     return FollowReport(str(table.name), str(into), did, newest=table.snapshot().version, **found)
 
 
-def follow_or_why_not(table: Table, *, enable: bool) -> str:
+def follow_or_why_not(table: TableHandle, *, enable: bool) -> str:
     """Why a table's feed can't be followed; empty if it is on, or `enable` has switched it on."""
     if table.snapshot().has_feed:
         return ""
@@ -260,7 +260,7 @@ def follow_or_why_not(table: Table, *, enable: bool) -> str:
     )
 
 
-def target_name(table: Table, into: str, pattern: str) -> TableName:
+def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
     """The name of an archive or dimension; by default the table's own, put into a pattern."""
     if into.strip():
         return as_table(into.strip())

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
@@ -84,7 +84,9 @@ def span_text(span: tuple[int, int], noun: str = "") -> str:
     return f"{noun}s {span[0]} to {span[1]}" if noun else f"{span[0]} to {span[1]}"
 
 
-def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bool) -> Diagnosis:
+def examine(
+    table: TableHandle, timeline: Timeline, start: int, end: int, *, files: bool
+) -> Diagnosis:
     """Looks at a range.
 
     Args:
@@ -147,7 +149,7 @@ def _feed_off(name: str, states: list[State]) -> Iterator[FeedFinding]:
 
 
 def _retention(
-    table: Table, timeline: Timeline, states: list[State], latest: State
+    table: TableHandle, timeline: Timeline, states: list[State], latest: State
 ) -> Iterator[FeedFinding]:
     if not is_enforced(table.spark):
         return
@@ -159,7 +161,7 @@ def _retention(
         yield _finding("retention", str(table.name), span, verb=verb, kept=kept)
 
 
-def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
+def _missing_files(table: TableHandle, states: list[State]) -> Iterator[FeedFinding]:
     places = Places(table.storage, table.name.table_path)
     for state in states:
         files, span = state.commit.files, (state.version, state.version)

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import ORIGIN, Span, bridge, in_order, key_columns, resolve_span
 from mirrorlake.feed.doctor import Diagnosis, examine, span_text
@@ -89,7 +89,7 @@ class FeedReport(Result):
 
 @query_errors()
 def report_changes(
-    table: Table,
+    table: TableHandle,
     start: str,
     end: str,
     newest: int,
@@ -147,7 +147,7 @@ def report_changes(
     )
 
 
-def _asked(table: Table, timeline: Timeline, start: str, end: str, newest: int) -> Span:
+def _asked(table: TableHandle, timeline: Timeline, start: str, end: str, newest: int) -> Span:
     given, last = str(start).strip(), str(end).strip() or None
     if given:
         span = resolve_span(table.spark, timeline, given, last)
@@ -206,7 +206,9 @@ def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, Text
     return followed, TextTable(COLUMNS, told.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
 
 
-def _by_version(table: Table, span: Span | None, counts: dict[int, dict[str, Any]]) -> TextTable:
+def _by_version(
+    table: TableHandle, span: Span | None, counts: dict[int, dict[str, Any]]
+) -> TextTable:
     columns = ("version", "made (UTC)", "operation", *KINDS)
     if span is None:
         return TextTable(columns, ())

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import key_columns
 from mirrorlake.feed.cursor import (
@@ -58,7 +58,7 @@ _MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
 
 
 def follow_feed(
-    source: Table,
+    source: TableHandle,
     into: TableName,
     *,
     keys: Sequence[str] | None = None,
@@ -148,7 +148,7 @@ def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> Dat
 
 @query_errors()
 def update_dimension(
-    table: Table,
+    table: TableHandle,
     into: str = "",
     *,
     keys: Sequence[str] = (),
@@ -204,13 +204,13 @@ def update_dimension(
         return report_run(table, target, f"would take {did}")
     if read_snapshot(table.storage, target.table_path) is None:
         return report_run(table, target, did)
-    rows = Table(table.spark, table.storage, target).rows()
+    rows = TableHandle(table.spark, table.storage, target).rows()
     if stored_as == 1:
         return report_run(table, target, did, facts={"rows": rows.count()})
     return report_run(table, target, did, **_periods(rows, chosen))
 
 
-def _check_target(table: Table, target: TableName, stored_as: int) -> None:
+def _check_target(table: TableHandle, target: TableName, stored_as: int) -> None:
     """Refuses to write into a table that is no dimension of this type."""
     found = read_snapshot(table.storage, target.table_path)
     if found is None or (START if stored_as == 2 else SEQUENCE) in found.schema:

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
-from mirrorlake.delta.table import Table, create_delta
+from mirrorlake.delta.table import TableHandle, create_delta
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.mirror.properties import KEYS_PROPERTY
@@ -33,7 +33,7 @@ def reserved_columns(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower() in RESERVED]
 
 
-def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
+def enable_feed(table: TableHandle, *, rename_reserved: bool = False) -> int:
     """Switches the feed of an existing table on; nothing happens if it is on.
 
     Args:

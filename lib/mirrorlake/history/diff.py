@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.metadata import incarnations
@@ -71,7 +71,7 @@ def is_tracked(properties: dict[str, str]) -> bool:
     return properties.get(ROW_TRACKING, "false").lower() == "true"
 
 
-def readable_snapshots(table: Table, *versions: int) -> list[Snapshot | None]:
+def readable_snapshots(table: TableHandle, *versions: int) -> list[Snapshot | None]:
     """The snapshots of versions whose rows can be read.
 
     Raises:
@@ -85,7 +85,7 @@ def readable_snapshots(table: Table, *versions: int) -> list[Snapshot | None]:
 
 
 def diff_versions(
-    table: Table,
+    table: TableHandle,
     before: int,
     after: int | None = None,
     *,

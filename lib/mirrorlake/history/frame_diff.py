@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, matching_files, total
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.history.frame_records import Frame, FramedTable, measure_files, read_lists
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import query_errors
@@ -125,7 +125,7 @@ def compare_table(
     recreated = snapshot.metadata["id"] != framed.table_id
     if delete is None and not recreated and snapshot.version == framed.version:
         return unchanged
-    table = Table(spark, storage, framed.name, snapshot)
+    table = TableHandle(spark, storage, framed.name, snapshot)
     before = read_lists(table.spark, storage, [frame], framed.name)
     if delete is None and not recreated and _holds_since(table, framed.version):
         before, now = _touched(table, framed.version, before)
@@ -145,21 +145,21 @@ def compare_table(
     )
 
 
-def _holds_since(table: Table, framed: int) -> bool:
+def _holds_since(table: TableHandle, framed: int) -> bool:
     """Whether the log still has every commit since the frame, and these are the shorter way."""
     # Commits are cut off at the front: with the first all of them are there.
     log = CommitLog(table.storage, table.name.table_path)
     return 0 < table.snapshot().version - framed <= _MANY and log.has(framed + 1)
 
 
-def _touched(table: Table, framed: int, before: DataFrame) -> tuple[DataFrame, DataFrame]:
+def _touched(table: TableHandle, framed: int, before: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The files that commits since the frame name: as they were framed, and as they are now."""
     changed = changed_files(table, framed + 1, table.snapshot().version)
     named = F.broadcast(changed.select("path").distinct())
     return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
 
 
-def _added(table: Table, before: DataFrame, now: DataFrame, *, written: bool) -> DataFrame:
+def _added(table: TableHandle, before: DataFrame, now: DataFrame, *, written: bool) -> DataFrame:
     added = now.join(before.select("path"), "path", "left_anti")
     if written:
         added = measure_files(table.storage, added)
@@ -194,7 +194,7 @@ def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
     )
 
 
-def _after_delete(table: Table, now: DataFrame, predicate: str) -> DataFrame:
+def _after_delete(table: TableHandle, now: DataFrame, predicate: str) -> DataFrame:
     """The files as a DELETE would leave them: gone, rewritten under other names, or masked."""
     hits = matching_files(table, predicate)
     both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError
 from mirrorlake.names import STATE, TABLES, TableName, check_part
 from mirrorlake.results import Count, Result, TextTable, size_text
@@ -308,7 +308,7 @@ def _is_there(storage: Storage, base: str, path: str | None) -> bool:
     return path is None or not path.startswith(base) or storage.exists(path[len(base) :])
 
 
-def write_list(frame: Frame, table: Table, files: DataFrame) -> DataFrame:
+def write_list(frame: Frame, table: TableHandle, files: DataFrame) -> DataFrame:
     """Measures a version's files and keeps their list; the list as it was written."""
     base = hadoop_path(table.storage, "") + "/"
 

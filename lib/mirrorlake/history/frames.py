@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import files_of, hadoop_path, total
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_records import (
@@ -154,7 +154,7 @@ class Frames:
 
     def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Copies the log, lists the files, and sees that each of them is there."""
-        table = Table(self._spark, self._storage, framed.name).for_one_operation()
+        table = TableHandle(self._spark, self._storage, framed.name).for_one_operation()
         table.spark.conf.set(ENFORCED, "false")  # the newest version may be older than that
         copy = delta_name(self._storage.path(frame.log_path(framed.name)))
         table.spark.sql(

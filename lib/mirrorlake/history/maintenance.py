@@ -24,7 +24,7 @@ from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
 from mirrorlake.delta.snapshot import VECTORS, has_policy
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
@@ -92,7 +92,7 @@ class Compaction(Result):
 
 @query_errors()
 def compact_files(
-    table: Table,
+    table: TableHandle,
     *,
     where: str | None = None,
     target_bytes: int = DEFAULT_TARGET,
@@ -132,7 +132,9 @@ def compact_files(
 
 
 @query_errors()
-def purge_files(table: Table, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
+def purge_files(
+    table: TableHandle, *, drop_vectors: bool = False, dry_run: bool = False
+) -> Compaction:
     """Rewrite files with deleted rows or dropped columns, so that vacuum can remove both.
 
     Arguments and errors are those of `Optimize.purge`.
@@ -186,7 +188,9 @@ def _figures(files: DataFrame) -> dict[str, Any]:
     )
 
 
-def _run(session: SparkSession, table: Table, planned: Compaction, statement: str) -> Compaction:
+def _run(
+    session: SparkSession, table: TableHandle, planned: Compaction, statement: str
+) -> Compaction:
     row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
     return replace(
         planned,
@@ -359,7 +363,7 @@ def maintain(
     for table in wanted or known:
         on_table(str(table))
         try:
-            lines.append(_maintain_table(Table(spark, storage, table), policy))
+            lines.append(_maintain_table(TableHandle(spark, storage, table), policy))
         except MirrorlakeError as error:
             lines.append(TableMaintenance(table, error=str(error)))
     if policy.apply and policy.vacuum:
@@ -367,7 +371,7 @@ def maintain(
     return Maintenance(policy, tuple(lines))
 
 
-def _maintain_table(table: Table, policy: MaintenancePolicy) -> TableMaintenance:
+def _maintain_table(table: TableHandle, policy: MaintenancePolicy) -> TableMaintenance:
     reorg = optimize = vacuum = None
     if policy.reorg:
         found = purge_files(table, dry_run=True)

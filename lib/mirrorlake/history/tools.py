@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import FrameError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff
@@ -41,7 +41,7 @@ class VersionPair:
 
 
 def choose_versions(
-    table: Table,
+    table: TableHandle,
     from_version: int = -1,
     to_version: int = -1,
     *,
@@ -82,7 +82,7 @@ def choose_versions(
     return VersionPair(name, before, after, "" if before < after else "Both ends are one version.")
 
 
-def _version(table: Table, version: int, time: str, other: int) -> int:
+def _version(table: TableHandle, version: int, time: str, other: int) -> int:
     if time and version != -1:
         raise UsageError("Give either a version or a moment.", hint="leave the version at -1.")
     if time:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, hadoop_path, latest_actions, total
 from mirrorlake.delta.snapshot import Snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
@@ -110,14 +110,14 @@ class Vacuum(Result):
 
 @query_errors()
 def vacuum_table(
-    table: Table,
+    table: TableHandle,
     *,
     retention_hours: float | None = None,
     feed_hours: float | None = None,
     allow_short: bool = False,
     apply: bool = False,
 ) -> Vacuum:
-    """Deletes files that nobody needs; arguments and errors are those of `LakeTable.vacuum`."""
+    """Deletes files that nobody needs; arguments and errors are those of `Table.vacuum`."""
     work = table.for_one_operation()
     snapshot = work.snapshot()
     hours = _check_retention(table.name, snapshot, retention_hours, allow_short=allow_short)
@@ -160,7 +160,7 @@ def _check_nesting(storage: Storage, table: TableName) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    table: Table
+    table: TableHandle
     hours: float
     feed_hours: float
     now: datetime
@@ -333,7 +333,7 @@ def _order(share: Share) -> tuple[int, str]:
     return (known.index(share.why) if share.why in known else 2, share.why)
 
 
-def list_files(table: Table) -> DataFrame:
+def list_files(table: TableHandle) -> DataFrame:
     """All files that VACUUM looks at: data, deletion vectors, change data, what was left behind.
 
     Args:

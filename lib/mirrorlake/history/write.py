@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.delta.table import OWN_TABLE, Table, column_types, create_delta
+from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_delta
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.history.diff import changed_columns, is_made_anew
 from mirrorlake.history.versions import check_version
@@ -137,8 +137,8 @@ class Deletion:
 
 
 @query_errors()
-def delete_rows(table: Table, where: str, *, apply: bool) -> Deletion:
-    """Deletes the rows of a predicate; arguments and errors are those of `LakeTable.delete`."""
+def delete_rows(table: TableHandle, where: str, *, apply: bool) -> Deletion:
+    """Deletes the rows of a predicate; arguments and errors are those of `Table.delete`."""
     check_own(table.storage, table.name)
     rows = table.rows().where(where).count()
     if apply:
@@ -192,8 +192,8 @@ class Restore(Result):
 
 
 @query_errors()
-def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
-    """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
+def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
+    """Makes a table what it was; arguments and errors are those of `Table.restore`."""
     check_version(table.storage, table.name, version)
     path, now = table.name.table_path, table.snapshot()
     then = read_snapshot(table.storage, path, version)
@@ -231,7 +231,7 @@ def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     )
 
 
-def plan_restore(table: Table, version: int, *, apply: bool = False) -> Restore | NotAsked:
+def plan_restore(table: TableHandle, version: int, *, apply: bool = False) -> Restore | NotAsked:
     """What restoring a table to a version would do, and with `apply` doing it.
 
     Args:

@@ -26,7 +26,7 @@ from mirrorlake.delta.snapshot import (
     physical_names,
     read_snapshot,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.history.vacuum import list_files
 from mirrorlake.layout import measures
 from mirrorlake.layout.footers import read_chunks, read_footers
@@ -86,7 +86,7 @@ class Analysis(Result):
             Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
     """
 
-    table: Table
+    table: TableHandle
     snapshot: Snapshot = field(repr=False)
     summary: Mapping[str, Any]
     tables: Planned
@@ -182,11 +182,11 @@ class Analysis(Result):
 
 
 def analyze_table(
-    table: Table, *, version: int | None = None, scan: bool = True, exact: bool = False
+    table: TableHandle, *, version: int | None = None, scan: bool = True, exact: bool = False
 ) -> Analysis:
     """Analyses one version of a table from its log and its files' footers.
 
-    Arguments and errors are those of `LakeTable.analyze`.
+    Arguments and errors are those of `Table.analyze`.
     """
     storage, path = table.storage, table.name.table_path
     segment = find_segment(storage, path, version)
@@ -231,7 +231,7 @@ def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
     return files.withColumn("partition", F.to_json(named))
 
 
-def stale_files(table: Table, facts: DataFrame) -> DataFrame:
+def stale_files(table: TableHandle, facts: DataFrame) -> DataFrame:
     """Parquet files in the table's folder that the version does not name.
 
     Hidden folders are left out, since what lies in them is not the table's rows.
@@ -251,7 +251,7 @@ def stale_files(table: Table, facts: DataFrame) -> DataFrame:
     return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
 
 
-def change_history(table: Table, version: int) -> DataFrame:
+def change_history(table: TableHandle, version: int) -> DataFrame:
     """What each commit cost, one row a commit, oldest first, as far back as the log still goes.
 
     A semantic model that has loaded a table keeps what a change preserves and loads the rest again:

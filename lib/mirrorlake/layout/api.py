@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.layout.analysis import analyze_table
@@ -49,7 +49,7 @@ class Optimize:
         sales: optimize would rewrite 12 files
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     def compact(
@@ -274,7 +274,7 @@ def _measure(
     try:
         began = time.perf_counter()
         _write(scratch.path(copied.table_path), rows, layout)
-        table = Table(spark, scratch, copied)
+        table = TableHandle(spark, scratch, copied)
         if layout.vorder:
             vorder_table(table, apply=True, sort_by=layout.sort_by)
         write_seconds = time.perf_counter() - began

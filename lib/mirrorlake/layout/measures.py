@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import OPEN_TAG
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.leaves import Leaf
 from mirrorlake.spark.executors import map_in_arrow, parallelism
@@ -299,7 +299,7 @@ def _histogram(values: DataFrame, bounds: dict[str, int], title: str, count: str
 
 
 def scan_columns(
-    table: Table, version: int, facts: DataFrame, known: list[Leaf], *, exact: bool
+    table: TableHandle, version: int, facts: DataFrame, known: list[Leaf], *, exact: bool
 ) -> DataFrame:
     """What only the rows show of columns: distinct values, NULL not counted, and runs.
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis, analyze_table
@@ -127,7 +127,7 @@ class FilesOverview(Result):
 
 
 def survey_files(
-    open_table: Callable[[TableName], Table], names: Iterable[TableName], sku: str = ""
+    open_table: Callable[[TableName], TableHandle], names: Iterable[TableName], sku: str = ""
 ) -> FilesOverview:
     """Looks at the files of tables.
 
@@ -161,7 +161,9 @@ def survey_files(
     return FilesOverview(chosen, tuple(found), check_guardrails(sums, sums, chosen))
 
 
-def _survey_one(open_table: Callable[[TableName], Table], name: TableName, sku: str) -> TableFiles:
+def _survey_one(
+    open_table: Callable[[TableName], TableHandle], name: TableName, sku: str
+) -> TableFiles:
     """One table's line; its trouble must not hide the others."""
     try:
         analysis = analyze_table(open_table(name), scan=False)

@@ -27,7 +27,7 @@ from mirrorlake.delta.snapshot import (
     Snapshot,
     physical_names,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import OPEN_KEY, Storages
 from mirrorlake.layout.measures import MICROSOFT_TAG
@@ -125,7 +125,7 @@ class VOrderReport(Result):
 
 
 def vorder_table(
-    table: Table,
+    table: TableHandle,
     *,
     apply: bool,
     sort_by: Sequence[str] = (),
@@ -155,7 +155,7 @@ def vorder_table(
 class _Job:
     """Ordering one table: what to choose, and how to write it."""
 
-    table: Table
+    table: TableHandle
     sort_by: tuple[str, ...]
     again: bool
     where: str | None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.partitioning.policy import (
     BY_PARTITION,
@@ -78,7 +78,7 @@ class Advice(Findings):
 
 
 def advise_table(
-    table: Table, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES
+    table: TableHandle, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES
 ) -> Advice:
     """Surveys a table and applies the guidance to it and to its own policy.
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta.snapshot import physical_names
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.partitioning import receipts, tags
@@ -111,7 +111,7 @@ def _lock_path(name: TableName) -> str:
 
 
 def run_operation(
-    table: Table, *, kind: str = PARTITION, on_step: StepListener = noop
+    table: TableHandle, *, kind: str = PARTITION, on_step: StepListener = noop
 ) -> Receipt | None:
     """Runs one operation on a table.
 
@@ -155,7 +155,7 @@ def run_operation(
         return done
 
 
-def plan_operations(table: Table) -> tuple[PlannedOperation, ...]:
+def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
     """What operations would take of the files that are there now; nothing is written.
 
     Merges of files that these operations would make are not known yet, and so are not listed.
@@ -216,7 +216,7 @@ class _Job:
     """One operation on one table: how to write the chosen files, each attempt from the start."""
 
     def __init__(
-        self, table: Table, setting: Setting, kind: str, on_step: StepListener, lease: Lease
+        self, table: TableHandle, setting: Setting, kind: str, on_step: StepListener, lease: Lease
     ) -> None:
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
         policy = self._policy = setting.policy

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, MirrorlakeError
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
@@ -213,7 +213,7 @@ class Process:
                 self._pending.pop(name, None)
                 try:
                     if (setting := store.read_setting(self._storage, name)) is not None:
-                        table = Table(self._spark, self._storage, name)
+                        table = TableHandle(self._spark, self._storage, name)
                         self._pending[name] = count_files(table, setting)
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
@@ -243,7 +243,7 @@ class Process:
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            table = Table(self._spark, self._storage, name)
+            table = TableHandle(self._spark, self._storage, name)
             for kind in (PARTITION, MERGE) if self._pending[name].pending_files else (MERGE,):
                 receipt = run_operation(table, kind=kind, on_step=self._on_step)
                 if receipt is not None:
@@ -338,6 +338,6 @@ class LakePartitioning:
             if has_policy(storage, name):
                 # By a policy that no longer fits, nothing is partitioned.
                 setting = store.fitting_setting(storage, name)
-                lines.append(count_files(Table(spark, storage, name), setting))
+                lines.append(count_files(TableHandle(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
         return Diagnostics(tuple(lines), store.read_capacity(storage), at_work)

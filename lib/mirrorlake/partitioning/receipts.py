@@ -23,7 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import read_commit_info, versions
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, ConflictError, RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
@@ -175,7 +175,7 @@ def heed_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: T
         )
 
 
-def fence_off(table: Table, receipt: Receipt) -> None:
+def fence_off(table: TableHandle, receipt: Receipt) -> None:
     """Makes sure that an operation which has not committed by now never will.
 
     Raises:
@@ -230,7 +230,7 @@ def _receipt(document: dict[str, Any]) -> Receipt:
     return Receipt(**found)
 
 
-def clean_up(table: Table) -> int | None:
+def clean_up(table: TableHandle) -> int | None:
     """Vacuums a table if files that operations replaced are out of its retention.
 
     Returns:

@@ -22,7 +22,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import total
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.partitioning import tags
 from mirrorlake.partitioning.advice import Advice, advise_table
 from mirrorlake.partitioning.groups import bucket_of
@@ -113,7 +113,7 @@ class Scan(Result):
         )
 
 
-def scan_table(table: Table, where: str | None = None) -> Scan:
+def scan_table(table: TableHandle, where: str | None = None) -> Scan:
     """Finds out what a predicate needs to read, and reads no more.
 
     Args:
@@ -165,12 +165,12 @@ def _may_match(values: Values, key: HashKey) -> Column:
 
 
 @query_errors()
-def _by_statistics(table: Table, where: str, version: int) -> set[str]:
+def _by_statistics(table: TableHandle, where: str, version: int) -> set[str]:
     """The names of the files that Delta itself would read."""
     return set(map(file_name, table.rows(version).where(where).inputFiles()))
 
 
-def _without_tags(table: Table, where: str | None) -> Scan:
+def _without_tags(table: TableHandle, where: str | None) -> Scan:
     """Under Spark Connect nobody can name files to read: what Delta skips has to do."""
     rows = table.rows()
     every = rows.inputFiles()
@@ -301,7 +301,7 @@ class PartitionReport(Result):
 
 
 def report_partitioning(
-    table: Table, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+    table: TableHandle, document: str = "", *, where: str = "", columns: Sequence[str] = ()
 ) -> PartitionReport:
     """Looks at a table's partitioning; see `TablePolicy.report` for arguments and errors."""
     storage, name, proposed = table.storage, table.name, bool(document.strip())
@@ -346,7 +346,7 @@ def report_partitioning(
     )
 
 
-def _some_filter(table: Table, policy: Policy | None) -> str:
+def _some_filter(table: TableHandle, policy: Policy | None) -> str:
     """An equality on the policy's key, or a partition column; empty if there is none."""
     rows = table.rows()
     kinds = dict(rows.dtypes)

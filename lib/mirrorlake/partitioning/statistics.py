@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.partitioning import tags
@@ -136,7 +136,7 @@ class Diagnostics(Result):
         return f"{at_work}, {self.least.table} is at {self.least.percentage:.1f} %"
 
 
-def newest_files(table: Table) -> DataFrame:
+def newest_files(table: TableHandle) -> DataFrame:
     """The newest version's files: Delta's own listing, or the log itself under Spark Connect."""
     if has_gateway(table.spark):
         with transaction(table.spark, table.path) as txn:
@@ -154,7 +154,7 @@ def newest_files(table: Table) -> DataFrame:
     )
 
 
-def count_files(table: Table, setting: Setting | None) -> TableStatistics:
+def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
     """Adds up the newest version's files.
 
     Args:
@@ -203,7 +203,7 @@ class Spread:
         return f"{self.homogeneous} of {len(self.counts)} files hold one bucket only"
 
 
-def spread_of(table: Table, policy: Policy) -> Spread:
+def spread_of(table: TableHandle, policy: Policy) -> Spread:
     """Counts the rows of each bucket in each file, of the first 1,000 files.
 
     Raises:
@@ -279,7 +279,7 @@ class Survey:
     is_view: bool = False
 
 
-def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
+def survey_table(table: TableHandle, columns: Sequence[str] = ()) -> Survey:
     """Looks at a table: two aggregates over the columns in question, and one more for good keys.
 
     Args:

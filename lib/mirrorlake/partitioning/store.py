@@ -17,7 +17,7 @@ from mirrorlake.delta.snapshot import (
     open_snapshot,
     physical_names,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.names import STATE, TableName
 from mirrorlake.partitioning.groups import bucket_sql
@@ -190,7 +190,7 @@ def why_not_hashed(field: dict[str, Any]) -> str | None:
     return None
 
 
-def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
+def check_bucket_column(table: TableHandle, policy: Policy, name: str) -> HashKey:
     """The hash key whose bucket a column of the table is to hold, for engines that read no tags.
 
     Operations fill the column when they rewrite a file; in unpartitioned files it is NULL. A check
@@ -219,7 +219,7 @@ def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
     return policy.hash
 
 
-def add_bucket_column(table: Table, key: HashKey, name: str) -> None:
+def add_bucket_column(table: TableHandle, key: HashKey, name: str) -> None:
     """Adds the column with its constraint, if it is not there yet; operations fill it.
 
     Raises:
@@ -231,7 +231,7 @@ def add_bucket_column(table: Table, key: HashKey, name: str) -> None:
     _alter(table, f"ADD CONSTRAINT {quote(_constraint(name))} CHECK ({_check(name, key)})")
 
 
-def check_guard(table: Table) -> None:
+def check_guard(table: TableHandle) -> None:
     """Refuses to guard a table with Delta's own partitions, which exclude clustering.
 
     Raises:
@@ -244,7 +244,7 @@ def check_guard(table: Table) -> None:
         )
 
 
-def guard_table(table: Table, policy: Policy) -> None:
+def guard_table(table: TableHandle, policy: Policy) -> None:
     """Makes a table `CLUSTER BY` the policy's keys, against other people's OPTIMIZE.
 
     It leaves files of another clustering provider alone, which only clustered tables have; from
@@ -257,7 +257,7 @@ def guard_table(table: Table, policy: Policy) -> None:
 
 
 @query_errors()
-def _alter(table: Table, change: str) -> None:
+def _alter(table: TableHandle, change: str) -> None:
     table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import all_policies
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import noop
 from mirrorlake.partitioning import store, tags
@@ -68,7 +68,7 @@ class TablePolicy:
             partitioning.stats().percentage
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self.table = table
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ changed schema needs nothing. The lake keeps a list of the names that it made; n
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from urllib.parse import unquote
 
 from mirrorlake.delta.log_files import has_log, is_dropped
 from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.names import STATE, TABLES, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import literal, quote, spark_message
@@ -77,6 +78,24 @@ class Catalog:
         if folder not in self._listed:
             self._listed[folder] = self._storage.list(folder).folders
         return self._listed[folder]
+
+
+def no_table(
+    storage: Storage, wanted: str | TableName, tables: Iterable[TableName]
+) -> TableNotFoundError:
+    """Return the error for a name that no table has; its hint lists the nearest names.
+
+    Args:
+        storage: the lake's files.
+        wanted: the name that was asked for.
+        tables: the lake's tables.
+    """
+    known = [str(name) for name in tables]
+    near = difflib.get_close_matches(str(wanted), known, n=3, cutoff=0.5)
+    listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
+    return TableNotFoundError(f"There is no table {wanted} in {storage.root}.", hint=hint)
 
 
 @dataclass(frozen=True)

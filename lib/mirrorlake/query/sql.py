@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
@@ -58,9 +58,9 @@ def query_lake(
     if frame is not None and when is not None:
         raise UsageError("Give either a frame or as_of: a frame has its own versions.")
 
-    def open_table(name: TableName) -> Table | None:
+    def open_table(name: TableName) -> TableHandle | None:
         found = catalog.find(name)
-        return None if found is None else Table(spark, storage, found)
+        return None if found is None else TableHandle(spark, storage, found)
 
     def find(name: TableName) -> Relation | None:
         found, check, version = catalog.find(name), partial(_refuse, name), None
@@ -111,7 +111,7 @@ def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
 
 
 def _resolve_feeds(
-    statement: Statement, open_table: Callable[[TableName], Table | None]
+    statement: Statement, open_table: Callable[[TableName], TableHandle | None]
 ) -> Iterator[Edit]:
     """What is to be changed so that every `table_changes` of a lake's table reads by path.
 
@@ -133,7 +133,7 @@ def _resolve_feeds(
                 yield *call.meta["span"], _relation(table, texts)
 
 
-def _relation(table: Table, ends: list[str]) -> str:
+def _relation(table: TableHandle, ends: list[str]) -> str:
     if not 1 <= len(ends) <= 2:
         raise UsageError(
             f"table_changes('{table.name}') has {len(ends)} ends.",
@@ -148,7 +148,7 @@ def _relation(table: Table, ends: list[str]) -> str:
     return f"table_changes_by_path({literal(table.path)}, {span.start}, {span.end})"
 
 
-def _value(table: Table, text: str) -> str:
+def _value(table: TableHandle, text: str) -> str:
     """An end as text: a number, or a moment in the session's time zone."""
     (row,) = to_arrow(table.spark.sql(f"SELECT CAST(({text}) AS STRING)")).to_pylist()
     return str(next(iter(row.values())))

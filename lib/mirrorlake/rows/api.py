@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes, read_with_ids
 from mirrorlake.rows.row_history import RowHistory, read_row_history
@@ -21,7 +21,7 @@ class RowTracking:
         table: whose rows.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     def __repr__(self) -> str:
@@ -107,9 +107,9 @@ class RowTracking:
         """The change feed of a range, with the ids of its rows.
 
         Args:
-            start: as for `LakeTable.changes.read`.
-            end: as for `LakeTable.changes.read`.
-            beyond_latest: as for `LakeTable.changes.read`.
+            start: as for `Table.changes.read`.
+            end: as for `Table.changes.read`.
+            beyond_latest: as for `Table.changes.read`.
 
         Raises:
             FeedError: the range can't be read.

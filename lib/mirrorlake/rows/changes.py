@@ -35,7 +35,7 @@ from mirrorlake.delta.snapshot import (
     Snapshot,
     read_snapshot,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.api import Changes
@@ -60,7 +60,7 @@ _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
 
 def read_with_ids(
-    table: Table, *, version: int | None = None, names: Sequence[str] = ID_NAMES
+    table: TableHandle, *, version: int | None = None, names: Sequence[str] = ID_NAMES
 ) -> DataFrame:
     """The rows of a version, each with its id and the version that inserted or updated it last.
 
@@ -96,7 +96,7 @@ def read_with_ids(
 
 
 def read_row_changes(
-    table: Table, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
+    table: TableHandle, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
 ) -> DataFrame:
     """The changes of a range of versions, each with its row's id.
 
@@ -146,7 +146,7 @@ def read_row_changes(
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
-def missing_versions(table: Table, uses: Iterable[FileChange]) -> list[int]:
+def missing_versions(table: TableHandle, uses: Iterable[FileChange]) -> list[int]:
     """The versions that can't be read, because a file that they bring or take is gone."""
     names = list(dict.fromkeys(name for use in uses for name in use.file.names))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -208,7 +208,7 @@ def as_changes(rows: DataFrame, uses: Sequence[FileChange], timeline: Timeline) 
 
 
 def read_file_rows(
-    table: Table,
+    table: TableHandle,
     snapshot: Snapshot,
     files: Sequence[DataFile],
     ids: Sequence[int] | None = None,
@@ -257,7 +257,9 @@ def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
     return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
 
 
-def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile], lists: Storage) -> str:
+def _write_log(
+    table: TableHandle, snapshot: Snapshot, files: Sequence[DataFile], lists: Storage
+) -> str:
     """A log of these files, in a folder that its content names; the folder, full."""
     base = encode(hadoop_path(table.storage, table.name.table_path))
     actions = [

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import in_order, key_columns
 from mirrorlake.feed.doctor import FeedFinding
@@ -79,7 +79,7 @@ class RowHistory(Result):
 
 
 def read_row_history(
-    table: Table,
+    table: TableHandle,
     *,
     key: Any = None,
     row_id: int | None = None,
@@ -147,7 +147,7 @@ def read_row_history(
     )
 
 
-def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
+def _uses(table: TableHandle, first: int, newest: int) -> list[FileChange]:
     """The files that versions brought and took, those that the first one has included."""
     storage, path = table.storage, table.name.table_path
     history = FileHistory()
@@ -156,7 +156,7 @@ def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
     return [*there, *file_changes(storage, path, first + (first > 0), newest, history)]
 
 
-def _key(table: Table, key: Any) -> Key:
+def _key(table: TableHandle, key: Any) -> Key:
     if isinstance(key, Mapping):
         names = key_columns(table, list(map(str, key)))
         return dict(zip(names, key.values(), strict=True))
@@ -195,7 +195,7 @@ def _comparable(kind: Any, value: Any) -> Any:
     return None
 
 
-def _ids_of(table: Table, rows: DataFrame, key: Key) -> list[int]:
+def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
     """The ids of all rows that ever had a key, of the rows of files."""
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.report import COLUMNS, as_texts, short, tell_changes
 from mirrorlake.history.diff import is_tracked
@@ -81,7 +81,7 @@ class RowReport(Result):
 
 
 @query_errors()
-def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowReport:
+def report_row(table: TableHandle, key: str = "", *, enable: bool = False) -> RowReport:
     """Tells what became of one row.
 
     Args:
@@ -176,7 +176,7 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
     return {keys[0]: text}
 
 
-def _last_changed(table: Table, keys: tuple[str, ...]) -> tuple[int, str] | None:
+def _last_changed(table: TableHandle, keys: tuple[str, ...]) -> tuple[int, str] | None:
     """Id and name of a row that the newest change touched; None of an empty table."""
     names = ("__mirrorlake_id", "__mirrorlake_at")
     rows = read_with_ids(table, names=names)
@@ -199,7 +199,7 @@ def _told(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
 
 
 @contextmanager
-def _scratch(table: Table) -> Iterator[Storage]:
+def _scratch(table: TableHandle) -> Iterator[Storage]:
     """A place for lists of files that Spark sees, and that is gone afterwards."""
     spark = table.spark
     if has_gateway(spark) and (spark.conf.get("spark.master", "") or "").startswith("local"):

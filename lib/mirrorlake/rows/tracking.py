@@ -21,7 +21,7 @@ from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import State, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_TRACKING, Snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.schema import find_breaks
@@ -151,7 +151,7 @@ def is_supported(snapshot: Snapshot) -> bool:
     return FEATURE in snapshot.writer_features
 
 
-def check_tracked(table: Table, snapshot: Snapshot) -> None:
+def check_tracked(table: TableHandle, snapshot: Snapshot) -> None:
     """Refuses a table whose rows have no ids at a version.
 
     Raises:
@@ -167,7 +167,7 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
     )
 
 
-def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
+def change_tracking(table: TableHandle, verb: str, *, dry_run: bool) -> FeatureChange:
     """Enables row tracking, disables it, or takes the feature out of the protocol.
 
     Disabled, the feature and the protocol stay. With the feature goes `domainMetadata`, which came
@@ -220,7 +220,7 @@ def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
 
 
 def _listed_again(
-    table: Table, snapshot: Snapshot, verb: str
+    table: TableHandle, snapshot: Snapshot, verb: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The files that get ids or lose them, and the commits which do that."""
     gains = verb == "BACKFILL"
@@ -230,7 +230,7 @@ def _listed_again(
     return files, [f"ROW TRACKING {verb}"] * math.ceil(len(files) / most)
 
 
-def read_tracking(table: Table) -> Tracking:
+def read_tracking(table: TableHandle) -> Tracking:
     """How a table's rows are tracked; needs no Spark job, the cost is the commits in the log."""
     path, snapshot = table.name.table_path, table.snapshot()
     timeline = read_versions(table.storage, path)

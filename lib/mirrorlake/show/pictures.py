@@ -14,15 +14,13 @@ from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
 
-from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
 from mirrorlake.show.chart import Chart, count_ticks, finish_chart, start_chart
-from mirrorlake.show.plots import plot_bars, plot_lines, plot_stacks
+from mirrorlake.show.plots import plot_bars, plot_lines
 
 _MOST = 40
-_MOST_LABELS = 20
 _MOST_LINES = 4
 
 
@@ -86,27 +84,6 @@ def _height(value: Any) -> float:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 30 else f"{text[:29]}…"
-
-
-def plot_history(history: History) -> Chart | None:
-    """Rows inserted, updated and deleted by version; None if no version says any.
-
-    Args:
-        history: versions, newest first.
-    """
-    commits = history.commits[::-1][-_MOST:]
-    series = {
-        kind: [getattr(commit.rows, kind) or 0 for commit in commits]
-        for kind in ("inserted", "updated", "deleted")
-        if any(getattr(commit.rows, kind) for commit in commits)
-    }
-    if not series:
-        return None
-    labels = [str(commit.version) for commit in commits]
-    if len(labels) > _MOST_LABELS:  # a label for every bar would run together
-        step = -(-len(labels) // _MOST_LABELS)
-        labels = [label if n % step == 0 else " " * n for n, label in enumerate(labels)]
-    return plot_stacks(labels, series, title="Rows changed by each version", label="rows")
 
 
 def plot_kept(done: Maintenance) -> Chart | None:

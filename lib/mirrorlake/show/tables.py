@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.history.diff import (
     CHANGE_TYPE,
@@ -41,7 +41,7 @@ from mirrorlake.storage.paths import lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.history.tools import VersionPair
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 
 @query_errors()
@@ -128,7 +128,7 @@ def show_errors(report: Report) -> TextTable:
     return TextTable(("table", *facts), rows)
 
 
-def show_files(lake: QueriedLake, table: str) -> TextTable:
+def show_files(lake: Lake, table: str) -> TextTable:
     """The data files that lie in a table's folder of the zone, with their rows by marker.
 
     Raises:
@@ -210,7 +210,7 @@ class Difference(Result):
 
 
 def find_difference(
-    table: Table, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
+    table: TableHandle, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
 ) -> Difference:
     """What changed between two versions: counted, and the first rows.
 

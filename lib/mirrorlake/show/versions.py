@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import file_actions
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.feed.cursor import FollowReport
 from mirrorlake.feed.report import KINDS, FeedReport
 from mirrorlake.rows.changes import ID_NAMES, read_with_ids
@@ -99,7 +99,7 @@ def _say(chart: Chart, text: str) -> Chart:
     return chart
 
 
-def plot_files(table: Table, *, first: int = 0) -> Chart:
+def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
     """A picture of which Parquet file belongs to which version, and whether rows of it are deleted.
 
     Args:
@@ -127,7 +127,7 @@ def plot_files(table: Table, *, first: int = 0) -> Chart:
     )
 
 
-def plot_row_ids(table: Table, *, name: str, first: int = 1) -> Chart:
+def plot_row_ids(table: TableHandle, *, name: str, first: int = 1) -> Chart:
     """A picture of a small table's ids: a line a row, a column a version.
 
     Args:

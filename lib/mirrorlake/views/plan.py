@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table, column_types
+from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.feed.changes import ORIGIN, bridge
 from mirrorlake.feed.doctor import Diagnosis, examine
@@ -150,7 +150,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
     assert source.old is not None, source
     if source.id != source.old_id or source.old > source.new:
         return reason("SOURCE_RECREATED", str(source.name))
-    table = Table(spark, storage, source.name)
+    table = TableHandle(spark, storage, source.name)
     timeline = read_versions(storage, source.name.table_path)
     found = examine(table, timeline, source.old + 1, source.new, files=True)
     by_ids = False
@@ -199,7 +199,7 @@ def read_changes(
     source = changes.source
     assert source.old is not None, source
     if changes.by_ids:
-        table = Table(session, storage, source.name)
+        table = TableHandle(session, storage, source.name)
         rows = bridge(table, changes.timeline, changes.found).drop(ORIGIN)
     else:
         rows = read_feed(session, source.path, source.old + 1, source.new)

@@ -26,7 +26,7 @@ from mirrorlake_lab.pages.views import ViewsTab
 from mirrorlake_lab.pages.zone import ZoneTab
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 TABS: tuple[type[Tab], ...] = (
     *(ZoneTab, TablesTab, VersionsTab, RowsTab, FeedTab, FilesTab, ViewsTab, RunsTab),
@@ -44,7 +44,7 @@ class Explorer:
         TableNotFoundError: there is none of that name.
     """
 
-    def __init__(self, lake: QueriedLake, table: str | TableName | None = None) -> None:
+    def __init__(self, lake: Lake, table: str | TableName | None = None) -> None:
         self.lake = lake
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None

@@ -20,7 +20,7 @@ from mirrorlake.source_status import SourceReport, source_reports
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
     from mirrorlake.views.definition import ViewStatus
 
 BATCHES = 20
@@ -131,7 +131,7 @@ class LakeHealth(Result):
         return f"{len(self.tables)} tables, {self.problems} problems"
 
 
-def read_health(lake: QueriedLake) -> LakeHealth:
+def read_health(lake: Lake) -> LakeHealth:
     """Looks at a lake's tables, views and sources; changes nothing.
 
     Args:

@@ -17,7 +17,7 @@ from mirrorlake_lab.pages.serving import save_page
 if TYPE_CHECKING:
     import ipywidgets
 
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
     from mirrorlake.views.definition import ViewStatus
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
@@ -98,7 +98,7 @@ class Monitor:
         UsageError: they are less than 1.
     """
 
-    def __init__(self, lake: QueriedLake, *, every: float = 10) -> None:
+    def __init__(self, lake: Lake, *, every: float = 10) -> None:
         if every < 1:
             raise UsageError(f"{every} seconds are too few.", hint="1 or more.")
         self.lake = lake

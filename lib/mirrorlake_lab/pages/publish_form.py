@@ -23,7 +23,7 @@ from mirrorlake_lab.pages.guarded import Guarded, label
 from mirrorlake_lab.pages.zone import preview_rows
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 AS_IT_IS = "as the file says"
 MARKERS = (AS_IT_IS, "insert", "update", "delete", "upsert")
@@ -39,7 +39,7 @@ class PublishForm(Guarded):
         table: the table to begin with; it need not be there yet.
     """
 
-    def __init__(self, lake: QueriedLake, table: str = "") -> None:
+    def __init__(self, lake: Lake, table: str = "") -> None:
         super().__init__()
         self.lake = lake
         self._scratch = TemporaryDirectory()

@@ -21,14 +21,14 @@ from mirrorlake_lab.pages.versions import draw_strip, readable_text
 from mirrorlake_runs.store import list_runs
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 _MOST_TABLES = 200
 _MOST_ROWS = 25
 _STRIP = 40
 
 
-def render_lake(lake: QueriedLake) -> html.Html:
+def render_lake(lake: Lake) -> html.Html:
     """How replication is, then each table in a part that opens, then the newest runs."""
     names = lake.tables()
     parts = [render_health(read_health(lake)), html.heading("Tables")]
@@ -44,7 +44,7 @@ def render_lake(lake: QueriedLake) -> html.Html:
     return html.join(*parts)
 
 
-def render_table(lake: QueriedLake, name: TableName) -> html.Html:
+def render_table(lake: Lake, name: TableName) -> html.Html:
     """One table: facts, columns, versions, files; one that can't be read says why."""
     try:
         return _render(lake, name)
@@ -52,7 +52,7 @@ def render_table(lake: QueriedLake, name: TableName) -> html.Html:
         return html.Html(f"<p>{html.dot('bad', f'{name} can not be read: {error}')}</p>")
 
 
-def _render(lake: QueriedLake, name: TableName) -> html.Html:
+def _render(lake: Lake, name: TableName) -> html.Html:
     storage = lake.storage
     snapshot = open_snapshot(storage, name)
     history = CommitLog(storage, name.table_path).read(snapshot.version, _STRIP)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages.guarded import Guarded
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 
 class Tab(Guarded):
@@ -27,7 +27,7 @@ class Tab(Guarded):
     title = ""
     of_table = True
 
-    def __init__(self, lake: QueriedLake, choose: Callable[[TableName], None]) -> None:
+    def __init__(self, lake: Lake, choose: Callable[[TableName], None]) -> None:
         super().__init__()
         self.lake = lake
         self.choose = choose
@@ -48,9 +48,9 @@ class Tab(Guarded):
         return self.name
 
     @property
-    def handle(self) -> Table:
+    def handle(self) -> TableHandle:
         """The chosen table, to be read with Spark."""
-        return Table(lambda: self.lake.spark, self.storage, self.table)
+        return TableHandle(lambda: self.lake.spark, self.storage, self.table)
 
     def _build(self) -> list[widgets.Widget]:
         """The tab's widgets, still empty."""

@@ -26,7 +26,7 @@ from mirrorlake.lake import Lake
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import read_footer
-from mirrorlake.mirror.api import Operations
+from mirrorlake.mirror.operations import Operations
 from mirrorlake.names import (
     MONITORING,
     PARTNER_EVENTS,

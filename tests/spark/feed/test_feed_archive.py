@@ -20,7 +20,7 @@ from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 INTO = TableName("history", "stock")
 STEPS = ("prepared", "begun", "saved", "streamed")
@@ -47,7 +47,7 @@ class Killed(BaseException):
     """Not an Exception, so that nothing on the way takes it for a failure."""
 
 
-def change(table: LakeTable, number: int) -> None:
+def change(table: Table, number: int) -> None:
     """Three more versions: an insert of several files, an update, and one that changes no row."""
     rows = table.spark.range(number * 10, number * 10 + 4, 1, 2).selectExpr("id", "'a' AS v")
     rows.write.format("delta").mode("append").save(table.path)
@@ -71,13 +71,13 @@ def model(changes: int) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def stock(lake: Lake) -> LakeTable:
+def stock(lake: Lake) -> Table:
     table = lake.create_table("stock", {"id": "BIGINT", "v": "STRING"}, keys=["id"])
     change(table, 1)
     return table
 
 
-def content(table: LakeTable, columns: tuple[str, ...] = ("id", "v")) -> Counter[tuple[Any, ...]]:
+def content(table: Table, columns: tuple[str, ...] = ("id", "v")) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in table.read().select(*columns, *RESERVED).collect())
 
 
@@ -88,7 +88,7 @@ def check(lake: Lake, start: int = 0) -> None:
 
 
 @pytest.mark.promise("CF-06", "CF-16")
-def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
+def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
     first = lake.archive("stock", INTO)
     assert repr(first) == "stock → history.stock: 4 new versions, archived up to 3"
     assert (first.lag.versions, first.recovered) == (0, "")
@@ -117,7 +117,7 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
 
 
 @pytest.mark.long
-def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: LakeTable) -> None:
+def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: Table) -> None:
     lake.archive("stock", INTO)
     state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
     for file in (state / "checkpoint-1" / "offsets").iterdir():
@@ -144,7 +144,7 @@ def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: LakeTable) -
 
 
 @pytest.mark.parametrize("step", [*under_long(*STEPS[:-1]), STEPS[-1]])
-def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) -> None:
+def test_an_exception_after_any_step(lake: Lake, stock: Table, step: str) -> None:
     archive = Archive(stock, INTO)
 
     def kill(done: str) -> None:
@@ -167,7 +167,7 @@ def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) ->
 
 
 @pytest.mark.long
-def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: LakeTable) -> None:
+def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: Table) -> None:
     off = "SET TBLPROPERTIES (delta.enableChangeDataFeed = %s)"
     lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'false'}")  # 4
     lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'true'}")  # 5
@@ -196,7 +196,7 @@ def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", STEPS)
-def test_sigkill(lake: Lake, stock: LakeTable, step: str) -> None:
+def test_sigkill(lake: Lake, stock: Table, step: str) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLER, lake.storage.root, step], capture_output=True, check=False
     )
@@ -209,7 +209,7 @@ def test_sigkill(lake: Lake, stock: LakeTable, step: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("archived_before", [False, True], ids=["new", "existing"])
 def test_sigkill_at_any_moment(
-    lake: Lake, stock: LakeTable, tmp_path: Path, archived_before: bool
+    lake: Lake, stock: Table, tmp_path: Path, archived_before: bool
 ) -> None:
     if archived_before:
         lake.archive("stock", INTO)

@@ -19,12 +19,12 @@ from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.schema import read_feed
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 ON = "delta.enableChangeDataFeed = true"
 
 
-def make(lake: Lake, name: str, *statements: str) -> LakeTable:
+def make(lake: Lake, name: str, *statements: str) -> Table:
     """A table by statements in which `T` is its name."""
     sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
     for statement in statements:
@@ -32,7 +32,7 @@ def make(lake: Lake, name: str, *statements: str) -> LakeTable:
     return lake.table(name)
 
 
-def is_read(table: LakeTable, start: int, end: int) -> bool:
+def is_read(table: Table, start: int, end: int) -> bool:
     try:
         read_feed(table.spark, table.path, start, end).collect()
     except Exception:
@@ -40,7 +40,7 @@ def is_read(table: LakeTable, start: int, end: int) -> bool:
     return True
 
 
-def check_every_range(table: LakeTable) -> Diagnosis:
+def check_every_range(table: Table) -> Diagnosis:
     """Compares prediction and truth for every range; the whole one's diagnosis."""
     whole = table.changes.diagnose()
     for start in range(whole.start, whole.end + 1):
@@ -52,7 +52,7 @@ def check_every_range(table: LakeTable) -> Diagnosis:
     return whole
 
 
-def check_longest_ranges(table: LakeTable) -> Diagnosis:
+def check_longest_ranges(table: Table) -> Diagnosis:
     """As for every range, with fewer reads: what is readable is so, and can't be any longer."""
     whole = table.changes.diagnose()
     for start, end in whole.readable:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from helpers.examples import listed
 from helpers.feed_model import net_model
 from helpers.quiet import commit_quietly
-from helpers.tables import bag
+from helpers.tables import bag, describe_history
 from mirrorlake import Lake
 from mirrorlake.feed.net import net_changes
 
@@ -227,7 +227,9 @@ def test_table_changes_in_sql(lake: Lake) -> None:
         return sorted(row[0] for row in lake.sql(query).collect())
 
     name = "dbo.`dotted.name`"
-    history = lake.table(name).history().selectExpr("version", "CAST(timestamp AS STRING) AS at")
+    history = describe_history(lake.table(name)).selectExpr(
+        "version", "CAST(timestamp AS STRING) AS at"
+    )
     at = {row["version"]: row["at"] for row in history.toArrow().to_pylist()}
     for arguments, expected in (
         ("0, 2", [1, 2]),

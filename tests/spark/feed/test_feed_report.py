@@ -10,10 +10,10 @@ import pytest
 from helpers.notebooks import lake_state
 from mirrorlake import Lake, archive_table, update_dimension
 from mirrorlake.errors import FeedError, QueryError, UsageError
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 
-def change(table: LakeTable, *statements: str) -> None:
+def change(table: Table, *statements: str) -> None:
     for statement in statements:
         table.spark.sql(statement.format(t=table.sql_name))
 
@@ -34,12 +34,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stock(made: Path, tmp_path: Path) -> LakeTable:
+def stock(made: Path, tmp_path: Path) -> Table:
     """The table in a copy of its lake."""
     return Lake(shutil.copytree(made, tmp_path / "copy")).table("stock")
 
 
-def make_late(lake: Lake, **options: object) -> LakeTable:
+def make_late(lake: Lake, **options: object) -> Table:
     """A table whose feed was switched on in version 2."""
     late = lake.create_table("late", {"id": "bigint", "n": "int"}, feed=False, **options)
     change(late, "INSERT INTO {t} VALUES (1, 1), (2, 2)")
@@ -49,7 +49,7 @@ def make_late(lake: Lake, **options: object) -> LakeTable:
 
 
 @pytest.mark.long
-def test_changes_by_version_raw_and_net_and_one_key(stock: LakeTable, tmp_path: Path) -> None:
+def test_changes_by_version_raw_and_net_and_one_key(stock: Table, tmp_path: Path) -> None:
     before = lake_state(tmp_path)
     found = stock.changes.report()
     assert (found.start, found.end, found.keys) == (0, 4, ("id",))
@@ -86,7 +86,7 @@ def test_what_the_feed_does_not_hold_is_a_note(lake: Lake) -> None:
     assert "not enabled" in off.notes[0]
 
 
-def test_ranges_keys_and_filters_that_make_no_sense(stock: LakeTable) -> None:
+def test_ranges_keys_and_filters_that_make_no_sense(stock: Table) -> None:
     changes = stock.changes
     with pytest.raises(UsageError, match="after its end"):
         changes.report("3", "2")
@@ -100,7 +100,7 @@ def test_ranges_keys_and_filters_that_make_no_sense(stock: LakeTable) -> None:
         changes.report(newest=0)
 
 
-def test_an_archive_says_what_it_did(stock: LakeTable) -> None:
+def test_an_archive_says_what_it_did(stock: Table) -> None:
     planned = archive_table(stock, dry_run=True)
     assert (planned.into, planned.did) == ("stock_history", "would archive 5 versions up to 4")
     done = archive_table(stock)
@@ -125,7 +125,7 @@ def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_a_dimension_with_its_periods(stock: LakeTable) -> None:
+def test_a_dimension_with_its_periods(stock: Table) -> None:
     assert update_dimension(stock, dry_run=True).did == "would take versions 0 to 4"
     found = update_dimension(stock)
     assert found.facts == {
@@ -148,7 +148,7 @@ def test_a_dimension_of_a_feed_that_begins_late(lake: Lake) -> None:
     assert then.periods == {"2": ((3, 4), (4, None)), "1": ((3, 5),)}
 
 
-def test_other_tables_are_never_written_into(stock: LakeTable, tmp_path: Path) -> None:
+def test_other_tables_are_never_written_into(stock: Table, tmp_path: Path) -> None:
     Lake(tmp_path / "copy").create_table("mine", {"id": "bigint"})
     update_dimension(stock)
     before = lake_state(tmp_path)

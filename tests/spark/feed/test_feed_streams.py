@@ -12,11 +12,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from helpers.quiet import QUIET, commit_quietly
+from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 Change = tuple[int, str, int]
 
@@ -39,7 +40,7 @@ def flat(batches: list[list[Change]]) -> list[Change]:
 
 
 @pytest.fixture
-def table(lake: Lake) -> LakeTable:
+def table(lake: Lake) -> Table:
     """0 creates, 1 and 2 insert two files each, 3 updates one row, 4 deletes one."""
     made = lake.create_table("t", {"id": "INT", "v": "STRING"})
     for version in (1, 2):
@@ -58,13 +59,18 @@ CHANGES = [(3, "update_postimage", 10), (3, "update_preimage", 10), (4, "delete"
 
 @pytest.mark.promise("CF-04", "CF-05", "CF-06", "CF-13")
 def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
-    table: LakeTable, tmp_path: Path
+    table: Table, tmp_path: Path
 ) -> None:
     snapshot = sorted((4, "insert", n) for n in (10, 12, 13, 20, 21, 22, 23))
     stream = table.changes.stream()
     assert flat(drain(stream, tmp_path / "a")) == snapshot
     assert flat(drain(table.changes.stream(3), tmp_path / "b")) == CHANGES
-    at = table.history().where("version = 4").selectExpr("CAST(timestamp AS STRING)").first()[0]
+    at = (
+        describe_history(table)
+        .where("version = 4")
+        .selectExpr("CAST(timestamp AS STRING)")
+        .first()[0]
+    )
     assert flat(drain(table.changes.stream(at), tmp_path / "c")) == CHANGES[2:]
     # The target is complete up to the latest version and the checkpoint is lost.
     assert flat(drain(table.changes.stream(5), tmp_path / "d")) == []
@@ -91,7 +97,7 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
 
 
 @pytest.mark.promise("CF-08")
-def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
+def test_limits_and_excluded_files(table: Table, tmp_path: Path) -> None:
     by_files = drain(table.changes.stream(1, max_files=2), tmp_path / "a")
     assert flat(by_files) == INSERTS + CHANGES
     assert [len(batch) for batch in by_files] == [4, 4, 3]
@@ -222,7 +228,7 @@ def versions(rows: DataFrame) -> list[Any]:
     return rows.select("_commit_version").distinct().collect()
 
 
-def test_a_cursor(table: LakeTable) -> None:
+def test_a_cursor(table: Table) -> None:
     cursor = table.changes.cursor("reports")
     assert (cursor.position, cursor.lag.versions) == (-1, 5)
     batch = cursor.read(end=2)
@@ -275,7 +281,7 @@ def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
 def test_switching_it_on(lake: Lake) -> None:
     spark = lake.spark
 
-    def new(name: str, columns: str, properties: str = "") -> LakeTable:
+    def new(name: str, columns: str, properties: str = "") -> Table:
         path = delta_name(lake.storage.path(f"Tables/{name}"))
         spark.sql(f"CREATE TABLE {path} ({columns}) USING delta {properties}")
         return lake.table(name)
@@ -316,7 +322,7 @@ def test_switching_it_on(lake: Lake) -> None:
 
 
 @pytest.mark.promise("CF-17")
-def test_a_clone_has_a_feed_of_its_own(table: LakeTable, lake: Lake) -> None:
+def test_a_clone_has_a_feed_of_its_own(table: Table, lake: Lake) -> None:
     clone = delta_name(lake.storage.path("Tables/c"))
     lake.spark.sql(f"CREATE TABLE {clone} SHALLOW CLONE {table.sql_name} VERSION AS OF 2")
     lake.spark.sql(f"DELETE FROM {clone} WHERE id < 20")

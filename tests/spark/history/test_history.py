@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.tables import bag_by_spark
+from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, UsageError, VersionError
 from mirrorlake.history.diff import Match, choose_match, count_changes, diff_rows
@@ -213,7 +213,7 @@ def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
     moments = {commit.version: commit.timestamp for commit in found.commits}
     assert moments[0] < moments[1] < moments[2]
     table = lake.table("t")
-    delta = {row.version: row.timestamp for row in table.history().collect()}
+    delta = {row.version: row.timestamp for row in describe_history(table).collect()}
     assert {v: m.timestamp() for v, m in moments.items()} == pytest.approx(
         {v: m.replace(tzinfo=timezone.utc).timestamp() for v, m in delta.items()}, abs=0.0011
     )

@@ -13,7 +13,7 @@ ROWS = [{"id": n, "text": f"t{n}"} for n in range(6)]
 def test_a_table_is_read_in_the_usual_ways(lake: Lake) -> None:
     table = lake.write("notes", ROWS)
     lake.write("notes", [{"id": 9, "text": "late"}])
-    assert (table.version(), table.schema().names) == (2, ["id", "text"])
+    assert (table.version, table.schema.names) == (2, ["id", "text"])
     assert table.detail()["numFiles"] >= 2
     assert sorted(table.to_pandas()["id"]) == [0, 1, 2, 3, 4, 5, 9]
     assert table.to_arrow(version=1).num_rows == len(ROWS)
@@ -27,7 +27,7 @@ def test_a_table_is_read_in_the_usual_ways(lake: Lake) -> None:
 def test_rows_of_ones_own_table_are_deleted_when_asked(lake: Lake) -> None:
     table = lake.write("notes", ROWS)
     said = table.delete("id < 2")
-    assert (said.rows, said.applied, table.version()) == (2, False, 1)
+    assert (said.rows, said.applied, table.version) == (2, False, 1)
     assert repr(said) == "notes: would delete 2 rows"
     done = table.delete("id < 2", apply=True)
     assert (done.rows, done.version, table.read().count()) == (2, 2, 4)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.storage.files import Listing, Storage
@@ -50,7 +51,7 @@ def test_versions(stock: Lake, table: str, expected: list[int]) -> None:
 
 @pytest.mark.promise("DL-02", "DL-04")
 def test_moments(stock: Lake) -> None:
-    history = stock.table("Inventory").history().where("version = 1").select("timestamp")
+    history = describe_history(stock.table("Inventory")).where("version = 1").select("timestamp")
     moment = history.toArrow().to_pylist()[0]["timestamp"].astimezone(timezone.utc)
     compact = moment.strftime("%Y%m%d%H%M%S%f")[:17]
     iso = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -36,7 +36,7 @@ def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
     assert shop.sql(count).first()[0] == 1
     assert shop.sql(count, as_of=1).first()[0] == 2
     assert shop.sql(f"{count}@v2", as_of="1").first()[0] == 1  # what names its version keeps it
-    before, now = (c.timestamp for c in reversed(shop.table("stock").timeline(2).commits))
+    before, now = (c.timestamp for c in reversed(shop.table("stock").history(2).commits))
     assert before
     assert now
     both = f"SELECT ({count}) AS n, (SELECT count(*) FROM items i) AS m"
@@ -91,7 +91,7 @@ def test_expectations(shop: Lake) -> None:
 @pytest.mark.long  # the tool time_travel shows one in every run
 def test_the_difference_of_two_versions(shop: Lake) -> None:
     stock = shop.table("stock")
-    timeline = stock.timeline()
+    timeline = stock.history()
     assert [c.rows.deleted for c in timeline.commits][:1] == [1]
     assert plot_history(timeline) is not None
     found = find_difference(stock, choose_versions(stock))
@@ -100,7 +100,7 @@ def test_the_difference_of_two_versions(shop: Lake) -> None:
     assert found.rows.rows == ((1, "bolt", "delete"),)
     assert find_difference(stock, choose_versions(stock, 1, 1)).counts is None
     assert not plan_restore(stock, -1, apply=True).applied
-    assert stock.version() == 2
+    assert stock.version == 2
     assert plan_restore(stock, 1).version == 1
     with pytest.raises(VersionError, match="no version 9"):
         plan_restore(stock, 9, apply=True)

@@ -32,6 +32,7 @@ from helpers.partition_tables import (
     some_rows,
 )
 from helpers.partitions import check_homogeneous, live_files
+from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.cli.main import app
 from mirrorlake.delta.snapshot import tables_with_policies
@@ -419,9 +420,9 @@ def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     assert lake.table("t").read("bucket IS NULL").count() == 0
     assert lake.table("t").read("k = 'new'").count() == 1
     assert lake.table("t").read().count() == 61
-    operations = {row.operation for row in lake.table("t").history().collect()}
+    operations = {row.operation for row in describe_history(lake.table("t")).collect()}
     assert not [
         row
-        for row in lake.table("t").history().collect()
+        for row in describe_history(lake.table("t")).collect()
         if row.operation == "OPTIMIZE" and "mirrorlake" not in (row.userMetadata or "")
     ], operations

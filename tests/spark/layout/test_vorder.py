@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
+from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.cli.main import app
 from mirrorlake.delta.snapshot import OPEN_TAG
@@ -91,7 +92,7 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     assert bag(lake, "t", hidden) == before
     assert feed_rows(lake, "t", version + 1) == 0
     assert not lake.table("t").optimize.vorder().outcomes
-    last = lake.table("t").history().first()
+    last = describe_history(lake.table("t")).first()
     assert json.loads(last.userMetadata) == {"mirrorlake": "vorder"}
     analysis = lake.table("t").analyze(scan=False)
     assert [f["Open V-Order"] for f in rows(analysis, "Parquet Files")] == [True] * 4
@@ -229,7 +230,7 @@ def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
     )  # fmt: skip
     table = lake.write("sales", frame, vorder=True)
     path = lake.storage.path("Tables/sales")
-    assert (table.version(), table.detail()["numFiles"]) == (1, 1)
+    assert (table.version, table.detail()["numFiles"]) == (1, 1)
     frame.write.format("delta").save(lake.storage.path("Tables/plain"))
     (ours,) = Path(path).glob("*.parquet")
     (plain,) = Path(lake.storage.path("Tables/plain")).glob("*.parquet")
@@ -263,7 +264,7 @@ def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
     first = lake.write(
         "new", lake.spark.range(3).selectExpr("id AS `o d.d`"), mode="overwrite", vorder=True
     )
-    assert (first.version(), lake.table("new").read().count()) == (1, 3)
+    assert (first.version, lake.table("new").read().count()) == (1, 3)
     with pytest.raises(UsageError, match="no column ID"):
         lake.write("sales", lake.spark.range(3).selectExpr("id AS ID"), vorder=True)
     with pytest.raises(UsageError, match="ignore"):

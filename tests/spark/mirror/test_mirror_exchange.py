@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 
-from helpers.tables import bag_by_spark
+from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.landing.metadata import MARKER
@@ -55,7 +55,7 @@ class BothWays:
     def vectors(self) -> list[int]:
         """How many rows are deleted softly in each file of the table that has some."""
         table = self.marks.table(self.table)
-        files = live_files(self.marks.storage, table.name.table_path, table.version())
+        files = live_files(self.marks.storage, table.name.table_path, table.version)
         found = (file["deletionVector"] for file in files if file.get("deletionVector"))
         return sorted(vector["cardinality"] for vector in found)
 
@@ -103,7 +103,9 @@ def said(lake: Lake) -> tuple[Any, ...]:
     txns = sorted(lake.table("t").snapshot().txns.values())
     batches = [(e.number, e.rows, e.version) for e in lake.operations.ledger("t").entries]
     counted = [f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted")]
-    merges = [row for row in lake.table("t").history().collect() if row.operation == "MERGE"]
+    merges = [
+        row for row in describe_history(lake.table("t")).collect() if row.operation == "MERGE"
+    ]
     rows = [[row.operationMetrics.get(name) for name in counted] for row in merges]
     return txns, batches, rows
 
@@ -318,7 +320,7 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
         DeltaTable(table.path).to_pyarrow_table()
     assert not table.optimize.purge(drop_vectors=True, dry_run=True).applied
     done = table.optimize.purge(drop_vectors=True)
-    assert (done.applied, done.version) == (True, table.version())
+    assert (done.applied, done.version) == (True, table.version)
     assert "deletionVectors" not in table.snapshot().reader_features
     read = DeltaTable(table.path).to_pyarrow_table().to_pydict()
     assert Counter(zip(read["n"], read["v"], strict=True)) == bag_by_spark(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.examples import listed
 from helpers.model import Change, TableModel
-from helpers.tables import bag
+from helpers.tables import bag, describe_history
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import MARKER, Marker
 
@@ -130,7 +130,7 @@ def test_version_0_has_all_properties_and_each_cycle_is_one_commit(lake: Lake) -
     publisher.upsert([{"id": 2, "n": 5, "added": "x"}])
     lake.mirror()
     table = lake.table("stock")
-    history = {row.version: row.operation for row in table.history().collect()}
+    history = {row.version: row.operation for row in describe_history(table).collect()}
     assert history == {0: "CREATE TABLE", 1: "WRITE", 2: "MERGE"}
     properties = table.snapshot().properties
     assert properties["delta.enableChangeDataFeed"] == "true"

@@ -17,7 +17,7 @@ from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 # A life is what happened to one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]
@@ -60,7 +60,7 @@ class Rows:
         return len(self.lives) - 1
 
 
-def play(table: LakeTable, rows: Rows, step: str, key: int) -> None:
+def play(table: Table, rows: Rows, step: str, key: int) -> None:
     """One operation on the table and on the model; one version each."""
     version = len(rows.versions)
     now = {row: (k, value) for row, (k, value, _) in rows.versions[-1].items()}
@@ -95,7 +95,7 @@ def play(table: LakeTable, rows: Rows, step: str, key: int) -> None:
         rows.append(rows.versions[-1])
 
 
-def run(table: LakeTable, statement: str) -> None:
+def run(table: Table, statement: str) -> None:
     before = table.snapshot().version
     table.spark.sql(statement.replace("{T}", table.sql_name))
     if table.snapshot().version == before:  # nothing to do is no version; the model counts one

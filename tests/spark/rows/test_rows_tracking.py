@@ -14,12 +14,12 @@ from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
 from mirrorlake.rows.tracking import is_supported
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import LakeTable
+from mirrorlake.table import Table
 
 Ids = dict[int, tuple[int, int]]
 
 
-def make(lake: Lake, name: str, *statements: str) -> LakeTable:
+def make(lake: Lake, name: str, *statements: str) -> Table:
     """A table by statements in which `{T}` is its name."""
     sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
     for statement in statements:
@@ -27,11 +27,11 @@ def make(lake: Lake, name: str, *statements: str) -> LakeTable:
     return lake.table(name)
 
 
-def run(table: LakeTable, statement: str) -> None:
+def run(table: Table, statement: str) -> None:
     table.spark.sql(statement.replace("{T}", table.sql_name))
 
 
-def ids(table: LakeTable, version: int | None = None) -> Ids:
+def ids(table: Table, version: int | None = None) -> Ids:
     """By the column `id`: row id and commit version."""
     rows = table.row_tracking.read(version=version).select("id", "_row_id", "_row_commit_version")
     found = [tuple(row) for row in rows.collect()]
@@ -40,21 +40,21 @@ def ids(table: LakeTable, version: int | None = None) -> Ids:
     return by_key
 
 
-def operations(table: LakeTable, after: int) -> list[str]:
+def operations(table: Table, after: int) -> list[str]:
     newest = table.snapshot().version
     path = table.name.table_path
     versions = range(after + 1, newest + 1)
     return [read_commit_info(table.storage, path, version)["operation"] for version in versions]
 
 
-def hidden_columns(table: LakeTable) -> list[int]:
+def hidden_columns(table: Table) -> list[int]:
     """How many columns for ids and commit versions each of the table's files has."""
     files = [file.removeprefix("file:") for file in table.read().inputFiles()]
     names = [pq.read_schema(file).names for file in sorted(files)]
     return [sum(name.startswith("_row-") for name in found) for found in names]
 
 
-def rules(table: LakeTable) -> list[tuple[str, tuple[int, int]]]:
+def rules(table: Table) -> list[tuple[str, tuple[int, int]]]:
     return [(finding.rule, finding.versions) for finding in table.row_tracking.status().findings]
 
 

@@ -78,7 +78,7 @@ def test_a_step_shows_what_history_says(old: Lake) -> None:
     explorer = explore(old)
     explorer.choose("inventory")
     tab = explorer.open("Versions")
-    newest = old.table("inventory").version()
+    newest = old.table("inventory").version
     assert tab.slider.value == tab.slider.max == newest
     log = CommitLog(old.storage, "Tables/inventory").read(newest, newest + 1).shown()
     for row in log.rows:

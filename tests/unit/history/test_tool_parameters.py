@@ -31,7 +31,7 @@ def test_versions_by_number_and_by_default(lake: Lake) -> None:
 
 
 def test_versions_by_moment(lake: Lake) -> None:
-    moment = lake.table("t").timeline().commits[1].timestamp
+    moment = lake.table("t").history().commits[1].timestamp
     assert moment is not None
     found = choose_versions(lake.table("t"), from_version=0, to_time=moment.isoformat())
     assert (found.before, found.after) == (0, 2)

@@ -17,7 +17,7 @@ from mirrorlake.delta.snapshot import (
     has_policy,
     tables_with_policies,
 )
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
 from mirrorlake.partitioning.advice import Advice, advise, review
@@ -241,7 +241,7 @@ def no_spark() -> Any:
 
 
 def partitioning(storage: Storage) -> TablePolicy:
-    return TablePolicy(Table(no_spark, storage, T))
+    return TablePolicy(TableHandle(no_spark, storage, T))
 
 
 def test_figures_ask_for_spark_before_they_make_columns(tmp_path: Path) -> None:

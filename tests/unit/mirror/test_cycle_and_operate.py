@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
-from mirrorlake import Lake, find_published, operate, publish_files, run_cycle
+from mirrorlake import Lake, operate, run_cycle
 from mirrorlake.errors import CheckError, TableNotFoundError, UsageError
 from mirrorlake.mirror.tools import Cycle, CycleLine
 from mirrorlake.names import TableName
@@ -62,10 +62,10 @@ def test_a_stopped_table_ends_the_run_with_an_error() -> None:
 
 
 def test_a_published_table_is_found_before_it_is_mirrored(root: Path) -> None:
-    assert find_published(Lake(root), " stock ") == TableName(None, "stock")
-    assert find_published(Lake(root), "OTHER") == TableName(None, "other")
+    assert Lake(root).operations.find(" stock ") == TableName(None, "stock")
+    assert Lake(root).operations.find("OTHER") == TableName(None, "other")
     with pytest.raises(TableNotFoundError, match="did you mean stock"):
-        find_published(Lake(root), "stokc")
+        Lake(root).operations.find("stokc")
 
 
 @pytest.mark.parametrize("action", ["ledger", "pause", "resume", "skip"])
@@ -102,14 +102,14 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
     files = [tmp_path / "a.csv", tmp_path / "b.csv"]
     for number, file in enumerate(files):
         file.write_text(f"id,n\n{number},1\n")
-    tried = publish_files(lake, "t", files, keys="id", marker="upsert", dry_run=True)
+    tried = lake.publish("t", files, keys="id", marker="upsert", dry_run=True)
     assert (tried.count, tried.rows) == (0, 2)
     assert not (tmp_path / "lake" / "Files").exists()
-    assert publish_files(lake, "t", files[:1], keys="id", marker="upsert").count == 1
-    done = publish_files(lake, "t", files, keys=["id"], marker="upsert")
+    assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
+    done = lake.publish("t", files, keys=["id"], marker="upsert")
     assert (done.count, done.rows) == (1, 1)
     assert [row[-1] for row in done.shown().rows] == ["published before", "published"]
     files[0].write_text("id,n\n0,2\n")
-    assert publish_files(lake, "t", files[:1], keys="id", marker="upsert").count == 1
+    assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
     with pytest.raises(UsageError, match="There is no marker 'merge'"):
-        publish_files(lake, "t", files, keys="id", marker="merge")
+        lake.publish("t", files, keys="id", marker="merge")

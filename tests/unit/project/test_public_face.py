@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import mirrorlake
-from mirrorlake import Lake, LakeTable, Publisher
+from mirrorlake import Lake, Publisher, Table
 from mirrorlake.feed.api import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
-from mirrorlake.mirror.api import MirroredLake, Operations
+from mirrorlake.mirror.operations import Operations
 from mirrorlake.partitioning.table_policy import TablePolicy
-from mirrorlake.query.queried_lake import QueriedLake
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.views.api import Views
 
@@ -31,14 +30,13 @@ ACTS = [
 ]  # fmt: skip
 ONLY_SAYS = [
     Lake.forget,
-    LakeTable.delete, LakeTable.restore, LakeTable.vacuum,
+    Table.delete, Table.restore, Table.vacuum,
     Operations.reseed, Operations.skip,
     RowTracking.disable, RowTracking.drop,
     Views.drop,
 ]  # fmt: skip
 GROUPS = [
-    *(Changes, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher, QueriedLake),
-    RowTracking,
+    *(Changes, Lake, Operations, Optimize, Publisher, RowTracking, Table),
 ]
 
 

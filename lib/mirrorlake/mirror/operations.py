@@ -1,43 +1,32 @@
-"""The mirror as `Lake` offers it: its watching, its state, and what operators do with it."""
+"""Operations on the mirror: pause, skip, replay, reseed, undrop, ledger and quarantine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
 from mirrorlake.mirror.options import (
-    MirrorOptions,
-    StepListener,
     TableDefaults,
-    noop,
     pause,
     read_defaults,
     resume,
     skip,
     write_defaults,
 )
-from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
-from mirrorlake.mirror.trash import undrop
+from mirrorlake.mirror.trash import dropped_tables, undrop
 from mirrorlake.names import TableName, as_table
+from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.mirror.forget import Forgotten
-    from mirrorlake.mirror.reconcile import Reconciliation
-
-
-_SLOW = 10.0  # seconds
 
 
 class Operations:
@@ -58,6 +47,27 @@ class Operations:
         self._storage = storage
         self._spark = spark
         self._footer = footer
+
+    def find(self, wanted: str) -> TableName:
+        """Return the name of a table that was published, mirrored or dropped.
+
+        A table that was published and not yet mirrored only has a folder in the landing zone; a
+        dropped table is kept for 7 days.
+
+        Raises:
+            TableNotFoundError: there is no such table; the hint has the nearest names.
+            InvalidNameError: no table can have this name.
+
+        Example:
+            >>> lake.operations.find("ORDERS")  # doctest: +SKIP
+        """
+        storage, name = self._storage, as_table(wanted.strip())
+        known = {*published_tables(storage), *(one.table for one in dropped_tables(storage))}
+        if name in known:
+            return name
+        if (found := Catalog(storage).find(name)) is not None:
+            return found
+        raise no_table(storage, wanted.strip(), sorted({*known, *delta_tables(storage)}, key=str))
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Applies no further files of a table until it is resumed.
@@ -216,158 +226,3 @@ class Operations:
         return read_quarantine(
             self._spark(), self._storage, None if table is None else as_table(table)
         )
-
-
-class MirroredLake:
-    """A lake as the mirror sees it: its landing zone, and the tables that follow it.
-
-    `Lake` adds what else there is to do with tables.
-    """
-
-    def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
-        self.storage = Storage(root)
-        self._spark = spark
-        self._is_fit = False
-
-    def __repr__(self) -> str:
-        return f"Lake({self.storage.root!r})"
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session, started now if there is none.
-
-        Raises:
-            SetupError: the one that was given would lose commits on this lake's store.
-        """
-        if not self._is_fit or self._spark is None:
-            from mirrorlake.spark.s3 import check_log_store
-            from mirrorlake.spark.session import get_spark
-
-            if self._spark is not None:
-                check_log_store(self._spark, self.storage.root)
-            self.storage.check_conditions()
-            self._spark = self._spark or get_spark(root=self.storage.root)
-            self._is_fit = True
-        return self._spark
-
-    @property
-    def operations(self) -> Operations:
-        """What operators do: pause, resume, skip, replay, reseed, undrop, ledger, quarantine."""
-        return Operations(self.storage, lambda: self.spark)
-
-    def preview(
-        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
-    ) -> Preview:
-        """What the next cycle of the mirror would apply; writes nothing, needs no Spark.
-
-        Args:
-            table: only this one; by default all of the landing zone.
-            options: bounds of the cycle.
-
-        Raises:
-            TableNotFoundError: the table has no folder in the landing zone.
-
-        Example:
-            >>> lake.preview()  # doctest: +SKIP
-            3 files of 2 tables would be applied: a dry run
-        """
-        return preview_cycle(self.storage, None if table is None else as_table(table), options)
-
-    def waiting(self, table: str | TableName) -> Preview:
-        """What waits in one table's folder; empty where nothing was ever published for it.
-
-        Example:
-            >>> lake.waiting("orders").tables  # doctest: +SKIP
-            ()
-        """
-        name = as_table(table)
-        known = name in published_tables(self.storage)
-        return preview_cycle(self.storage, name) if known else Preview(())
-
-    def watch(
-        self,
-        stop: Event,
-        *,
-        table: str | TableName | None = None,
-        interval: float = 5,
-        options: MirrorOptions | None = None,
-        on_step: StepListener = noop,
-        on_report: Callable[[Report], None] = noop,
-    ) -> Report:
-        """Mirrors cycle after cycle until `stop` is set.
-
-        A table that takes long does not hold up the others: they are looked at again meanwhile.
-        New and dropped folders wait for the cycle's end.
-
-        Args:
-            stop: an event; set by a signal's handler, for one. The cycle under way is finished.
-            table: only this one; by default all.
-            interval: seconds between two cycles; longer after failures.
-            options: as for `mirror`.
-            on_step: as for `mirror`.
-            on_report: called with the report of each cycle.
-
-        Returns:
-            The last cycle's report.
-        """
-        from mirrorlake.mirror.engine import Engine, watch
-
-        patience = max(interval, _SLOW)
-        engine = Engine(
-            self.storage, lambda: self.spark, options, on_step, stop, others_after=patience
-        )
-        only = None if table is None else as_table(table)
-        return watch(engine, stop, only=only, interval=interval, on_report=on_report)
-
-    def status(self, *, rebuild: bool = False) -> Report:
-        """How each table stands, from a listing and the kept state; needs no Spark.
-
-        Args:
-            rebuild: whether the kept state is read again from the tables' own logs.
-
-        Example:
-            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
-            ['Replicating']
-        """
-        return status_report(self.storage, rebuild=rebuild)
-
-    def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
-        """Compares tables with the manifests that their publishers left.
-
-        Args:
-            table: only this one; by default all.
-
-        Returns:
-            Row counts and checksums by ranges of keys, and where they differ.
-
-        Example:
-            >>> lake.reconcile("orders").findings  # doctest: +SKIP
-            ()
-        """
-        from mirrorlake.mirror.reconcile import reconcile
-
-        tables = delta_tables(self.storage) if table is None else [as_table(table)]
-        return reconcile(self.spark, self.storage, tables)
-
-    def forget(
-        self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
-    ) -> Forgotten:
-        """Finds a person's rows wherever they lie; with `apply` removes them and searches again.
-
-        Args:
-            table: which table.
-            keys: the person, by column and value.
-            apply: remove what is found; by default it is only said.
-
-        Returns:
-            What was found, place by place: table, history, feed, quarantine, log, published files.
-
-        Raises:
-            UsageError: the columns are not the table's keys.
-
-        Example:
-            >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
-        """
-        from mirrorlake.mirror.forget import forget
-
-        return forget(self.spark, self.storage, as_table(table), keys, apply=apply)

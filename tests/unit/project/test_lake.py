@@ -1,0 +1,123 @@
+"""Open a lake and its tables by name, and publish files by a path or glob."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+from pyarrow.parquet import write_table
+
+from mirrorlake import Lake
+from mirrorlake.errors import DataFileError, TableNotFoundError, UsageError
+from mirrorlake.names import TableName
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("stock", "orders", "sales/orders"):
+        write_deltalake(tmp_path / "lake" / "Tables" / name, rows_of({"id": [1]}))
+    return tmp_path / "lake"
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "other files", "no name"])
+def test_what_is_no_lake_is_refused_and_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    if kind != "absent":
+        folder.mkdir()
+    if kind == "other files":
+        (folder / "Files").mkdir()
+        (folder / "Files" / "letter.txt").write_text("hello")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=r"is not a lake|is empty"):
+        Lake.open("" if kind == "no name" else str(folder))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_new_lake_may_be_absent(tmp_path: Path) -> None:
+    lake = Lake.open(str(tmp_path / "new"), new=True)
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    assert Lake.open(str(tmp_path / "new")).storage.root == lake.storage.root
+
+
+def test_relative_roots_start_from_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(root.parent))
+    assert Lake.open("lake").storage.root == str(root)
+
+
+def test_tables_are_chosen_in_the_lakes_spelling(root: Path) -> None:
+    lake = Lake.open(str(root))
+    assert lake.tables("") == lake.tables()
+    assert lake.tables(" STOCK, sales.orders ,") == [
+        TableName.parse("stock"),
+        TableName.parse("sales.orders"),
+    ]
+
+
+def test_an_unknown_table_is_an_error_with_the_nearest_name(root: Path) -> None:
+    with pytest.raises(TableNotFoundError, match="There is no table stokc") as refused:
+        Lake.open(str(root)).table("stokc")
+    assert "did you mean stock?" in str(refused.value)
+    assert "sales.orders" in str(refused.value)
+
+
+def test_a_table_is_opened_by_its_name_in_any_case(root: Path) -> None:
+    lake = Lake.open(str(root))
+    assert str(lake.table(" SALES.Orders ").name) == "sales.orders"
+    (root / "Tables" / "STOCK").mkdir()
+    write_deltalake(root / "Tables" / "STOCK", rows_of({"id": [1]}))
+    assert str(lake.table("STOCK").name) == "STOCK"
+    with pytest.raises(TableNotFoundError):  # two tables differ by case only
+        lake.table("Stock")
+
+
+def test_facts_of_a_table_are_properties(root: Path) -> None:
+    table = Lake(root).table("stock")
+    assert (table.version, table.schema.names, table.keys) == (0, ["id"], ())
+    write_deltalake(root / "Tables" / "stock", rows_of({"id": [2]}), mode="append")
+    assert table.version == 1
+
+
+def test_the_history_is_shown_converted_and_drawn(root: Path) -> None:
+    write_deltalake(root / "Tables" / "stock", rows_of({"id": [2]}), mode="append")
+    table = Lake(root).table("stock")
+    history = table.history()
+    assert [commit.version for commit in history.commits] == [1, 0]
+    assert (history.more, table.history(1).more) == (False, True)
+    frame = history.to_pandas()
+    assert frame["version"].tolist() == [1, 0]
+    assert frame["inserted"].tolist() == [1, 1]
+    assert frame["timestamp"].tolist() == [commit.timestamp for commit in history.commits]
+    chart = history.plot()
+    assert chart is not None
+    assert "Rows changed by each version" in chart.describe()
+    table = Lake(root).table("orders")
+    table.storage.write(f"{table.name.table_path}/_delta_log/{1:020}.json", b"{}")
+    assert table.history(1).plot() is None  # its writer counted no rows
+    with pytest.raises(UsageError, match="limit is 0"):
+        table.history(0)
+
+
+def test_files_are_published_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in ("b.csv", "d.txt", "_e.csv", ".f.csv"):
+        (folder / name).write_text("id\n1\n")
+    (folder / "c.csv.gz").write_bytes(gzip.compress(b"id\n1\n"))
+    write_table(rows_of({"id": [1]}), folder / "a.PARQUET")
+    (folder / "g.csv").mkdir()
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    lake = Lake(tmp_path / "lake")
+
+    def published(source: str) -> tuple[str, ...]:
+        return lake.publish("t", source, dry_run=True).sources
+
+    assert published("files") == ("a.PARQUET", "b.csv", "c.csv.gz")
+    assert published(str(folder / "*.csv")) == ("b.csv",)
+    with pytest.raises(DataFileError):  # the named file is found; its reader refuses it
+        published(str(folder / "d.txt"))
+    for nothing in ("", "nowhere", str(folder / "g.csv"), str(folder / "*.json")):
+        with pytest.raises(UsageError, match=r"no file to publish|is empty"):
+            published(nothing)
