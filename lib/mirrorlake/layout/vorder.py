@@ -20,10 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.files import tag
 from mirrorlake.delta.snapshot import (
     OPEN_TAG,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
+    SORTED_TAG,
     Snapshot,
     physical_names,
 )
@@ -44,7 +46,6 @@ from mirrorlake.layout.vorder_file import (
     stores_integers,
 )
 from mirrorlake.names import TableName
-from mirrorlake.partitioning.tags import SORTED, tag
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
@@ -206,7 +207,7 @@ class _Job:
             hidden = properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
         prefix = sort_prefix(metadata, self.sort_by)
         # A partitioned file stays sorted by its key.
-        key = [(add.get("tags") or {}).get(SORTED) for add in chosen]
+        key = [(add.get("tags") or {}).get(SORTED_TAG) for add in chosen]
         firsts = [prefix if name is None else (name, *prefix) for name in key]
         tasks = [
             Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import total
+from mirrorlake.delta.files import tag, total
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.partitioning import tags
 from mirrorlake.partitioning.advice import Advice, advise_table
@@ -133,7 +133,7 @@ def scan_table(table: TableHandle, where: str | None = None) -> Scan:
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
         # Tags of another policy say nothing about this one's buckets.
-        bucket, value = (F.when(done, tags.tag(name)) for name in (tags.BUCKET, tags.VALUE))
+        bucket, value = (F.when(done, tag(name)) for name in (tags.BUCKET, tags.VALUE))
         listed = files.select(
             "path",
             "size",

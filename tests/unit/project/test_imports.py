@@ -23,7 +23,6 @@ ORDER = (
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {
     ("delta", "show"),  # a result draws itself
-    ("layout", "partitioning"),
     ("query", "feed"),
     ("query", "history"),
     ("query", "views"),
