@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -51,6 +51,9 @@ from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
@@ -101,6 +104,17 @@ class VOrderReport(Result):
         )  # fmt: skip
         names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
         return TextTable(names, rows)
+
+    def plot(self) -> Chart:
+        """Draw the bytes of the files that were looked at, as they are and ordered."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(
+            {"as they are": self.bytes_before / 1024, "ordered": self.bytes_after / 1024},
+            title=f"Files of {self.table} that are not in V-Order",
+            label="KiB",
+            fmt="{x:,.1f}",
+        )
 
     def __repr__(self) -> str:
         if not self.outcomes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlglot
 from pyspark.sql import Column, DataFrame
@@ -45,6 +46,9 @@ from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import literal, query_errors, quote
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 Values = frozenset[str | None]
 _SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")
@@ -295,6 +299,27 @@ class PartitionReport(Result):
             ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
         )
         return TextTable(("filter", self.where), rows)
+
+    def plot(self, after: PartitionReport | None = None) -> Chart | None:
+        """Draw the rows by file and bucket.
+
+        Args:
+            after: a later report, to be drawn beside this one.
+
+        Returns:
+            None if there are no buckets to show.
+        """
+        from mirrorlake.show.plots import plot_spread
+
+        reports = {"now": self} if after is None else {"now": self, "after": after}
+        spreads = {
+            name: report.spread.counts
+            for name, report in reports.items()
+            if report.spread is not None
+        }
+        if not spreads:
+            return None
+        return plot_spread(spreads, title=f"Rows of {self.table} by file and bucket")
 
     def __repr__(self) -> str:
         return f"{self.stats}; {len(self.planned)} operations to do"

@@ -80,13 +80,12 @@ class FilesTab(Tab):
 
     def advise(self) -> None:
         """Says what could be better about the files; Spark reads the footers for it."""
-        from mirrorlake.layout.advice import advise
         from mirrorlake.layout.analysis import analyze_table
 
         self.say("Spark analyses the files …")
         analysis = analyze_table(self.handle, scan=False)
         try:
-            found = advise(analysis, columns=False)
+            found = analysis.advice(columns=False)
         finally:
             analysis.release()
         rows = tuple(

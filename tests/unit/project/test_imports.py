@@ -23,6 +23,9 @@ ORDER = (
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {
     ("delta", "show"),  # a result draws itself
+    ("layout", "show"),
+    ("partitioning", "show"),
+    ("views", "show"),
     ("query", "feed"),
     ("query", "history"),
     ("query", "views"),
@@ -45,7 +48,6 @@ INTERNAL: dict[str, set[str]] = {
         "feed.api",
         "history.diff",
         "history.versions",
-        "layout.advice",
         "layout.analysis",
         "layout.guardrails",
         "mirror.operations",
