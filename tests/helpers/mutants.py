@@ -73,7 +73,6 @@ DECIDING = {
         "mirrorlake_serve/receipts.py", ("unit/serve/test_receipts.py",)
     ),
     "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
-    "view joins": Deciding("mirrorlake/views/joins.py", ("unit/rows/test_view_shapes.py",)),
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
