@@ -28,17 +28,9 @@ if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
-    from mirrorlake.layout.advice import advise as advise
     from mirrorlake.layout.api import Layout as Layout
     from mirrorlake.layout.api import compare_layouts as compare_layouts
     from mirrorlake.layout.guardrails import skus as skus
-    from mirrorlake.layout.overview import column_bytes as column_bytes
-    from mirrorlake.layout.overview import compare_columns as compare_columns
-    from mirrorlake.layout.overview import show_advice as show_advice
-    from mirrorlake.layout.overview import show_columns as show_columns
-    from mirrorlake.layout.overview import show_guardrails as show_guardrails
-    from mirrorlake.layout.overview import show_summary as show_summary
-    from mirrorlake.layout.overview import survey_files as survey_files
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.tools import operate as operate
     from mirrorlake.mirror.tools import run_cycle as run_cycle
@@ -49,16 +41,15 @@ if TYPE_CHECKING:
     from mirrorlake.opening import find_published as find_published
     from mirrorlake.opening import find_table as find_table
     from mirrorlake.opening import open_lake as open_lake
-    from mirrorlake.show.layouts import plot_gauge as plot_gauge
-    from mirrorlake.show.layouts import plot_runs as plot_runs
-    from mirrorlake.show.layouts import plot_spread as plot_spread
     from mirrorlake.show.pictures import plot_backlog as plot_backlog
     from mirrorlake.show.pictures import plot_lag as plot_lag
     from mirrorlake.show.plots import plot_bars as plot_bars
     from mirrorlake.show.plots import plot_choices as plot_choices
     from mirrorlake.show.plots import plot_lines as plot_lines
     from mirrorlake.show.plots import plot_matrix as plot_matrix
+    from mirrorlake.show.plots import plot_runs as plot_runs
     from mirrorlake.show.plots import plot_spans as plot_spans
+    from mirrorlake.show.plots import plot_spread as plot_spread
     from mirrorlake.show.plots import plot_stacks as plot_stacks
     from mirrorlake.show.system import plot_system as plot_system
     from mirrorlake.show.tables import save_rows, show_rows
@@ -96,30 +87,21 @@ _MODULES = {
 _MOVED = {
     "history.diff": ["count_changes"],
     "landing.publish_files": ["find_sources"],
-    "layout.advice": ["advise"],
     "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
-    "layout.overview": [
-        "column_bytes",
-        "compare_columns",
-        "show_advice",
-        "show_columns",
-        "show_guardrails",
-        "show_summary",
-        "survey_files",
-    ],
     "mirror.tools": ["operate", "run_cycle"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
     "opening": ["choose_tables", "find_published", "find_table", "open_lake"],
-    "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
     "show.pictures": ["plot_backlog", "plot_lag"],
     "show.plots": [
         "plot_bars",
         "plot_choices",
         "plot_lines",
         "plot_matrix",
+        "plot_runs",
         "plot_spans",
+        "plot_spread",
         "plot_stacks",
     ],
     "show.system": ["plot_system"],

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.landing.publish_files import PublishedFiles
+    from mirrorlake.layout.overview import FilesOverview
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.lint.zone import FileListener
     from mirrorlake.mirror.forget import Forgotten
@@ -760,6 +761,25 @@ class Lake:
 
         tables = self.tables(policy.tables)
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
+
+    def analyze(self, tables: str = "", *, sku: str = "F2") -> FilesOverview:
+        """Return how the files of tables are, those first that need care.
+
+        Args:
+            tables: names separated by commas; empty for all tables.
+            sku: the capacity whose guardrails count, F2 to F2048.
+
+        Raises:
+            TableNotFoundError: there is no such table; the hint has the nearest names.
+            UsageError: there is no such SKU.
+
+        Example:
+            >>> lake.analyze(sku="F64")  # doctest: +SKIP
+            7 tables, 1 beyond a guardrail of F64, 0 can't be read
+        """
+        from mirrorlake.layout.overview import survey_files
+
+        return survey_files(self.table, self.tables(tables), sku)
 
     @property
     def partitioning(self) -> LakePartitioning:

@@ -85,7 +85,6 @@ DECIDING = {
         "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
     "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
-    "view joins": Deciding("mirrorlake/views/joins.py", ("unit/rows/test_view_shapes.py",)),
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),

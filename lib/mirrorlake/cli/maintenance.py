@@ -33,7 +33,6 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Analyze a table's files: row groups, column chunks, columns, guardrails."""
-    from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import find_sku
     from mirrorlake.show.tables import rows_document
 
@@ -49,9 +48,9 @@ def analyze(
             for name, frame in analysis.tables.items()
             if as_json or name in _SHOWN
         }
-        advice = advise(analysis)
-    documents["Guardrails"] = guardrails.shown().document()
-    documents["Advice"] = advice.shown().document()
+        advice = analysis.advice()
+    documents["Guardrails"] = guardrails.as_dict()
+    documents["Advice"] = advice.as_dict()
     shown = [part for one in documents.items() for part in _titled(*one)]
     failed = sku is not None and guardrails.exceeded
     tell(as_json, documents, analysis, *shown, failed=failed)

@@ -200,6 +200,12 @@ def matching_files(table: TableHandle, predicate: str) -> DataFrame:
     return rows.groupBy(path).agg(F.count("*").alias("hits"))
 
 
+def tag(name: str) -> Column:
+    """Return one tag of a file, or NULL."""
+    tags = F.coalesce("tags", F.create_map().cast("map<string, string>"))
+    return F.try_element_at(tags, F.lit(name))
+
+
 def total(column: Column | str) -> Column:
     """The sum of a column, 0 where there is nothing to add."""
     return F.coalesce(F.sum(column), F.lit(0))

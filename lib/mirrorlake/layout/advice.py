@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from datetime import date
 from itertools import permutations
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from mirrorlake.layout.analysis import Analysis
-from mirrorlake.layout.measures import PROPERTIES
+from mirrorlake.layout.measures import PROPERTIES, Measured
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
 
@@ -72,36 +72,46 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice(Result):
-    """All findings on one table; none is good news."""
+    """All findings on one table; none is good news.
+
+    Attributes:
+        table: the table's name.
+        findings: one entry each.
+        root: the lake's folder, for which `shown` has ROOT.
+    """
 
     table: str
     findings: tuple[Finding, ...]
+    root: str = field(default="", repr=False, compare=False)
 
     def __repr__(self) -> str:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in self.findings))
         return f"{self.table}: {f'{len(self.findings)} findings ({rules})' if rules else 'well'}"
 
     def shown(self) -> TextTable:
-        """The findings as rows."""
+        """Return one row per finding, for people; commands have ROOT for the lake's folder."""
+        root = self.root.replace("`", "``")
+        rows = tuple(
+            (one.rule, one.column or "", one.evidence, one.gain,
+             one.remedy.replace(root, "ROOT") if root else one.remedy)
+            for one in self.findings
+        )  # fmt: skip
+        return TextTable(("advice", "column", "evidence", "gain", "command"), rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the columns and rows that `--json` prints."""
         columns = ("Rule", "Column", "Evidence", "Gain", "Remedy")
-        return TextTable(columns, tuple(map(astuple, self.findings)))
+        return TextTable(columns, tuple(map(astuple, self.findings))).document()
 
 
 def advise(
-    analysis: Analysis,
+    analysis: Measured,
     *,
     used: list[str] | None = None,
     many_rows: int = MANY_ROWS,
     columns: bool = True,
 ) -> Advice:
-    """What could be better about a table.
-
-    Args:
-        analysis: with a scan, or the advice on columns is left out.
-        used: the columns that models and reports use; by default nothing is known of it.
-        many_rows: from how many rows on it is worth to look for ways to have fewer.
-        columns: look at the columns, too.
-    """
+    """Find what could be better about a table; arguments are those of `Analysis.advice`."""
     found = [
         *_on_files(analysis),
         *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
@@ -109,10 +119,10 @@ def advise(
         *_on_protocol(analysis),
         *(_on_columns(analysis, used) if columns else ()),
     ]
-    return Advice(str(analysis.name), tuple(found))
+    return Advice(str(analysis.name), tuple(found), analysis.table.storage.root)
 
 
-def _on_files(analysis: Analysis) -> Iterator[Finding]:
+def _on_files(analysis: Measured) -> Iterator[Finding]:
     s, name = analysis.summary, analysis.name
     small = analysis.facts.where(f"size < {_SMALL_FILE}").count()
     if small >= _LEAST_FILES:
@@ -172,7 +182,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
+def _on_partitions(analysis: Measured) -> Iterator[Finding]:
     columns = analysis.snapshot.partition_columns
     if not columns:
         return
@@ -199,7 +209,7 @@ def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
+def _on_protocol(analysis: Measured) -> Iterator[Finding]:
     if demanding := sorted(_DEMANDING.intersection(analysis.snapshot.reader_features)):
         yield Finding(
             "features a reader may lack",
@@ -210,7 +220,7 @@ def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Finding]:
+def _on_columns(analysis: Measured, used: list[str] | None) -> Iterator[Finding]:
     found = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
     columns = [row for row in found if row["Column Name"] not in analysis.hidden_columns]
     for row in columns:
@@ -219,7 +229,7 @@ def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Finding]
         yield from _on_values(analysis, {row["Column Name"]: row for row in columns})
 
 
-def _on_one_column(analysis: Analysis, row: Row, used: list[str] | None) -> Iterator[Finding]:
+def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iterator[Finding]:
     name, percent = row["Column Name"], row["Size Percent Of Table"] or 0
     rows = analysis.summary["Row Count"]
     table, column = analysis.sql_name, quote(name)
@@ -256,7 +266,7 @@ def _on_one_column(analysis: Analysis, row: Row, used: list[str] | None) -> Iter
         )  # fmt: skip
 
 
-def _on_values(analysis: Analysis, known: Mapping[str, Row]) -> Iterator[Finding]:
+def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding]:
     """Looks at a sample of the rows: an aggregate, and one for each pair worth a new column."""
     rows, table = analysis.rows().limit(_ROWS), analysis.sql_name
     kinds = dict(rows.dtypes)
@@ -341,7 +351,7 @@ def _pairs(
     return [p for p in permutations(fitting, 2) if left.search(p[0]) and right.search(p[1])]
 
 
-def _on_rows(analysis: Analysis) -> Iterator[Finding]:
+def _on_rows(analysis: Measured) -> Iterator[Finding]:
     """Ways to have fewer rows: a smaller table of totals, and less history."""
     total, table, rows = analysis.summary["Row Count"], analysis.sql_name, analysis.rows()
     # Columns that can be grouped by, in the schema's order.

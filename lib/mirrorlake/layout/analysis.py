@@ -7,12 +7,12 @@ every table stays a DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -20,78 +20,80 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.files import hadoop_path, live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.snapshot import (
-    ROW_ID_COLUMN,
-    ROW_VERSION_COLUMN,
-    Snapshot,
     physical_names,
     read_snapshot,
 )
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.history.vacuum import list_files
 from mirrorlake.layout import measures
+from mirrorlake.layout.advice import MANY_ROWS, Advice, advise
 from mirrorlake.layout.footers import read_chunks, read_footers
-from mirrorlake.layout.guardrails import (
-    GuardrailReport,
-    after_optimize,
-    check_guardrails,
-    measure,
-)
 from mirrorlake.layout.leaves import leaves
+from mirrorlake.layout.measures import Measured, Planned
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 DIAGNOSTICS = "diagnostics"
-
-
-class Planned(Mapping[str, DataFrame]):
-    """DataFrames by name, each made once, when it is first asked for.
-
-    To plan all tables of an analysis takes Spark longer than to fill the one that is looked at.
-
-    Args:
-        makers: how each is made.
-    """
-
-    def __init__(self, makers: Mapping[str, Callable[[], DataFrame]]) -> None:
-        self._makers = dict(makers)
-        self._made: dict[str, DataFrame] = {}
-
-    def __getitem__(self, name: str) -> DataFrame:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def made(self) -> Iterator[DataFrame]:
-        """Those that were asked for."""
-        return iter(self._made.values())
+_MOST = 20
+_DRAWN = 15
 
 
 @dataclass(frozen=True)
-class Analysis(Result):
-    """The tables of an analysis, as DataFrames by name, and the one row of the summary.
+class ColumnSizes(Result):
+    """The compressed bytes of a table's columns, the largest first.
 
     Attributes:
-        table: which table.
-        snapshot: the version: its number, schema, properties and protocol.
-        summary: the summary's fields.
-        tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
-            Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
+        table: the table's name.
+        sizes: bytes by column.
+        before: the same in an earlier version; empty without one.
     """
 
-    table: TableHandle
-    snapshot: Snapshot = field(repr=False)
-    summary: Mapping[str, Any]
-    tables: Planned
-    facts: DataFrame = field(repr=False)
-    kept: Planned = field(repr=False)
+    table: str
+    sizes: Mapping[str, int]
+    before: Mapping[str, int]
+
+    def shown(self) -> TextTable:
+        """Return one row per column, the first ones; with an earlier version what they became."""
+        listed = self.before or self.sizes
+        more, some = len(listed) > _MOST, list(listed.items())[:_MOST]
+        if not self.before:
+            total = max(1, sum(self.sizes.values()))
+            rows = tuple((name, size_text(n), f"{100 * n / total:.0f} %") for name, n in some)
+            return TextTable(("column", "size", "of the table"), rows, more)
+        now = self.sizes
+        lines = tuple(
+            (name, size_text(n), size_text(now.get(name, 0)),
+             f"{100 * (1 - now.get(name, 0) / max(1, n)):.0f} %")
+            for name, n in some
+        )  # fmt: skip
+        return TextTable(("column", "before", "after", "less"), lines, more)
+
+    def plot(self) -> Chart:
+        """Draw the bytes of the largest columns."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(
+            {column: size / 1024 for column, size in list(self.sizes.items())[:_DRAWN]},
+            title=f"Where the bytes of {self.table} are",
+            label="KiB in the files",
+            fmt="{x:,.1f}",
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {len(self.sizes)} columns of {size_text(sum(self.sizes.values()))}"
+
+
+@dataclass(frozen=True)
+class Analysis(Measured, Result):
+    """What one version of a table is made of: numbers, advice, and tables as DataFrames by name.
+
+    The other attributes are those of `Measured`.
+    """
 
     def __repr__(self) -> str:
         s = self.summary
@@ -103,6 +105,74 @@ class Analysis(Result):
     def shown(self) -> TextTable:
         """The summary as a table."""
         return TextTable(("", str(self.name)), tuple(self.summary.items()))
+
+    def figures(self) -> TextTable:
+        """Return the most important figures, one per row; what is not there is 0."""
+        s = self.summary
+        least, most = (s[f"{which} Rows Per Row Group"] or 0 for which in ("Min", "Max"))
+        rows = (
+            ("version", str(self.version)),
+            ("rows", f"{s['Row Count']:,}"),
+            ("rows lying deleted", f"{s['Deleted Rows']:,} in {s['Deletion Vectors']:,} files"),
+            ("files", f"{s['Parquet Files']:,}"),
+            ("size", size_text(s["File Size"])),
+            ("row groups", f"{s['Row Groups']:,}"),
+            ("rows in a row group", f"{least:,} to {most:,}"),
+            ("files in V-Order", f"{s['VOrder Files'] + s['Open V-Order Files']:,}"),
+            ("stale files", f"{s['Stale Files']:,} of {size_text(s['Stale Size'] or 0)}"),
+            ("files without statistics", f"{s['Files Without Statistics']:,}"),
+            ("unreadable files", f"{s['Unreadable Files']:,}"),
+        )
+        return TextTable((str(self.name), ""), rows)
+
+    def columns(self, most: int = _MOST) -> TextTable:
+        """Return the columns, one per row, the largest first.
+
+        Args:
+            most: how many; an analysis without a scan does not know their values.
+        """
+        wanted = ["Column Name", "Primitive Type", "Compressed Size", "Size Percent Of Table",
+                  "Cardinality", "Nulls", "Chunks Without Dictionary", "Chunks"]  # fmt: skip
+        hidden = self.hidden_columns
+        found = self.tables["Columns"].select(*wanted).collect()  # a row a column
+        found.sort(key=lambda row: (-(row[2] or 0), row[0]))
+        rows = tuple(
+            (hidden.get(row[0], row[0]), row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %",
+             row[4], row[5], f"{row[6]:,} of {row[7]:,}")
+            for row in found[:most]
+        )  # fmt: skip
+        names = ("column", "type", "size", "of the table", "values", "nulls",
+                 "chunks without dictionary")  # fmt: skip
+        return TextTable(names, rows, more=len(found) > most)
+
+    def column_sizes(self, before: Analysis | None = None) -> ColumnSizes:
+        """Return the compressed bytes of each column.
+
+        Args:
+            before: an analysis of an earlier version, to compare with.
+        """
+        old = {} if before is None else before.column_sizes().sizes
+        columns = self.tables["Columns"].select("Column Name", "Compressed Size")
+        hidden = self.hidden_columns
+        found = [(hidden.get(row[0], row[0]), int(row[1] or 0)) for row in columns.collect()]
+        sizes = dict(sorted(found, key=lambda one: (-one[1], one[0])))
+        return ColumnSizes(str(self.name), sizes, old)
+
+    def advice(
+        self,
+        *,
+        used: list[str] | None = None,
+        many_rows: int = MANY_ROWS,
+        columns: bool = True,
+    ) -> Advice:
+        """Return what could be better about the table; without a scan little about its columns.
+
+        Args:
+            used: the columns that models and reports use; by default nothing is known of it.
+            many_rows: from how many rows on it is worth to look for ways to have fewer.
+            columns: look at the columns, too.
+        """
+        return advise(self, used=used, many_rows=many_rows, columns=columns)
 
     def save(self, names: Iterable[str] | None = None, *, at: datetime | None = None) -> list[str]:
         """Appends the tables, each to a Delta table in the lake's schema `diagnostics`.
@@ -133,52 +203,12 @@ class Analysis(Result):
             saved.append(str(target))
         return saved
 
-    def guardrails(self, sku: str | None = None) -> GuardrailReport:
-        """How the table alone, as a whole model, stands to a SKU's guardrails.
-
-        Raises:
-            UsageError: there is no such SKU.
-        """
-        now = measure([self.summary])
-        return check_guardrails(now, after_optimize(self.facts, now), sku)
-
     def chunks_needed(self, columns: Iterable[str]) -> DataFrame:
         """The column chunks that a query over these columns has to read, and no others."""
         wanted = list(columns)
         top = F.col("Column Name").isin(wanted)
         inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
         return self.tables["Column Chunks"].where(reduce(or_, inner, top))
-
-    @property
-    def name(self) -> TableName:
-        """The table's name."""
-        return self.table.name
-
-    @property
-    def version(self) -> int:
-        """Which version of the table."""
-        return self.snapshot.version
-
-    @property
-    def sql_name(self) -> str:
-        """The table's name in SQL."""
-        return self.table.sql_name
-
-    @property
-    def hidden_columns(self) -> dict[str, str]:
-        """What the hidden columns of row tracking are: their names are numbers to nobody's use."""
-        known = self.snapshot.properties
-        told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
-        return {known[name]: text for name, text in told.items() if name in known}
-
-    def rows(self) -> DataFrame:
-        """The rows of the version that was analysed."""
-        return self.table.rows(self.version)
-
-    def release(self) -> None:
-        """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
-        for frame in (self.facts, *self.kept.made(), *self.tables.made()):
-            frame.unpersist()
 
 
 def analyze_table(

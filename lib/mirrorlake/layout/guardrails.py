@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.show.chart import Chart
+
 _GB = 10**9
+_DISK = "GB On Disk"
 _TARGET = 2**30
 _BLOCK = 128 * 2**20
 _TITLES = {
@@ -108,18 +111,54 @@ class GuardrailReport(Result):
         return f"{self.sku}: {f'beyond {broken}' if broken else 'within all guardrails'}"
 
     def shown(self) -> TextTable:
-        """The guardrails as rows."""
+        """Return one row per guardrail, for people."""
+
+        def text(guardrail: str, value: float | None) -> str:
+            if value is None:
+                return "none"
+            return size_text(value * _GB) if _DISK in guardrail else f"{value:,.0f}"
+
+        rows = tuple(
+            (
+                one.guardrail.replace(_DISK, "Size On Disk"),
+                text(one.guardrail, one.value),
+                text(one.guardrail, one.limit),
+                f"{100 * one.used:,.3g} %" if one.limit else "",
+                text(one.guardrail, one.after_optimize),
+                one.consequence or "within",
+            )
+            for one in self.limits
+        )
+        columns = (f"guardrail of {self.sku}", "now", "limit", "used", "after OPTIMIZE", "so")
+        return TextTable(columns, rows)
+
+    def plot(self) -> Chart:
+        """Draw how much of each guardrail is used, now and after OPTIMIZE."""
+        from mirrorlake.show.plots import plot_gauge
+
+        parts = {
+            _used(one): (one.used, one.after_optimize / one.limit)
+            for one in self.limits
+            if one.limit
+        }
+        return plot_gauge(parts, title=f"Guardrails of {self.sku}: part that is used")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the columns and rows that `--json` prints."""
         columns = ("SKU", "Guardrail", "Value", "Limit", "Headroom Percent", "After OPTIMIZE",
                    "Consequence", "Smallest SKU", "Smallest SKU After OPTIMIZE")  # fmt: skip
         ends = (self.smallest, self.smallest_after_optimize)
-        return TextTable(
-            columns,
-            tuple(
-                (self.sku, one.guardrail, one.value, one.limit, one.headroom, one.after_optimize,
-                 one.consequence, *ends)
-                for one in self.limits
-            ),
+        rows = tuple(
+            (self.sku, one.guardrail, one.value, one.limit, one.headroom, one.after_optimize,
+             one.consequence, *ends)
+            for one in self.limits
         )  # fmt: skip
+        return TextTable(columns, rows).document()
+
+
+def _used(one: Limit) -> str:
+    value = f"{one.value:,.4g}" if isinstance(one.value, float) else f"{one.value:,}"
+    return f"{one.guardrail}\n{value} of {one.limit:,}"
 
 
 @cache

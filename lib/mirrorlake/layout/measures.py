@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,10 +14,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import OPEN_TAG
+from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.layout.footers import Storages
+from mirrorlake.layout.guardrails import GuardrailReport, after_optimize, check_guardrails, measure
 from mirrorlake.layout.leaves import Leaf
+from mirrorlake.names import TableName
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
@@ -27,6 +31,97 @@ _SIZES = (1, 8, 32, 128, 512, 1024)
 _GROUP_ROWS = (100_000, 500_000, 1_000_000, 2_000_000, 6_000_000)
 _UNCOUNTABLE = ("variant", "void")
 _RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
+
+
+class Planned(Mapping[str, DataFrame]):
+    """DataFrames by name, each made once, when it is first asked for.
+
+    To plan all tables of an analysis takes Spark longer than to fill the one that is looked at.
+
+    Args:
+        makers: how each is made.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], DataFrame]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def made(self) -> Iterator[DataFrame]:
+        """Those that were asked for."""
+        return iter(self._made.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one version of a table is made of, in numbers.
+
+    Attributes:
+        table: which table.
+        snapshot: the version: its number, schema, properties and protocol.
+        summary: the summary's fields.
+        tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
+            Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
+        facts: one row per file, with its footer.
+        kept: what other tables are made of.
+    """
+
+    table: TableHandle
+    snapshot: Snapshot = field(repr=False)
+    summary: Mapping[str, Any]
+    tables: Planned
+    facts: DataFrame = field(repr=False)
+    kept: Planned = field(repr=False)
+
+    def guardrails(self, sku: str | None = None) -> GuardrailReport:
+        """Return how the table alone, as a whole model, stands to a SKU's guardrails.
+
+        Raises:
+            UsageError: there is no such SKU.
+        """
+        now = measure([self.summary])
+        return check_guardrails(now, after_optimize(self.facts, now), sku)
+
+    @property
+    def name(self) -> TableName:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def version(self) -> int:
+        """Which version of the table."""
+        return self.snapshot.version
+
+    @property
+    def sql_name(self) -> str:
+        """The table's name in SQL."""
+        return self.table.sql_name
+
+    @property
+    def hidden_columns(self) -> dict[str, str]:
+        """What the hidden columns of row tracking are: their names are numbers to nobody's use."""
+        known = self.snapshot.properties
+        told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
+        return {known[name]: text for name, text in told.items() if name in known}
+
+    def rows(self) -> DataFrame:
+        """The rows of the version that was analysed."""
+        return self.table.rows(self.version)
+
+    def release(self) -> None:
+        """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
+        for frame in (self.facts, *self.kept.made(), *self.tables.made()):
+            frame.unpersist()
 
 
 def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:

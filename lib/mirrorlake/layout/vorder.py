@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,10 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.files import tag
 from mirrorlake.delta.snapshot import (
     OPEN_TAG,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
+    SORTED_TAG,
     Snapshot,
     physical_names,
 )
@@ -44,12 +46,14 @@ from mirrorlake.layout.vorder_file import (
     stores_integers,
 )
 from mirrorlake.names import TableName
-from mirrorlake.partitioning.tags import SORTED, tag
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
@@ -100,6 +104,17 @@ class VOrderReport(Result):
         )  # fmt: skip
         names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
         return TextTable(names, rows)
+
+    def plot(self) -> Chart:
+        """Draw the bytes of the files that were looked at, as they are and ordered."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(
+            {"as they are": self.bytes_before / 1024, "ordered": self.bytes_after / 1024},
+            title=f"Files of {self.table} that are not in V-Order",
+            label="KiB",
+            fmt="{x:,.1f}",
+        )
 
     def __repr__(self) -> str:
         if not self.outcomes:
@@ -206,7 +221,7 @@ class _Job:
             hidden = properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
         prefix = sort_prefix(metadata, self.sort_by)
         # A partitioned file stays sorted by its key.
-        key = [(add.get("tags") or {}).get(SORTED) for add in chosen]
+        key = [(add.get("tags") or {}).get(SORTED_TAG) for add in chosen]
         firsts = [prefix if name is None else (name, *prefix) for name in key]
         tasks = [
             Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from mirrorlake.delta.snapshot import physical_names
+from mirrorlake.delta.snapshot import SORTED_TAG, physical_names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.names import TableName
 from mirrorlake.notices import noop
@@ -280,7 +280,7 @@ class _Job:
             if groups.is_rest(proof["task"]):  # as unpartitioned as the files that it was made of
                 adds.append(aged | {"tags": arrived})
                 continue
-            found |= arrived | {tags.SORTED: self._sorted}
+            found |= arrived | {SORTED_TAG: self._sorted}
             if column is not None:
                 found[tags.STORED] = column
             if self._policy.range is not None and self._policy.range.override_creation_time:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlglot
 from pyspark.sql import Column, DataFrame
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import total
+from mirrorlake.delta.files import tag, total
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.partitioning import tags
 from mirrorlake.partitioning.advice import Advice, advise_table
@@ -45,6 +46,9 @@ from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import literal, query_errors, quote
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 Values = frozenset[str | None]
 _SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")
@@ -133,7 +137,7 @@ def scan_table(table: TableHandle, where: str | None = None) -> Scan:
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
         # Tags of another policy say nothing about this one's buckets.
-        bucket, value = (F.when(done, tags.tag(name)) for name in (tags.BUCKET, tags.VALUE))
+        bucket, value = (F.when(done, tag(name)) for name in (tags.BUCKET, tags.VALUE))
         listed = files.select(
             "path",
             "size",
@@ -295,6 +299,27 @@ class PartitionReport(Result):
             ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
         )
         return TextTable(("filter", self.where), rows)
+
+    def plot(self, after: PartitionReport | None = None) -> Chart | None:
+        """Draw the rows by file and bucket.
+
+        Args:
+            after: a later report, to be drawn beside this one.
+
+        Returns:
+            None if there are no buckets to show.
+        """
+        from mirrorlake.show.plots import plot_spread
+
+        reports = {"now": self} if after is None else {"now": self, "after": after}
+        spreads = {
+            name: report.spread.counts
+            for name, report in reports.items()
+            if report.spread is not None
+        }
+        if not spreads:
+            return None
+        return plot_spread(spreads, title=f"Rows of {self.table} by file and bucket")
 
     def __repr__(self) -> str:
         return f"{self.stats}; {len(self.planned)} operations to do"

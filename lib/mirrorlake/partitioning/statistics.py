@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import live_files, read_actions, total
+from mirrorlake.delta.files import live_files, read_actions, tag, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
@@ -167,7 +167,7 @@ def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
         policy = setting.policy.to_json()
         done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
     rows = tags.row_count()
-    outlier = done & tags.tag(tags.OUTLIER).isNotNull()
+    outlier = done & tag(tags.OUTLIER).isNotNull()
     sums = {
         "rows": rows,
         "files": F.lit(1),

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import total
+from mirrorlake.delta.files import tag, total
 from mirrorlake.partitioning.groups import NO_KEY, Group, Groups
 from mirrorlake.partitioning.policy import Policy, now_micros
 from mirrorlake.partitioning.store import Setting
@@ -29,7 +29,6 @@ BUCKET = "mirrorlake.partition.bucket"
 BIN = "mirrorlake.partition.bin"
 OUTLIER = "mirrorlake.partition.outlier"
 VALUE = "mirrorlake.partition.value"
-SORTED = "mirrorlake.partition.sorted"
 ARRIVED = "mirrorlake.partition.arrived"
 STORED = "mirrorlake.partition.stored"  # only where a column of the table holds the bucket
 CREATED = "mirrorlake.partition.created"  # only where the policy overrides it
@@ -39,12 +38,6 @@ FAR, DOMINANT = "far", "value"
 _LARGE = 256 * 2**20
 _LEAST_FILES = 4
 _PARTITION = (BUCKET, BIN, OUTLIER, VALUE)
-
-
-def tag(name: str) -> Column:
-    """One tag of a file, or NULL."""
-    tags = F.coalesce("tags", F.create_map().cast("map<string, string>"))
-    return F.try_element_at(tags, F.lit(name))
 
 
 def is_partitioned(fingerprint: str) -> Column:

@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes, read_with_ids
-from mirrorlake.rows.row_history import RowHistory, read_row_history
-from mirrorlake.rows.row_report import RowReport, report_row
+from mirrorlake.rows.row_history import RowHistory, RowReport, read_row_history, report_row
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 
 

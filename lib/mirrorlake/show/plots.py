@@ -7,9 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, StrMethodFormatter
+from numpy.typing import NDArray
 
 from mirrorlake.errors import UsageError
 from mirrorlake.show.chart import (
@@ -17,17 +22,21 @@ from mirrorlake.show.chart import (
     ROW_INCHES,
     WITH_SEPARATORS,
     Chart,
+    count_ticks,
     finish_chart,
     in_words,
     listed,
     stack_bars,
     start_chart,
+    start_panels,
     whole_ticks,
 )
 
 if TYPE_CHECKING:
     import ipywidgets
 
+_BANDS = 24
+_ROWS = 400
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
@@ -297,3 +306,102 @@ def plot_choices(
     if not choices:
         raise UsageError("There is nothing to choose from.", hint="give at least one choice.")
     return Choices(draw, choices, choices[0] if chosen is None else chosen, label)
+
+
+def plot_gauge(parts: Mapping[str, tuple[float, float]], *, title: str) -> Chart:
+    """Draw which part of each limit is used, now and later; beyond the line is too much.
+
+    The scale is logarithmic: a small table uses a thousandth of one guardrail and a millionth of
+    another, and one that is near to a limit must be seen beside them.
+
+    Args:
+        parts: the parts that are used now and after OPTIMIZE, by the limit's name.
+        title: what the figure says.
+    """
+    with start_chart(title, 1.4 + 0.6 * len(parts)) as (chart, axes):
+        places = np.arange(len(parts))
+        now, then = (np.array([pair[i] for pair in parts.values()]) for i in (0, 1))
+        used = np.concatenate([now, then])
+        lowest = 10.0 ** np.floor(np.log10(min([0.01, *used[used > 0]])) - 0.5)
+        # Dots, not bars: on such a scale a bar's length says nothing.
+        axes.hlines(places, lowest, 1, color="0.85", linewidth=6, zorder=1)
+        axes.plot(np.maximum(now, lowest), places, "o", markersize=9, label="now")
+        axes.plot(
+            np.maximum(then, lowest), places, "o", markersize=9, fillstyle="none",
+            markeredgewidth=2, label="after OPTIMIZE",
+        )  # fmt: skip
+        axes.axvline(1.0, color="0.25", linewidth=2, marker="")
+        for place, share in zip(places, now, strict=True):
+            axes.annotate(
+                f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %",
+                (max(share, lowest), place), xytext=(0, 9), textcoords="offset points", ha="center",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(lowest, 3 * max(1.0, *used))
+        axes.set_ylim(len(parts) - 0.5, -0.7)
+        axes.set_yticks(places, list(parts))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:,.7g} %"))
+        axes.grid(visible=False, axis="y")
+        chart.legend(loc="outside lower right", ncols=2)
+    return chart
+
+
+def plot_runs(
+    files: Mapping[str, pa.Table], columns: Sequence[str], *, title: str, rows: int = _ROWS
+) -> Chart:
+    """Draw neighbouring rows as coloured strips, a strip a column: long bands are long runs.
+
+    Args:
+        files: rows by the name of what they are, such as before and after.
+        columns: the strips, from left to right.
+        title: what the figure says.
+        rows: how many rows to show, from each table's middle.
+    """
+    with start_panels(title, 4.2, len(files)) as (chart, panels):
+        said: list[str] = []
+        for axes, (name, table) in zip(panels, files.items(), strict=True):
+            start = max(0, (table.num_rows - rows) // 2)
+            codes = [_codes(table.column(c)) for c in columns]
+            strips = np.stack([some[start : start + rows] % _BANDS for some in codes], axis=1)
+            axes.imshow(strips, aspect="auto", cmap="twilight", interpolation="nearest")
+            axes.set_title(name)
+            axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
+            axes.set_yticks([])
+            axes.grid(visible=False)
+            runs = 1 + np.count_nonzero(strips[1:] != strips[:-1], axis=0)
+            counts = listed(f"{c} {n}" for c, n in zip(columns, runs, strict=True))
+            said.append(f"{name}, runs in {len(strips)} rows: {counts}")
+    chart.words = in_words(title, *said)
+    return chart
+
+
+def _codes(values: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return each value's rank among the column's distinct values; NULL is the last."""
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
+    return np.asarray(ranks).astype(np.int64) - 1
+
+
+def plot_spread(spreads: Mapping[str, Sequence[Sequence[int]]], *, title: str) -> Chart:
+    """Draw files against buckets: the darker a cell, the more of a file's rows are in that bucket.
+
+    Args:
+        spreads: for each file its rows by bucket; by the name of what they are, such as before.
+        title: what the figure says.
+    """
+    with start_panels(title, 3.6, len(spreads)) as (chart, panels):
+        said: list[str] = []
+        for axes, (name, files) in zip(panels, spreads.items(), strict=True):
+            counts = np.array(files, dtype=float)
+            shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+            # By the root: a file with a little of each of many buckets must not look empty.
+            axes.imshow(shares, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, 1))
+            axes.set_title(f"{name}: {len(counts)} files")
+            axes.set_xlabel("bucket")
+            axes.set_ylabel("file")
+            count_ticks(axes.xaxis, axes.yaxis)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row + 1:.0f}"))
+            axes.grid(visible=False)
+            alone = np.count_nonzero(np.count_nonzero(counts, axis=1) == 1)
+            said.append(f"{name}: {alone} of {len(counts)} files hold one bucket only")
+    chart.words = in_words(title, *said)
+    return chart

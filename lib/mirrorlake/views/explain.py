@@ -22,9 +22,8 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import Definition, Reason, SourceStatus, ViewState, reason
-from mirrorlake.views.joins import Role
 from mirrorlake.views.plan import Changes, Plan, Source, look_at_changes, make_plan
-from mirrorlake.views.shape import RULES, Method, is_steady
+from mirrorlake.views.shape import RULES, Method, Role, is_steady
 from mirrorlake.views.view_sql import whole_contents
 
 FORMAT = 2

@@ -43,9 +43,8 @@ from mirrorlake.views.explain import (
     refresh_session,
     save_cost,
 )
-from mirrorlake.views.joins import Role
 from mirrorlake.views.plan import Plan, Source, listed, look_at_old, pin_sources, read_changes
-from mirrorlake.views.shape import Method
+from mirrorlake.views.shape import Method, Role
 from mirrorlake.views.view_sql import Delta, whole_contents
 
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import read_snapshot
@@ -18,6 +18,9 @@ from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import Definition, ViewStatus, view_status
 from mirrorlake.views.refresh import Refresh
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,19 @@ class ViewRuns(Result):
         return sum(run.refresh.differences or 0 for run in self.runs if run.refresh)
 
     def rows_read(self) -> dict[str, float]:
-        """Source rows read, incremental ones and what a full refresh reads, by view."""
+        """Return the source rows that each refresh read, and those that a full one reads."""
         found: dict[str, float] = {}
         for run in self.runs:
             if run.rows_read is not None and run.rows_full is not None:
                 found[f"{run.status.view}: read"] = run.rows_read
                 found[f"{run.status.view}: a full refresh reads"] = run.rows_full
         return found
+
+    def plot(self) -> Chart:
+        """Draw the source rows that each refresh read, beside those that a full one reads."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(self.rows_read(), title="Source rows read", label="rows")
 
     def stale(self) -> TextTable:
         """How the views stood before: one row each."""

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
-from mirrorlake.views.joins import Member, Role
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
 from mirrorlake.views.query import AGGREGATE, HIDDEN
-from mirrorlake.views.shape import Aggregate, Method
+from mirrorlake.views.shape import Aggregate, Member, Method, Role
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 _EXTREME, _WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"

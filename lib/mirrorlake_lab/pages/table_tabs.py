@@ -412,12 +412,10 @@ class FilesTab(Tab):
 
     def advise(self) -> None:
         """Says what could be better about the files; Spark reads the footers for it."""
-        from mirrorlake.layout.advice import advise
-
         self.say("Spark analyses the files …")
         analysis = self.handle.analyze(scan=False)
         try:
-            found = advise(analysis, columns=False)
+            found = analysis.advice(columns=False)
         finally:
             analysis.release()
         rows = tuple(

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.layout.advice import Advice, advise
+from mirrorlake.layout.advice import Advice
 from mirrorlake.layout.api import Layout, compare_layouts
 
 
@@ -42,7 +42,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     table.create(rows.schema)
     table.commit("WRITE", add=[table.file("1.parquet", rows, compression="none")])
     analysis = lake.table("sales").analyze()
-    advice = advise(analysis)
+    advice = analysis.advice()
     assert rules(advice, "constant column") == ["Always"]
     assert rules(advice, "duplicate column") == ["Again"]
     assert rules(advice, "float precision") == ["Price"]
@@ -56,7 +56,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     # What the remedy for a float gains is what was said: 49 prices in place of thousands.
     (price,) = [finding for finding in advice.findings if finding.rule == "float precision"]
     assert "when rounded to" in price.evidence
-    used = advise(analysis, used=["Quantity", "Price"])
+    used = analysis.advice(used=["Quantity", "Price"])
     assert set(rules(used, "unused column")) == {
         *("FirstName", "LastName", "Again", "Always", "Guid", "Text")
     }
@@ -79,8 +79,8 @@ def test_advice_to_keep_fewer_rows(lake: Lake, pytestconfig: pytest.Config) -> N
         ),
     )
     analysis = lake.table("sales").analyze()
-    assert not any(f.rule.startswith("fewer rows") for f in advise(analysis).findings)
-    advice = advise(analysis, many_rows=1_000)
+    assert not any(f.rule.startswith("fewer rows") for f in analysis.advice().findings)
+    advice = analysis.advice(many_rows=1_000)
     found = {finding.rule: finding for finding in advice.findings}
     summary = found["fewer rows by a summary"]
     assert summary.column == "store, the day"
@@ -97,7 +97,7 @@ def test_advice_to_keep_fewer_rows(lake: Lake, pytestconfig: pytest.Config) -> N
     lake.spark.sql(history.remedy)
     assert lake.table("sales").read().count() == before - old
     if pytestconfig.getoption("--long"):
-        after = advise(lake.table("sales").analyze(), many_rows=1_000)
+        after = lake.table("sales").analyze().advice(many_rows=1_000)
         assert rules(after, "fewer rows by less history") == []
 
 
@@ -113,7 +113,7 @@ def test_calculated_columns_are_made_real_by_their_remedy(
         ),
         properties={"delta.columnMapping.mode": "name"},
     )
-    advice = advise(lake.table("sales").analyze())
+    advice = lake.table("sales").analyze().advice()
     found = [finding for finding in advice.findings if finding.rule == "calculated column"]
     for finding in found:
         for statement in finding.remedy.split("; "):
@@ -127,7 +127,7 @@ def test_calculated_columns_are_made_real_by_their_remedy(
     left = lake.table("sales").read().columns
     assert left == ["FirstName", "LastName", "Amount", "amount_2", "full_name"]
     if pytestconfig.getoption("--long"):
-        assert rules(advise(lake.table("sales").analyze()), "calculated column") == []
+        assert rules(lake.table("sales").analyze().advice(), "calculated column") == []
 
 
 def test_advice_on_files(lake: Lake) -> None:
@@ -149,7 +149,7 @@ def test_advice_on_files(lake: Lake) -> None:
     text = "\n".join(map(json.dumps, [info, {"add": bare | {"path": "none.parquet"}}]))
     (log / f"{version + 1:020d}.json").write_text(text + "\n")
     (Path(path) / "none.parquet").write_bytes(b"broken")
-    advice = advise(lake.table("t").analyze(scan=False))
+    advice = lake.table("t").analyze(scan=False).advice()
     assert [finding.rule for finding in advice.findings] == [
         "small files",
         "no V-Order",
@@ -189,5 +189,5 @@ def test_copies_under_different_layouts_are_timed(lake: Lake) -> None:
     # The advice says the same of a table that was partitioned so.
     many = pa.table({"id": range(120), "city": range(120)})
     write_deltalake(lake.storage.path("Tables/many"), many, partition_by=["city"])
-    advice = advise(lake.table("many").analyze(scan=False))
+    advice = lake.table("many").analyze(scan=False).advice()
     assert rules(advice, "partitions of high cardinality") == ["city"]

@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import lake_state
-from mirrorlake import (
-    Lake,
-    compare_columns,
-    show_advice,
-    show_columns,
-    show_guardrails,
-    show_summary,
-    survey_files,
-)
+from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
 
 POLICY = '{"PartitionKeys": [{"ColumnName": "k", "Kind": "Hash"}]}'
@@ -43,7 +35,7 @@ def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
     lake.create_table("lost", {"id": "bigint"})
     lake.storage.write("Tables/lost/_delta_log/00000000000000000000.json", b"{broken")
     before = lake_state(tmp_path)
-    found = survey_files(lake.table, lake.tables(), "F64")
+    found = lake.analyze(sku="F64")
     assert [one.table for one in found.tables][:2] == ["lost", "many"]
     assert ([one.table for one in found.failed], found.first) == (["lost"], "many")
     assert "small files" in found.tables[1].rules
@@ -58,9 +50,9 @@ def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
 def test_what_is_shown_of_a_table(lake: Lake, tmp_path: Path, name: str) -> None:
     before = lake_state(tmp_path)
     analysis = lake.table(name).analyze()
-    shown = (show_summary(analysis), show_columns(analysis), show_advice(analysis))
+    shown = (analysis.figures(), analysis.columns(), analysis.advice().shown())
     assert all(table.columns for table in shown)
-    assert show_guardrails(analysis.guardrails("F2")).rows[0][-1] == "within"
+    assert analysis.guardrails("F2").shown().rows[0][-1] == "within"
     assert str(tmp_path) not in repr(shown)
     assert lake_state(tmp_path) == before
 
@@ -69,9 +61,9 @@ def test_what_is_shown_of_a_table(lake: Lake, tmp_path: Path, name: str) -> None
 def test_columns_before_and_after(lake: Lake) -> None:
     many = lake.table("many")
     before = many.analyze()
-    assert [row[0] for row in compare_columns(before).rows] == ["id", "k", "n"]
+    assert [row[0] for row in before.column_sizes().shown().rows] == ["id", "k", "n"]
     many.optimize.compact()
-    rows = compare_columns(before, many.analyze()).rows
+    rows = many.analyze().column_sizes(before).shown().rows
     assert [row[0] for row in rows] == ["id", "k", "n"]
     assert rows[0][3].endswith(" %")
     planned = many.optimize.vorder(dry_run=True).summary()

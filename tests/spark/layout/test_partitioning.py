@@ -92,7 +92,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     # Ordered within by V-Order a file stays sorted by its key, and tagged.
     ordered = table.optimize.vorder(again=True)
     assert all(
-        one.columns[:1] == (files[0].tags[tags.SORTED],)
+        one.columns[:1] == (files[0].tags["mirrorlake.partition.sorted"],)
         for one in ordered.outcomes
         if not one.reason
     )
@@ -318,7 +318,7 @@ def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_cover
     assert setting is not None
     named = {
         tags.POLICY: setting.fingerprint,
-        tags.SORTED: "at",
+        "mirrorlake.partition.sorted": "at",
         tags.BIN: str(start),
         tags.CREATED: f"{moment}/{moment}",
     }

@@ -122,7 +122,7 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     policy = table.partitioning.set({"PartitionKeys": [hashed(), ranged()], **PAST})
     assert not lake.partitioning.run().failed
     named = next(file.tags for file in live_files(folder))
-    old = {name: named[name] for name in (tags.POLICY, tags.SORTED)}
+    old = {name: named[name] for name in (tags.POLICY, "mirrorlake.partition.sorted")}
     mixed = some_rows(300, 100, days=4)
     distant = [
         {"id": 400 + n, "k": f"k{n}", "at": datetime(1950 + n, 1, 1, tzinfo=timezone.utc)}

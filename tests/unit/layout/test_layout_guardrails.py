@@ -4,7 +4,6 @@ import pytest
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.guardrails import check_guardrails, find_sku, measure, skus
-from mirrorlake.show.layouts import plot_gauge
 
 # The public table, as its readers know it: SKUs, files, row groups, million rows, GB, GB of memory.
 PUBLISHED = """
@@ -94,7 +93,7 @@ def test_a_model_is_as_large_as_its_tables_together() -> None:
 def test_the_gauge_shows_a_tiny_table_and_one_beyond_its_limits(
     now: dict[str, float], share: float
 ) -> None:
-    axes = plot_gauge(check_guardrails(now, NOTHING, "F64")).axes[0]
+    axes = check_guardrails(now, NOTHING, "F64").plot().axes[0]
     assert axes.get_xscale() == "log"
     low, high = axes.get_xlim()
     assert low < 0.01 < 1 < high

@@ -27,7 +27,7 @@ def test_errors_come_first_then_broken_guardrails_then_advice() -> None:
 def test_an_overview_says_what_needs_care() -> None:
     found = overview(LOST, BROKEN, SMALL)
     assert (found.first, found.broken, found.failed) == ("broken", (BROKEN,), (LOST,))
-    assert found.used() == {"broken": pytest.approx(110), "small": pytest.approx(20)}
+    assert "broken 110, small 20." in found.plot().describe()
     assert [row[-1] for row in found.shown().rows] == ["The log is gone.", "", "small files"]
     assert repr(found) == "3 tables, 1 beyond a guardrail of F2, 1 can't be read"
     found.check()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.row_report import parse_key
+from mirrorlake.rows.row_history import parse_key
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake.views.definition import QUERY_REASONS, STATE_REASONS
-from mirrorlake.views.joins import Role
 from mirrorlake.views.query import parse_query
-from mirrorlake.views.shape import Method, Shape, read_shape, settle_types
+from mirrorlake.views.shape import Method, Role, Shape, read_shape, settle_types
 
 COLUMNS = {
     "t": ["id", "g", "x", "d", "odd `name`"],

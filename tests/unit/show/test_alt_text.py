@@ -12,14 +12,14 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.html_tags import Tags
-from mirrorlake.partitioning.statistics import Spread
 from mirrorlake.show.chart import Chart
-from mirrorlake.show.layouts import plot_runs, plot_spread
 from mirrorlake.show.plots import (
     plot_bars,
     plot_lines,
     plot_matrix,
     plot_presence,
+    plot_runs,
+    plot_spread,
     plot_stacks,
 )
 from mirrorlake_runs.notebook_files import clean_notebook
@@ -41,7 +41,7 @@ EVIL = '"><script>alert(1)</script>'
          "Types. version: v1, v2. n: nothing, int."),
         (plot_presence(["file 1"], ["0", "1"], {("file 1", "1"): "whole"}, title="Files"),
          "Files. file 1: 1 whole."),
-        (plot_spread({"now": Spread(((2, 0), (1, 1)))}, title="Buckets"),
+        (plot_spread({"now": ((2, 0), (1, 1))}, title="Buckets"),
          "Buckets. now: 1 of 2 files hold one bucket only."),
         (plot_runs({"now": pa.table({"a": [1, 1, 2]})}, ["a"], title="Runs"),
          "Runs. now, runs in 3 rows: a 2."),

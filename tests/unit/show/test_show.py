@@ -7,15 +7,14 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.mirror.status import Report, TableStatus
-from mirrorlake.partitioning.statistics import Spread
 from mirrorlake.results import Count, TextTable
 from mirrorlake.show.chart import COLOURS, Chart
-from mirrorlake.show.layouts import plot_spread
 from mirrorlake.show.plots import (
     plot_bars,
     plot_lines,
     plot_matrix,
     plot_spans,
+    plot_spread,
     plot_stacks,
 )
 from mirrorlake.show.tables import show_errors, show_files, show_status
@@ -178,7 +177,7 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
 
 
 def test_a_file_with_a_little_of_each_bucket_is_not_drawn_empty() -> None:
-    spreads = {"before": Spread(((1,) * 64,)), "after": Spread(((64, *(0,) * 63),))}
+    spreads = {"before": ((1,) * 64,), "after": ((64, *(0,) * 63),)}
     before, after = plot_spread(spreads, title="Buckets").axes
     (shares,) = before.images
     assert float(shares.norm(1 / 64)) > 0.1
