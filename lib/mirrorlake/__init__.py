@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from mirrorlake.monitoring import monitor_lake as monitor_lake
     from mirrorlake.monitoring import recent_ledgers as recent_ledgers
     from mirrorlake.names import split_names as split_names
-    from mirrorlake.opening import choose_tables as choose_tables
-    from mirrorlake.opening import find_published as find_published
-    from mirrorlake.opening import find_table as find_table
-    from mirrorlake.opening import open_lake as open_lake
     from mirrorlake.show.pictures import plot_backlog as plot_backlog
     from mirrorlake.show.pictures import plot_lag as plot_lag
     from mirrorlake.show.plots import plot_bars as plot_bars
@@ -58,7 +54,6 @@ if TYPE_CHECKING:
     from mirrorlake.show.tables import show_status as show_status
     from mirrorlake.show.versions import plot_files as plot_files
     from mirrorlake.show.versions import plot_row_ids as plot_row_ids
-    from mirrorlake.storage.paths import lake_path as lake_path
     from mirrorlake.table import Table
 
 __version__ = "0.1.0"
@@ -92,7 +87,6 @@ _MOVED = {
     "mirror.tools": ["operate", "run_cycle"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
-    "opening": ["choose_tables", "find_published", "find_table", "open_lake"],
     "show.pictures": ["plot_backlog", "plot_lag"],
     "show.plots": [
         "plot_bars",
@@ -107,7 +101,6 @@ _MOVED = {
     "show.system": ["plot_system"],
     "show.tables": ["show_errors", "show_files", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
-    "storage.paths": ["lake_path"],
 }
 _LAZY = {
     name: module

@@ -18,7 +18,6 @@ ORDER = (
     *("errors", "names", "results", "registry", "notices", "storage", "spark"),
     *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "show"),
-    *("monitoring", "table", "lake", "opening", "cli"),
 )
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {
@@ -47,7 +46,6 @@ INTERNAL: dict[str, set[str]] = {
         "delta.log_files",
         "delta.snapshot",
         "history.versions",
-        "layout.analysis",
         "layout.guardrails",
         "mirror.operations",
         "mirror.properties",
