@@ -41,7 +41,8 @@ class DebeziumFiles(FolderSource):
 
     Args:
         folder: where they are.
-        storage: the files of the lake; a `SchemaDefinition` there gives the schema of events without one.
+        storage: the files of the lake; a `SchemaDefinition` there gives the schema of events
+            without one.
         keys: the key columns of tables whose events have no key.
         pause: seconds between two looks, without `once`.
         kind: what the source is called.
