@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
 
-@query_errors()
 class ShownRows(TextTable):
     """The first rows of a DataFrame."""
 
@@ -53,6 +52,7 @@ class ShownRows(TextTable):
         return plot_rows(self, title=title)
 
 
+@query_errors()
 def show_rows(
     df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
 ) -> ShownRows:
