@@ -60,7 +60,7 @@ def test_six_nights(lake: Lake, nights: list[Callable[[Publisher], None]]) -> No
         lake.views.create(name, query)
     stock = lake.table("stock")
     for publish in nights:
-        before = stock.version()
+        before = stock.version
         publish(publisher)
         assert not lake.mirror().failed
         assert not lake.maintain(POLICY).failed
@@ -71,14 +71,14 @@ def test_six_nights(lake: Lake, nights: list[Callable[[Publisher], None]]) -> No
         assert modes <= {"incremental", "nothing"}
         assert lake.archive("stock", "stock_history").lag.versions == 0
         lake.update_dimension("stock", "dim_stock", stored_as=2)
-        if publish is nothing and stock.version() == before:
+        if publish is nothing and stock.version == before:
             assert modes == {"nothing"}
     # Everything is up to date, so another run finds nothing.
     again = lake.views.refresh_all(check=True)
     again.check()
     assert {run.refresh.mode for run in again.runs if run.refresh} == {"nothing"}
     done = lake.archive("stock", "stock_history")
-    assert repr(done) == f"stock → stock_history: 0 new versions, archived up to {stock.version()}"
+    assert repr(done) == f"stock → stock_history: 0 new versions, archived up to {stock.version}"
     assert lake.update_dimension("stock", "dim_stock", stored_as=2).is_empty
     columns = ["item", "shelf", "n"]
     feed, kept = stock.changes.read(0), lake.table("stock_history").read()
