@@ -48,7 +48,7 @@ def comparable(path: Path) -> Any:
 
 def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Path) -> None:
     lake.publisher("stock", keys=["id"]).publish(source)
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     form.take(source)
     form.check_button.click()
     assert "have no marker" in form.said.value
@@ -81,7 +81,7 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
 
 
 def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     uploaded(form, "stock.csv", b"zip,price\n01234,1.5\n")
     form.check_button.click()
     cells = re.findall(r"<td[^>]*>(.*?)</td>", form.shown.value)
