@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-NEEDED = ("numpy", "obstore", "pyarrow", "xxhash", "yaml")
+NEEDED = ("numpy", "obstore", "pyarrow", "yaml")
 """What this package imports on an executor, besides PySpark."""
 Lacking = tuple[str, list[str]]
 """A Python's path, and the modules that it does not have."""

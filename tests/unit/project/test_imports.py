@@ -18,6 +18,7 @@ ORDER = (
     *("errors", "names", "results", "registry", "notices", "storage", "spark"),
     *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "show"),
+    *("monitoring", "table", "lake", "cli"),
 )
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {

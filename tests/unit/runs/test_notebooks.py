@@ -163,7 +163,7 @@ def test_tools_serve_any_lake(path: Path, notebook: Any) -> None:
     assert {name.partition(".")[0] for name in modules} <= MAY_IMPORT
     assert {name for name in modules if name.startswith("mirrorlake")} <= OURS
     working = working_cells(notebook)
-    opens = "make_sample" if path.stem == "sample" else "open_lake"
+    opens = "make_sample" if path.stem == "sample" else "Lake.open"
     assert working[0].startswith(f"lake = {opens}(root")
     assert "record(" in working[-1]
 
