@@ -1,12 +1,12 @@
-"""Applied files: moved out of the way, kept for a while, and applied once more on demand.
+"""Move, keep and delete applied files, and apply them again (replay, reseed).
 
-They lie in `_ProcessedFiles` first, where a slow publisher can still find its own, then in
-`_FilesReadyToDelete`, and go for good when they were applied long enough ago. The last one stays
-in the folder, so that a publisher can go on counting.
+An applied file moves to `_ProcessedFiles`, where a slow publisher still finds it, then to
+`_FilesReadyToDelete`, and is deleted at the end of its retention. The last applied file stays in
+the folder, so that publishers can continue its numbering.
 
-A range of them again, or all from the beginning, goes the ordinary way, through the landing zone:
-a replayed file is published again under the next number, a reseeded folder gets a new incarnation
-and replaces its table in one commit.
+Replayed and reseeded files pass through the landing zone like any others. A replayed file is
+published again under the next number. A reseeded folder starts a new incarnation, which replaces
+the table in one commit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
+from mirrorlake.mirror.next_batch import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.mirror.options import paused, read_settings, side_by_side
-from mirrorlake.mirror.plan import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Entry, Storage
