@@ -215,8 +215,8 @@ def replay(
     metadata = read_metadata(storage, table)
     if not metadata.keys and not as_is:
         raise UsageError(
-            f"{table} has no keys: its rows would be there twice.",
-            hint="replay them as they are with --as-is, or reseed the table.",
+            f"{table} has no keys, so replaying its files would duplicate their rows.",
+            hint="replay with as_is=True to keep inserts as inserts, or reseed the table.",
         )
     applied = last_applied(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
@@ -368,7 +368,7 @@ def _kept_files(
         if number not in kept:
             raise SequenceError(
                 f"File {number} is no longer kept.",
-                hint="reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="reseed the table with the files of a new initial load.",
             )
         path, entry = kept[number]
         in_folder = path == f"{table.folder}/{entry.name}"  # only applied content is moved away
@@ -376,6 +376,6 @@ def _kept_files(
             raise SequenceError(
                 f"File {number} is not the one that was applied.",
                 file=entry.name,
-                hint="leave it out, or reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="leave it out, or reseed the table with the files of a new initial load.",
             )
     return {number: path for number, (path, _) in kept.items()}

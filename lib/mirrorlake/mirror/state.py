@@ -345,7 +345,7 @@ class StateDocuments:
         return same | dict(zip(new, read, strict=True))
 
     def _read(self, entry: Entry) -> _Document:
-        path, hint = f"{STATE}/{entry.name}", "make it again with status --rebuild"
+        path, hint = f"{STATE}/{entry.name}", "rebuild it with status(rebuild=True)"
         states = None
         # One that is broken counts as none: it is a cache, and can be made again.
         with suppress(ValueError, TypeError, KeyError, AttributeError):

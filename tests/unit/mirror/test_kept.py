@@ -134,7 +134,7 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
     storage.write(f"{T.folder}/{file_name(1)}", b"x")
     newer = {"format": state.FORMAT + 1, "tables": {}, "more": 1}
     storage.write_json(STATES, newer)
-    with pytest.raises(FormatError, match="status --rebuild"):
+    with pytest.raises(FormatError, match="rebuild=True"):
         Engine(storage, no_spark).run_cycle()
     (line,) = status_report(storage).tables
     assert (line.name, line.backlog_files) == ("t", 1)
