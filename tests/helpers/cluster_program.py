@@ -1,4 +1,4 @@
-"""What one does with a lake on a cluster: run as the driver, prints what it saw as JSON."""
+"""A driver program that uses a lake on a cluster and prints its results as JSON."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror import engine, ledger
-from mirrorlake.mirror.options import Step, at_once
+from mirrorlake.mirror.options import Step, concurrent_tables
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.session import cluster_cores
 
-ROWS = 300_000  # of the table that is mirrored while something is killed
+ROWS = 300_000  # of the table that is mirrored during a kill
 SMALL = 1_002
 
 
 def tell(text: str) -> None:
-    """A line for whoever runs the program."""
+    """Print a line for the caller of the program."""
     print(text, file=sys.stderr, flush=True)
 
 
 def tour(root: str) -> dict[str, object]:
-    """The whole story; each step's outcome, or what went wrong, and its seconds."""
+    """Run all steps; return each step's result or error, and its duration in seconds."""
     lake, story = Lake(root), Story()
     step = story.step
     items = lake.publisher("items", keys=["id"])
@@ -78,7 +78,7 @@ def tour(root: str) -> dict[str, object]:
 
 
 def text_by_executors(lake: Lake) -> object:
-    """Text and markers that executors look into: what comes back, and the table's rows."""
+    """Mirror text files that executors check; return their results and the table's rows."""
     name = TableName(None, "text")
     path = f"{name.folder}/{file_name(1, '.csv')}"
     lake.storage.write_json(f"{name.folder}/_metadata.json", {"keyColumns": ["id"]})
@@ -94,7 +94,7 @@ def text_by_executors(lake: Lake) -> object:
 
 
 def publish(root: str) -> dict[str, object]:
-    """Rows, later changes of half of them, and some deletes."""
+    """Publish rows, later changes of half of them, and some deletes."""
     keys = pa.array(range(ROWS), pa.int64())
     publisher = Lake(root).publisher("big", keys=["id"])
     publisher.upsert(pa.table({"id": keys, "n": pa.array([1] * ROWS, pa.int64())}))
@@ -106,13 +106,13 @@ def publish(root: str) -> dict[str, object]:
 
 
 def expected() -> list[int]:
-    """Rows and their sum after all of that."""
+    """Return the expected number of rows and their sum."""
     kept = [n for n in range(ROWS) if n % 3]
     return [len(kept), len(kept), sum(10 if n % 2 == 0 else 1 for n in kept)]
 
 
 def mirror(root: str) -> dict[str, object]:
-    """One cycle that tells when it has planned; what the table has then."""
+    """Run one cycle that prints when it has planned; return the table's rows."""
     lake = Lake(root)
     lake.spark.range(1).count()  # executors are there before the cycle begins
 
@@ -131,7 +131,7 @@ def mirror(root: str) -> dict[str, object]:
 
 
 def least(root: str) -> dict[str, object]:
-    """The least of a lake, and what needs Python on the executors; for spark-submit."""
+    """Run a minimal set of steps, and those with Python on executors, for spark-submit."""
     lake = Lake(root)
     lake.publisher("items", keys=["id"]).upsert([{"id": n, "n": n % 7} for n in range(20)])
     errors = [table.error for table in lake.mirror().tables]
@@ -152,7 +152,7 @@ def least(root: str) -> dict[str, object]:
 
 
 def many(root: str) -> dict[str, object]:
-    """Many tables in a cycle: how many of them were worked on side by side."""
+    """Mirror many tables in a cycle; return how many were processed concurrently."""
     lake = Lake(root)
     names = [f"t{number}" for number in range(12)]
     for name in names:
@@ -160,7 +160,7 @@ def many(root: str) -> dict[str, object]:
     begun: set[str] = set()
     most = 0
     together = Condition()
-    wanted = at_once(MirrorOptions(), cluster_cores(lambda: lake.spark))
+    wanted = concurrent_tables(MirrorOptions(), cluster_cores(lambda: lake.spark))
 
     def on_step(table: TableName, step: Step) -> None:
         nonlocal most
@@ -179,12 +179,12 @@ def many(root: str) -> dict[str, object]:
         "errors": errors,
         "most": most,
         "wanted": wanted,
-        "here": at_once(MirrorOptions()),
+        "here": concurrent_tables(MirrorOptions()),
     }
 
 
 def timed(root: str) -> dict[str, object]:
-    """Seconds of some work, for the bench; Spark is up before."""
+    """Return the duration of steps in seconds, for the benchmark; Spark is already started."""
     lake, seen = Lake(root), {}
     publisher = lake.publisher("big", keys=["id"])
     lake.spark.range(10).count()
@@ -219,7 +219,7 @@ def timed(root: str) -> dict[str, object]:
 
 
 def refused(root: str) -> dict[str, object]:
-    """What is said where the executors can't run this package."""
+    """Return the errors if the executors can't run this package."""
     lake = Lake(root)
     lake.write("v", [{"city": f"city {n % 15}", "n": n} for n in range(100)])
     try:

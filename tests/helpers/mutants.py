@@ -60,7 +60,14 @@ DECIDING = {
         ),
         (
             *("PlannedFile", "Plan", "plan_path", "find_plan", "plan_of", "make_plan"),
-            *("renew_plan", "rewrite_plan", "_fix_all", "staging", "is_as_planned", "is_foreign"),
+            *(
+                "renew_plan",
+                "rewrite_plan",
+                "_describe_files",
+                "staging",
+                "is_as_planned",
+                "differs_from_applied",
+            ),
         ),
     ),
     "next batch": Deciding(
@@ -71,7 +78,7 @@ DECIDING = {
             "unit/mirror/test_last_file.py",
         ),
         (
-            *("late_file", "cut_batch", "number_files", "last_file_fault", "is_refilled"),
+            *("late_file_error", "cut_batch", "number_files", "last_file_error", "is_refilled"),
             *("planned_files", "following_files", "_cut", "complete_plan", "preview_batch"),
         ),
     ),
@@ -92,7 +99,7 @@ DECIDING = {
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
-        ("compact_changes", "_fill", "_keeps", "refuse_kept", "refused"),
+        ("compact_changes", "_fill", "_keeps", "require_values", "value_or_error"),
     ),
     "net changes": Deciding(
         "mirrorlake/feed/net.py",

@@ -56,8 +56,8 @@ from mirrorlake.mirror.batch import (
     key_conditions,
     may_match,
     read_batch,
-    refuse_kept,
-    refused,
+    require_values,
+    value_or_error,
     wide_bounds,
 )
 from mirrorlake.mirror.next_batch import Batch, TableContext, check_keys_known
@@ -68,19 +68,19 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
-_REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
+_REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = {
-    # A table's rows and its feed's lie in folders of their own: else they are sorted by them.
+    # Rows of the table and of its feed go to different folders. One writer would sort them.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # What is kept is read once or twice, within seconds.
+    # Cached rows are read once or twice, within seconds.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # By default a small file counts as one of 4 MiB, and two large ones end up in one task.
+    # By default a small file counts as 4 MiB, which puts two large files into one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
 }
 _BROADCAST_BYTES = 64 * 2**20
-# Of a writer: any other may ask for values, or actions, that are not written here.
+# The supported writer features: others may require values or actions that are not written here.
 _FEATURES = frozenset(
     (
         "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
@@ -92,18 +92,18 @@ _FEATURES = frozenset(
 _CHANGE_TYPE = "_change_type"
 _KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
 _BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
-_TABLE = ""  # the kind of a row that goes into the table itself
+_TABLE = ""  # the kind of rows that are written to the table, not to its feed
 _TRIES = 5
 CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
 )
-# How a Spark before 4.0 refuses WITH SCHEMA EVOLUTION, and Delta 4.0 a new column with it.
-_UNKNOWN_WORDS = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
-_EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # the session is this apply's own
-_FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
+# Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
+_NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
+_EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
+_FEED_RESTS = "mirrorlake.feedRests"  # the mirror has switched the feed off for one commit
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
-# Files of 128 MiB and more are left alone, unless many of their rows are deleted: the cost follows
-# what is new, not the table.
+# Files of 128 MiB and more are not rewritten unless many of their rows are deleted: the cost
+# depends on the new data, not on the size of the table.
 _CONFS = {
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MOST_DELETED / 2),
     "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
@@ -112,9 +112,9 @@ _CONFS = {
 
 
 def commit_with_retries(commit: Callable[[], None]) -> None:
-    """Runs a commit again when another writer of the table, an OPTIMIZE perhaps, was quicker.
+    """Run a commit, and retry it after a conflict with another writer, such as OPTIMIZE.
 
-    That is safe: a commit whose txnVersion the log has already is skipped by Delta.
+    A retry is safe: Delta skips a commit if its `txnVersion` is already in the log.
     """
     for attempt in range(1, _TRIES + 1):
         try:
@@ -127,10 +127,10 @@ def commit_with_retries(commit: Callable[[], None]) -> None:
 
 
 def compact(spark: SparkSession, path: str) -> bool:
-    """Compacts a Delta table; no row changes, and readers notice nothing.
+    """Compact the small files of a Delta table; rows do not change, and readers are not affected.
 
     Returns:
-        False if another writer was quicker: then it is worth another try after the next commit.
+        False after a conflict with another writer; the next commit can try again.
     """
     session = new_session(spark)
     for name, value in _CONFS.items():
@@ -147,16 +147,16 @@ def compact(spark: SparkSession, path: str) -> bool:
 def write_batch(
     spark: Callable[[], SparkSession], batch: Batch, done: Callable[[Step], None]
 ) -> None:
-    """Makes version 0, or adds what an existing table lacks; then commits the data.
+    """Create the table or add missing properties, then commit the data of a batch.
 
     Args:
-        spark: called when a session is needed.
-        batch: what to commit; a table that is only declared has no data, unless it replaces one.
-        done: is called after every finished step.
+        spark: returns a Spark session; called only when one is needed.
+        batch: the batch to commit; it has no data if the table is only declared.
+        done: called after every finished step.
     """
     at = batch.at
     if at.snapshot is None:
-        # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
+        # Version 0 has all properties and no rows, so that feed and row ids cover every row.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
         wanted = batch.properties | OWN_TABLE | made_for | keys_property(at.metadata)
@@ -174,13 +174,13 @@ def write_batch(
 
 
 def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
-    """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
+    """Return properties to add to an existing table, for new keys, column names and types."""
     known, at, columns = snapshot.properties, batch.at, batch.target.columns
     wanted = batch.properties | mapping_property(columns)
     if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
-        wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
+        wanted["delta.feature.timestampNtz"] = "supported"  # Delta enables it only at creation
     wanted |= keys_property(at.metadata)
     if at.recreated:
         wanted |= _suspend_feed(snapshot, columns)
@@ -190,14 +190,14 @@ def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
 
 
 def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
-    """What to set before a table is replaced by one of other columns; empty where nothing is.
+    """Return properties to set before a table is replaced by one with other columns.
 
-    With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
-    on. No feed can be read across that commit anyway.
+    With column mapping, Delta can't drop columns and write rows in one commit while the change feed
+    is enabled. The feed can't be read across that commit in any case.
 
     Args:
-        snapshot: the table as it is.
-        after: the columns it will have, with their types.
+        snapshot: the current snapshot.
+        after: the columns after the commit, with their types.
     """
     mapped = snapshot.is_mapped or mapping_property(after)
     drops = any(after.get(name) != str(kind) for name, kind in snapshot.schema.items())
@@ -207,14 +207,14 @@ def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
 
 
 def _reenable_feed(known: dict[str, str]) -> dict[str, str]:
-    """What to set after such a commit."""
+    """Return properties that enable the change feed again after such a commit."""
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
 def _set_properties(
     spark: Callable[[], SparkSession], at: TableContext, properties: dict[str, str]
 ) -> None:
-    """Writes properties into an existing table, in a commit before the data's."""
+    """Set properties of an existing table, in a commit before that of the data."""
     if not properties:
         return
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
@@ -222,7 +222,7 @@ def _set_properties(
 
 
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
-    """Commits the plan's files to the existing table; nothing happens if that is done already."""
+    """Commit the planned files to the existing table; do nothing if they are already committed."""
     session, at = new_session(spark), batch.at
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
@@ -235,7 +235,9 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     changes = compact_changes(rows, keys, markers, unchanged)
     if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
-        _write(refuse_kept(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch)
+        _write(
+            require_values(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch
+        )
         return
     bounds = key_bounds(
         (file.bounds for file in batch.facts if file.skipped is None), keys, batch.target
@@ -268,7 +270,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
         [f"t.{quote(key)} = s.{quote(key)}" for key in changes.keys]
         + key_conditions(changes.bounds, batch.target)
     )
-    if can_exchange(session):  # where files are to be written anew, vectors go with them
+    if can_exchange(session):  # MERGE shall rewrite files, without new deletion vectors
         session.conf.set(_MARKS, "false")
     clauses = f"""
         ON {on} AND {action} <> '{APPEND}'
@@ -283,7 +285,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             statement = f"MERGE INTO {delta_name(batch.at.path)} t USING {view} s {clauses}"
             _run_merge(session, statement, evolves=batch.target.evolved)
     except Exception as error:
-        # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
+        # Delta 4.4 does not escape backticks in names when it writes the change rows of updates.
         ticked = next((name for name in batch.target.columns if "`" in name), None)
         if ticked is None or "INVALID_ATTRIBUTE_NAME_SYNTAX" not in str(error):
             raise
@@ -291,7 +293,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             f"Delta can't merge changes into a table with a column {ticked!r}.",
             file=batch.facts[0].name,
             column=ticked,
-            hint="rename the column, without a backtick, and publish into a new folder.",
+            hint="rename the column to a name without backticks, and publish to a new folder.",
         ) from error
 
 
@@ -302,7 +304,7 @@ def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
     try:
         session.sql(statement.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1))
     except Exception as error:
-        if not _UNKNOWN_WORDS.search(str(error)):
+        if not _NO_EVOLUTION.search(str(error)):
             raise
         session.conf.set(_EVOLVES, "true")
         session.sql(statement)
@@ -311,7 +313,7 @@ def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
 def _values(
     batch: Batch, names: list[str], unchanged: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What a MERGE sets each column to: of a row that is there, and of one that is not."""
+    """Return the SQL values of each column in MERGE: for updated rows, and for inserted rows."""
     updated = {name: f"s.{name}" for name in names}
     inserted = dict(updated)
     spelled = {name.lower(): name for name in batch.target.columns}
@@ -319,22 +321,22 @@ def _values(
     kept = f"s.{quote(KEPT)}"
     for name in unchanged:
         column = quote(spelled[name.lower()])
-        inserted[column] = updated[column] = refused(name, f"s.{column}", kept)
+        inserted[column] = updated[column] = value_or_error(name, f"s.{column}", kept)
         if name.lower() in known:
-            says = f"array_contains({kept}, {literal(name)})"
-            updated[column] = f"CASE WHEN {says} THEN t.{column} ELSE s.{column} END"
+            is_kept = f"array_contains({kept}, {literal(name)})"
+            updated[column] = f"CASE WHEN {is_kept} THEN t.{column} ELSE s.{column} END"
     return updated, inserted
 
 
 @dataclass(frozen=True)
 class Changes:
-    """A batch's collapsed changes.
+    """The collapsed changes of a batch.
 
     Attributes:
-        rows: as `compact_changes` gives them.
-        keys: the key columns in the table's spelling.
-        unchanged: the columns that some update leaves as they are.
-        bounds: of the keys, as far as they are known.
+        rows: the result of `compact_changes`.
+        keys: the key columns as the table spells them.
+        unchanged: columns that some update leaves unchanged.
+        bounds: the known bounds of the keys.
     """
 
     rows: DataFrame
@@ -344,18 +346,18 @@ class Changes:
 
 
 def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> bool:
-    """Commits a batch by deletion vectors, if the table has them and it is the cheaper way.
+    """Commit a batch with deletion vectors if the table has them and this is cheaper than MERGE.
 
     Returns:
-        Whether the batch is committed, now or by an earlier try; if not, it is MERGE's.
+        True if the batch is committed, now or by an earlier attempt. If false, use MERGE.
 
     Raises:
-        ConflictError: another writer changed rows meanwhile.
+        ConflictError: Another writer changed rows at the same time.
     """
     try:
         return _exchange(session, changes, batch)
     except OtherDeltaError:
-        return False  # nothing is committed without the methods that commit
+        return False  # nothing is committed: this Delta lacks the methods for it
 
 
 def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
@@ -374,8 +376,8 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         names = physical_names(snapshot.metadata)
         live = at.files.of(txn.version)
         limits, bounds = [file_limits(add) for add in live], changes.bounds
-        told = zip(live, limits, strict=True)
-        files = [add for add, known in told if may_match(known, bounds, names)]
+        pairs = zip(live, limits, strict=True)
+        files = [add for add, known in pairs if may_match(known, bounds, names)]
         if is_rewrite_cheaper(files, batch.row_count):
             return False
         with _Exchange(txn, snapshot, changes, batch) as exchange:
@@ -384,18 +386,18 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
 
 
 def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
-    """Whether touched files are better written anew than marked, and read with marks from then on.
+    """Return whether rewriting the touched files is cheaper than marking rows as deleted.
 
     Args:
-        files: those that may have the rows, as `live_files` gives them.
-        changed: how many rows change.
+        files: the files that can have the rows, see `live_files`.
+        changed: the number of changed rows.
     """
     touched = sum(int(add["size"]) for add in files)
     return touched >= _REWRITE_BYTES and changed > _REWRITE_SHARE * count_rows(files)
 
 
 def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
-    """What the commit's session works with; few changes need no plan that adapts to their size."""
+    """Return the session's settings for the commit; few changes need no adaptive execution."""
     if not _is_small(batch):
         return _SETTINGS
     shuffles = min(_FEW_SHUFFLES, int(session.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
@@ -403,7 +405,7 @@ def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
 
 
 def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
-    """Whether the changes are sent to every task, rather than the table be shuffled."""
+    """Return whether the changes are small enough to broadcast them."""
     size = sum(file.size for file in batch.facts)
     return batch.row_count <= rows and size <= _BROADCAST_BYTES
 
@@ -413,7 +415,7 @@ def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
         return False
     if snapshot.properties.get("delta.appendOnly", "false").lower() == "true":
         return False
-    # Delta's writer of changed rows fails over a backtick, and MERGE says so.
+    # Delta can't write change rows for names with a backtick; MERGE raises the error.
     if any("`" in name for name in snapshot.schema):
         return False
     known = set(snapshot.writer_features) <= _FEATURES
@@ -421,7 +423,7 @@ def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
 
 
 class _Exchange:
-    """One try: what is kept in memory meanwhile."""
+    """One attempt to commit; it caches rows in memory until it is closed."""
 
     def __init__(
         self, txn: DeltaTransaction, snapshot: Snapshot, changes: Changes, batch: Batch
@@ -451,7 +453,7 @@ class _Exchange:
             frame.unpersist()
 
     def commit(self, files: Sequence[Action], bounds: Bounds) -> None:
-        """Finds the rows in files, and exchanges them; outside of the bounds no key can match."""
+        """Replace the rows of changed keys in the files; outside the bounds, no key can match."""
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
         found = self._find(table, bounds, is_large=count_rows(files) >= LARGE_ROWS)
@@ -475,11 +477,11 @@ class _Exchange:
 
     @property
     def _inserts(self) -> bool:
-        """Whether a change can bring a row that was not there."""
+        """True if a change can insert a row."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
     def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
-        """The table's rows that change, each with its change."""
+        """Return the rows of the table that change, joined with their changes."""
         for condition in key_conditions(bounds, self._batch.target, None):
             table = table.where(condition)
         changes = self._changes.where(F.col(ACTION) != APPEND)
@@ -490,37 +492,37 @@ class _Exchange:
         return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
 
     def _small(self, rows: DataFrame) -> DataFrame:
-        """One side of a join: few changes are sent to every task of the other."""
+        """Return rows as one side of a join, broadcast if they are few."""
         return F.broadcast(rows) if _is_small(self._batch, MOST_BROADCAST) else rows
 
     def _changed(self, found: DataFrame) -> DataFrame:
-        """Updated rows as they become; and with the feed, both kinds before and after."""
+        """Return updated rows, and the rows of the feed before and after each change."""
         before, after = [_BEFORE, _AFTER] if self._has_feed else [], [_TABLE]
         deleted = [_DELETED] if self._has_feed else []
         kinds = f"IF({ACTION} = '{DELETE}', {_texts(deleted)}, {_texts([*before, *after])})"
         is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
 
         def value(name: str) -> str:
-            stays = is_old
+            keeps = is_old
             if name.lower() in self._unchanged:
-                stays += f" OR coalesce(array_contains({KEPT}, {literal(name)}), false)"
-            return f"IF({stays}, {quote(name)}, {self._new[name]})"
+                keeps += f" OR coalesce(array_contains({KEPT}, {literal(name)}), false)"
+            return f"IF({keeps}, {quote(name)}, {self._new[name]})"
 
         values = {name: value(name) for name in self._columns}
         ids = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
         return self._written(found, kinds, values, ids, found)
 
     def _inserted(self, found: DataFrame, *, fed: bool) -> DataFrame:
-        """New rows: without a key of the table's, or whatever it has."""
+        """Return rows to insert: those with new keys, and those to append in any case."""
         hits = {self._new[key]: f"{_HIT}{place}" for place, key in enumerate(self._keys)}
-        there = found.selectExpr(*[f"{new} AS {hit}" for new, hit in hits.items()])
+        existing = found.selectExpr(*[f"{new} AS {hit}" for new, hit in hits.items()])
         same = [f"{new} = {hit}" for new, hit in hits.items()]
         wanted = self._changes.where(f"{ACTION} IN ('{REPLACE}', '{APPEND}')")
         on = F.expr(" AND ".join([f"{ACTION} = '{REPLACE}'", *same]))
-        rows = wanted.join(self._small(there), on, "left_anti")
+        rows = wanted.join(self._small(existing), on, "left_anti")
         kinds = _texts([_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE])
         values = {
-            name: refused(name, new, KEPT) if name.lower() in self._unchanged else new
+            name: value_or_error(name, new, KEPT) if name.lower() in self._unchanged else new
             for name, new in self._new.items()
         }
         return self._written(rows, kinds, values, {}, found)
@@ -533,14 +535,16 @@ class _Exchange:
         ids: Mapping[str, str],
         found: DataFrame,
     ) -> DataFrame:
-        """Rows as a transaction writes them. What it is made of is SQL: it is parsed at once.
+        """Return rows in the form that a transaction writes.
+
+        The values are SQL texts, because Spark parses them in one step.
 
         Args:
-            rows: what to write, each as often as it has kinds.
-            kinds: an array of them.
-            values: of the table's columns.
-            ids: of the columns that carry row ids, those that a row keeps; the others are new.
-            found: has these columns: Delta knows them by what they say of themselves.
+            rows: the rows to write, once per kind.
+            kinds: the array of kinds of a row.
+            values: the values of the table's columns.
+            ids: the values of row id columns that a row keeps; the others get new ids.
+            found: rows with the row id columns: Delta identifies these by their metadata.
         """
         made = [F.expr(f"{value} AS {quote(name)}") for name, value in values.items()]
         for name in self._ids:
@@ -551,5 +555,5 @@ class _Exchange:
 
 
 def _texts(kinds: Sequence[str]) -> str:
-    """An array of kinds, as SQL."""
+    """Return an array of texts as SQL."""
     return f"CAST(array({', '.join(map(literal, kinds))}) AS ARRAY<STRING>)"

@@ -31,9 +31,9 @@ from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.ledger import (
     committed_version,
     last_note,
-    put_into_quarantine,
     rebuild_states,
     with_note,
+    write_quarantine,
 )
 from mirrorlake.mirror.next_batch import (
     Batch,
@@ -56,11 +56,11 @@ from mirrorlake.mirror.options import (
     Step,
     StepListener,
     all_settings,
-    at_once,
+    concurrent_tables,
     is_stale_incarnation,
+    map_concurrently,
     read_defaults,
     retention,
-    side_by_side,
 )
 from mirrorlake.mirror.state import (
     INITIALIZED,
@@ -71,17 +71,17 @@ from mirrorlake.mirror.state import (
     TableState,
     failed,
     file_signature,
-    is_told_running,
-    only_mirror,
-    tell_states,
+    is_running,
+    mirror_lease,
+    write_monitoring,
 )
 from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_folder, status_of
 from mirrorlake.mirror.trash import (
     drop_table,
     follow_folders,
     purge_dropped,
-    take_back,
-    was_elsewhere,
+    restore_dropped,
+    was_renamed,
 )
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.notices import noop
@@ -92,22 +92,22 @@ from mirrorlake.storage.files import Listing, Storage
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
-_SLOWER = 1.5  # how much longer each pause gets while nothing happens
-_LONGEST_PAUSE = 60  # seconds, where the interval is shorter
-_Entry = tuple[TableState, TableStatus]  # what to keep of a table, what to report
+_SLOWER = 1.5  # the factor by which each pause grows while there is nothing to do
+_LONGEST_PAUSE = 60  # seconds; a longer interval is not shortened
+_Entry = tuple[TableState, TableStatus]  # the state to save, and the line of the report
 
 
 class Engine:
-    """Mirrors one lake.
+    """The mirror of one lake.
 
     Args:
         storage: the lake's files.
-        spark: called when, and only when, a session is needed.
-        options: bounds of a cycle.
-        on_step: is called after every finished step, from several threads.
-        stop: once it is set, the running commits end and no other table is begun.
-        others_after: seconds after which the tables that are done are looked at once more, while a
-            slow one goes on; by default a cycle applies one batch of each table.
+        spark: returns a Spark session; called only when one is needed.
+        options: the options of a cycle.
+        on_step: called after every finished step, from several threads.
+        stop: once it is set, running commits finish and no new one starts.
+        others_after: seconds after which finished tables are checked for new files while a slow
+            table is still running. By default, a cycle applies one batch per table.
     """
 
     def __init__(
@@ -126,25 +126,25 @@ class Engine:
         self._on_step = on_step
         self._stop = stop or Event()
         self._others_after = others_after
-        self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
+        self._settings: Callable[[TableName], OperatorSettings]  # set at the start of each cycle
         self._purged: datetime | None = None
         self._shard = Shard.parse(self._options.shard)
         self._documents = StateDocuments(storage, self._shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
-        """Applies what is pending, one commit per table (and one more where a crash left a plan).
+        """Apply pending files, one commit per table, plus one to complete a plan after a crash.
 
         Args:
-            only: a single table; by default all of the zone.
+            only: a single table; by default all tables of the landing zone.
 
         Raises:
-            TableNotFoundError: the single table has no folder in the zone.
-            BusyError: another mirror works on this lake for too long.
-            UsageError: both a table and a shard are named.
+            TableNotFoundError: The single table has no folder in the landing zone.
+            BusyError: Another mirror of this lake did not finish within `patience` seconds.
+            UsageError: Both a table and a shard are given.
         """
         if only is not None and self._options.shard is not None:
-            raise UsageError("A cycle is of one table or of a shard.", hint="name only one.")
-        with only_mirror(self._storage, self._options.patience, self._shard):
+            raise UsageError("A table and a shard exclude each other.", hint="choose one.")
+        with mirror_lease(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
 
     def _run_cycle(self, only: TableName | None) -> Report:
@@ -154,10 +154,10 @@ class Engine:
         found: list[TableName | BadFolder]
         found = [only] if only else list(find_tables(self._storage, folders=zone))
         dropped: list[TableName] = []
-        stuck: list[TableState] = []  # could not follow its folder
+        stuck: list[TableState] = []  # could not be dropped or renamed
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)
-        if kept is None:  # of all tables, or else the drops of the others would go unseen
+        if kept is None:  # rebuild all, so that drops of the other tables are noticed
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped, stuck = follow_folders(self._storage, states, found, self._shard)
@@ -174,10 +174,10 @@ class Engine:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
         latest: dict[str, _Entry] = {}
-        told = dict(states)
+        saved = dict(states)
 
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
-            """Notes the tables with nothing to do; the others."""
+            """Return the tables with pending work; record the others in `latest`."""
             listed = self._storage.list_many(ZONE, {table.folder for table in tables})
 
             def look(table: TableName | BadFolder) -> _Entry | None:
@@ -188,13 +188,13 @@ class Engine:
                     return None
                 return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
 
-            entries = side_by_side(self._storage, look, tables)
+            entries = map_concurrently(self._storage, look, tables)
             latest.update({entry[0].folder: entry for entry in entries if entry is not None})
             seen = zip(tables, entries, strict=True)
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
         busy = begin(found)
-        with ThreadPoolExecutor(self._at_once(len(busy))) as pool:
+        with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
             while running:
                 for done in wait(running, self._others_after).done:
@@ -204,13 +204,13 @@ class Engine:
                 states |= {folder: state for folder, (state, _) in latest.items()}
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
-                    if states != told:
+                    if states != saved:
                         self._documents.save(states)
-                        told = dict(states)
+                        saved = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         states |= {folder: state for folder, (state, _) in latest.items()}
-        if states != kept or not is_told_running(self._storage):
+        if states != kept or not is_running(self._storage):
             self._documents.save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
@@ -219,24 +219,27 @@ class Engine:
         return Report(tuple(lines), tuple(str(table) for table in dropped))
 
     def close(self) -> None:
-        """Says in the monitoring files that the mirror has stopped."""
+        """Record in the monitoring files that the mirror has stopped."""
         states = self._documents.load()
-        if states is None:  # no cycle has ended: the next mirror reads the logs
-            tell_states(self._storage, {}, STOPPED)
+        if states is None:  # no cycle has finished: the next mirror reads the Delta logs
+            write_monitoring(self._storage, {}, STOPPED)
         else:
             self._documents.save(states, STOPPED)
 
-    def _at_once(self, busy: int) -> int:
-        """How many tables are worked on side by side; where they are many, a cluster is asked."""
-        here = at_once(self._options)
+    def _concurrent_tables(self, busy: int) -> int:
+        """Return the number of tables to process concurrently.
+
+        The size of a cluster is looked up only if there are more tables than this machine's limit.
+        """
+        here = concurrent_tables(self._options)
         if busy <= here or self._options.tables_at_once is not None:
             return here
-        return at_once(self._options, cluster_cores(self._spark))
+        return concurrent_tables(self._options, cluster_cores(self._spark))
 
-    def _purge(self, at_once: bool) -> None:
-        """Once a day, and after every drop, deletes for good what was dropped long ago."""
+    def _purge(self, has_dropped: bool) -> None:
+        """Delete tables whose retention has ended, once a day and after every drop."""
         keep = timedelta(days=self._options.keep_dropped_days)
-        if at_once or _is_due(self._purged, keep):
+        if has_dropped or _is_due(self._purged, keep):
             purge_dropped(self._storage, keep=keep)
             self._purged = datetime.now(timezone.utc)
 
@@ -247,11 +250,11 @@ class Engine:
     def _if_idle(
         self, table: TableName, known: TableState | None, listed: Listing | None
     ) -> _Entry | None:
-        """The entry of a table with nothing to do; costs a listing where there is none yet."""
+        """Return the entry of an idle table, or `None`; list its folder if `listed` is missing."""
         try:
             paused = self._settings(table).paused
         except FormatError:
-            return None  # said where the table's other errors are
+            return None  # the table's own cycle reports the error
         if known is not None and paused:
             stopped = replace(known, state=STOPPED, error=None)
             return _entry(listed or self._storage.list(table.folder), stopped)
@@ -290,22 +293,22 @@ class Engine:
                     state = cycle.run()
                     break
                 except FileNotFoundError:
-                    # Another mirror applied and moved a file after our listing: look again.
+                    # Another mirror moved an applied file after the listing: list again.
                     if attempt == _TRIES:
                         raise
                 finally:
                     listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
-        except Exception as error:  # the other tables are mirrored anyway
+        except Exception as error:  # one table's failure must not stop the others
             state = failed(state, error)
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
-            # A folder that was deleted under our hands is no failure: the next cycle drops it.
+            # The folder was deleted during the cycle. This is no error: the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
         return _entry(listing, state)
 
     def _sweep_due(self, state: TableState) -> bool:
-        """Once a day applied files are moved on, of idle tables too."""
+        """Return whether the daily sweep of applied files is due; idle tables are swept, too."""
         swept = None if state.swept is None else datetime.fromisoformat(state.swept)
         return _is_due(swept, timedelta(days=self._options.keep_processed_days))
 
@@ -319,7 +322,7 @@ class Engine:
 
 
 def _is_due(last: datetime | None, keep: timedelta) -> bool:
-    """Whether something of once a day is to be done; more often where less is kept."""
+    """Return whether a daily task is due; it runs more often if the retention is shorter."""
     return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
@@ -335,17 +338,18 @@ def watch(
     interval: float = 5,
     on_report: Callable[[Report], None] = noop,
 ) -> Report:
-    """Runs cycles until `stop` is set; a running commit is always ended.
+    """Run cycles until `stop` is set; a running commit always finishes.
 
     Args:
-        engine: the mirror, made with the same `stop`, so that a cycle of many tables ends early.
-        stop: set by a signal's handler or another thread.
-        only: a single table; by default all of the zone.
-        interval: seconds from one cycle to the next while there is something to do.
-        on_report: is called after every cycle.
+        engine: the mirror, created with the same `stop`, so that a cycle of many tables ends early.
+        stop: set by a signal handler or another thread.
+        only: a single table; by default all tables of the landing zone.
+        interval: seconds between cycles while there is work. Without work, the pauses grow to one
+            minute.
+        on_report: called after every cycle.
 
     Returns:
-        The last cycle's report.
+        The report of the last cycle.
     """
     pause = interval
     before: Report | None = None
@@ -364,16 +368,16 @@ def watch(
 
 @dataclass(frozen=True)
 class TableCycle:
-    """Brings one table up to date with its folder.
+    """The cycle of one table, which brings it up to date with its folder.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed.
-        options: bounds of the batch.
-        on_step: is called after every finished step.
-        listing: what lies in the folder.
-        state: what was known of the table.
-        settings: what an operator asked for.
+        spark: returns a Spark session; called only when one is needed.
+        options: the options of the cycle.
+        on_step: called after every finished step.
+        listing: the listing of the folder.
+        state: the saved state of the table.
+        settings: the operator's settings of the table.
     """
 
     _storage: Storage
@@ -393,10 +397,10 @@ class TableCycle:
         return dict.fromkeys(self._settings.skip, "Skipped on demand.")
 
     def run(self) -> TableState:
-        """Does what is to be done.
+        """Run the cycle.
 
         Returns:
-            The table's state after it; what is wrong with a file is in it as its error.
+            The table's new state. If a file is invalid, the state has its error.
         """
         self._done(Step.LISTED)
         metadata = read_metadata(self._storage, self._table)
@@ -404,10 +408,10 @@ class TableCycle:
         self._done(Step.IDENTIFIED)
         snapshot = self._restore_or_drop(identity)
         at = load_context(self._storage, identity, metadata, snapshot, self._listing, self._state)
-        fault = at.last_file_fault()
+        last_error = at.last_file_error()
         at = replace(at, state=self._recall_state(at))
-        if fault is not None:
-            return failed(replace(at.state, tail=None), fault)
+        if last_error is not None:
+            return failed(replace(at.state, tail=None), last_error)
         reused = move_leftovers(self._storage, identity, at.folder, at.last)
         batch = Batch(at)
         for next_batch in (self._resume_batch, self._new_batch):
@@ -422,17 +426,17 @@ class TableCycle:
         self._on_step(self._table, step)
 
     def _restore_or_drop(self, identity: Identity) -> Snapshot | None:
-        """Takes a dropped table back where its folder is; drops the one in its place."""
+        """Restore the dropped table of this folder; drop another table in its place first."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
-        if is_stale_incarnation(snapshot, identity) and was_elsewhere(self._storage, identity):
+        if is_stale_incarnation(snapshot, identity) and was_renamed(self._storage, identity):
             drop_table(self._storage, self._table, None)
             snapshot = None
-        if snapshot is None and take_back(self._storage, identity):
+        if snapshot is None and restore_dropped(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
         return snapshot
 
     def _recall_state(self, at: TableContext) -> TableState:
-        """The kept state in line with the table's log, which is always right."""
+        """Return the saved state, corrected by the Delta log, which is authoritative."""
         known, incarnation = at.state, at.identity.incarnation
         if known.incarnation != incarnation or known.last_file != at.last:
             note = {}
@@ -452,24 +456,24 @@ class TableCycle:
         )
 
     def _resume_batch(self, at: TableContext) -> Batch:
-        """The batch of a plan that an earlier cycle did not finish; an empty one without it."""
+        """Return the batch of an unfinished plan of an earlier cycle; an empty one if none."""
         plan = find_plan(self._storage, at.identity, at.last + 1)
         return Batch(at) if plan is None else self._planned_batch(at, plan)
 
     def _planned_batch(self, at: TableContext, plan: Plan) -> Batch:
-        """Return the batch of a plan that was found; all of it or nothing."""
+        """Return the batch of an existing plan: all of its files or none."""
         return complete_plan(plan, self._check(at, planned_files(plan, self._skip)))
 
     def _new_batch(self, at: TableContext) -> Batch:
-        """The files after the last applied one, planned."""
-        if at.state.last_file != at.last:  # the unfinished plan has just been committed
+        """Plan the files after the last applied one and return them as a batch."""
+        if at.state.last_file != at.last:  # an unfinished plan was just committed
             listing = self._storage.list(self._table.folder)
             snapshot = self._restore_or_drop(at.identity)
             at = load_context(self._storage, at.identity, at.metadata, snapshot, listing, at.state)
-            fault = at.last_file_fault()
-            at = replace(at, state=replace(at.state, tail=None if fault else at.tail))
-            if fault is not None:
-                return Batch(at, error=fault)
+            last_error = at.last_file_error()
+            at = replace(at, state=replace(at.state, tail=None if last_error else at.tail))
+            if last_error is not None:
+                return Batch(at, error=last_error)
         chosen = following_files(at, self._options, self._skip)
         if not chosen.names and at.last == 0:
             return self._declare_or_drop(at)
@@ -481,12 +485,12 @@ class TableCycle:
         plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, chosen.on_error)
         self._done(Step.PLANNED)
         if [file.name for file in plan.files] != [file.name for file in batch.facts]:
-            # Another mirror has just planned this batch: its plan counts.
+            # Another mirror planned this batch first: use its plan.
             return self._planned_batch(at, plan)
         return replace(batch, plan=plan)
 
     def _declare_or_drop(self, at: TableContext) -> Batch:
-        """A folder without files: an empty table if columns are declared, else none."""
+        """Handle a folder without files: create an empty table if columns are declared."""
         if at.recreated and not at.metadata.columns:
             drop_table(self._storage, self._table, None)
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
@@ -507,7 +511,7 @@ class TableCycle:
         return batch
 
     def _commit(self, batch: Batch) -> TableContext:
-        """Commits a checked batch and moves its files; what is known of the table then."""
+        """Commit a checked batch, move its files, and return the new state of the table."""
         at, plan = batch.at, batch.plan
         note: dict[str, Any] = {"incarnation": at.identity.incarnation}
         if plan is None:
@@ -523,7 +527,7 @@ class TableCycle:
             "synced": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
         if any(file.skipped or file.rejects for file in batch.facts):
-            put_into_quarantine(self._spark(), batch, at=plan.planned)
+            write_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
         self._write(batch, note)
         before = at.snapshot.version if at.snapshot else -1
@@ -542,7 +546,7 @@ class TableCycle:
         return replace(at, state=replace(state, compacted=compacted))
 
     def _write(self, batch: Batch, note: dict[str, Any]) -> None:
-        """Writes a batch with what its commit says, and what the table is to have."""
+        """Write a batch with its commit metadata and the table properties from the options."""
         vectors = self._options.deletion_vectors
         if batch.at.snapshot is None:
             vectors = vectors or read_defaults(self._storage).deletion_vectors
@@ -551,16 +555,16 @@ class TableCycle:
         write_batch(self._spark, noted, self._done)
 
     def _compact(self, at: TableContext, version: int, before: int) -> int:
-        """Now and then compacts the small files of many commits; the version that it did so at.
+        """Compact the table's small files if it is due; return the version of the last compaction.
 
-        So that reading stays quick, a table is also compacted once too many rows are deleted.
+        It is due after `compact_after` commits, or when deletion vectors hide too many rows.
         """
         every = self._options.compact_after
         due = bool(every and version - before >= every)
         vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
         if not due and vectors:
             due = has_too_many_deleted(at.files.of(version))
-        # Partitioned files are merged by their own process, and only with their like.
+        # Files with a partitioning policy are merged by the partitioning process.
         if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
             self._done(Step.COMPACTED)
             return version
@@ -570,15 +574,15 @@ class TableCycle:
 def choose_inspection(
     start: Callable[[], SparkSession], sizes: Mapping[str, int], driver_bytes: int
 ) -> Callable[..., FileFacts]:
-    """Who looks into the files of a batch: the driver, or for large ones on a cluster executors.
+    """Return the function that checks a batch's files: on the driver, or on a cluster's executors.
 
-    A check reads a file's marker column, and makes Parquet of text: for gigabytes that is more than
-    one process should do alone. What comes back is small.
+    A check reads the marker column of a file, and converts text to Parquet. For gigabytes this is
+    too slow in one process, so executors check large files. Their results are small.
 
     Args:
-        start: called where a file is large and the environment names a cluster.
-        sizes: the files' bytes, by their names.
-        driver_bytes: the largest file that the driver looks into itself.
+        start: returns a Spark session; called only for a large file on a cluster.
+        sizes: the sizes of the files in bytes, by name.
+        driver_bytes: the largest file that the driver checks itself, in bytes.
     """
     if max(sizes.values(), default=0) <= driver_bytes or cluster_cores(start) is None:
         return inspect_file
@@ -588,7 +592,7 @@ def choose_inspection(
             try:
                 return inspect_on_executor(start(), storage, path, metadata, **options)
             except SetupError as error:
-                _log.warning("%s is read by the driver: %s", path, error)
+                _log.warning("The driver checks %s: %s", path, error)
         return inspect_file(storage, path, metadata, **options)
 
     return inspect
@@ -597,12 +601,12 @@ def choose_inspection(
 def inspect_on_executor(
     spark: SparkSession, storage: Storage, path: str, metadata: TableMetadata, **options: Any
 ) -> FileFacts:
-    """`inspect_file`, in a task of its own.
+    """Run `inspect_file` in a Spark task.
 
     Raises:
-        SetupError: the executors can't run it.
-        MirrorlakeError: as `inspect_file`.
-        FileNotFoundError: the file is gone.
+        SetupError: The executors can't run it.
+        MirrorlakeError: See `inspect_file`.
+        FileNotFoundError: The file does not exist.
     """
 
     def run(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -614,7 +618,7 @@ def inspect_on_executor(
         yield pa.RecordBatch.from_pydict({"found": pa.array([pickle.dumps(found)], pa.binary())})
 
     (row,) = map_in_arrow(spark.range(0, 1, 1, 1), run, "found binary").collect()
-    found = pickle.loads(bytes(row["found"]))  # noqa: S301 - what a function of ours has made
+    found = pickle.loads(bytes(row["found"]))  # noqa: S301 - pickled by `run`
     if isinstance(found, Exception):
         raise found
     return cast("FileFacts", found)

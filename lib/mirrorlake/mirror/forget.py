@@ -49,7 +49,7 @@ from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.next_batch import Plan, is_as_planned, plan_of, rewrite_plan, staging
 from mirrorlake.mirror.options import declared_keys, paused
-from mirrorlake.mirror.state import only_mirror
+from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import (
     IDENTITY,
@@ -65,16 +65,16 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, escape_glob, literal, quote, temporary_view
 from mirrorlake.storage.files import Storage
 
-UNKNOWN = -1  # rows of a file that can't be read but has the key's texts in it
-_BY_TEXT = ("binary", "boolean")  # Spark casts these to few types; their text goes to all
-_Condition = tuple[str, str]  # what is read of a file, and the SQL that is true of a row looked for
+UNKNOWN = -1  # the row count of an unreadable file that contains the key's texts
+_BY_TEXT = ("binary", "boolean")  # Spark casts these to few types, but text to all types
+_Condition = tuple[str, str]  # the columns to read, and the SQL condition of matching rows
 _PATIENCE = 60  # seconds to wait for a running mirror
 _INTERVAL = "delta.checkpointInterval"
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _REWRITTEN = "rewritten without the rows; text is deleted"
 _KEPT, _ASIDE, _STAGED = "applied files", "files set aside", "staged files"
 _IN_PLACE, _PENDING = "applied files in place", "pending files"
-# What becomes of the files of each place in the zone; publishers count on the last one in place.
+# The action for the files of each place. Publishers need the last applied file for numbering.
 _ACTIONS = {
     _KEPT: _REWRITTEN,
     _IN_PLACE: "rewritten without them; text emptied",
@@ -86,13 +86,13 @@ _ACTIONS = {
 
 @dataclass(frozen=True)
 class Trace:
-    """What one place holds of the person.
+    """The data of a key in one place.
 
     Attributes:
         where: the place.
-        files: how many of its files.
-        rows: how many rows these have; None where only their bytes or their log tell.
-        action: what becomes of them.
+        files: the number of files with data of the key.
+        rows: the number of matching rows; None if it is unknown.
+        action: the action for these files.
     """
 
     where: str
@@ -103,13 +103,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Forgotten(Result):
-    """What was found of a person, and whether it is gone.
+    """The data of a key that was found, and whether it is deleted.
 
     Attributes:
-        traces: one for each place that holds something.
-        applied: whether all of it was removed, and a second search found nothing.
-        unreadable: the first and the last version that can't be read any more, or couldn't be
-            after `apply`; None if the table itself needs nothing.
+        table: the table's name.
+        traces: one entry for each place with data of the key.
+        applied: whether all data was deleted and a second search found nothing.
+        unreadable: the first and the last version that can't be read after `apply`; None if the
+            Delta table has no data of the key.
     """
 
     table: str
@@ -120,31 +121,32 @@ class Forgotten(Result):
     def __repr__(self) -> str:
         if not self.traces:
             return f"{self.table}: nothing found"
-        files = sum(trace.files for trace in self.traces)
-        done = "gone, a second search found nothing" if self.applied else "nothing changed yet"
+        files, places = sum(trace.files for trace in self.traces), len(self.traces)
+        found = f"{files:,} file{'s' * (files != 1)} in {places} place{'s' * (places != 1)}"
+        done = "deleted, a second search found nothing" if self.applied else "nothing changed yet"
         lost = ""
         if self.unreadable is not None:
             lost = f", versions {self.unreadable[0]} to {self.unreadable[1]} unreadable"
-        return f"{self.table}: {files} files in {len(self.traces)} places, {done}{lost}"
+        return f"{self.table}: {found}, {done}{lost}"
 
     def document(self) -> dict[str, Any]:
-        """Columns and rows, as `--json` prints them, and what it means for the table."""
+        """Return the document that `--json` prints."""
         lost = None if self.unreadable is None else list(self.unreadable)
         facts = {"table": self.table, "applied": self.applied, "unreadable": lost}
         return facts | self.shown().document()
 
     def shown(self) -> TextTable:
-        """What was found, place by place."""
+        """Return one row per place."""
         return TextTable.of(self.traces, tuple(Trace.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """All traces, as they are to be dealt with.
+    """The result of a search.
 
     Attributes:
-        deltas: the Delta tables that hold something: `table`, `dropped copies`, `quarantine`.
-        files: rows by file, of each place in the zone.
+        deltas: the Delta tables with data of the key: `table`, `dropped copies`, `quarantine`.
+        files: the number of matching rows per file, for each place in the landing zone.
     """
 
     deltas: dict[str, list[DeltaTraces]]
@@ -159,22 +161,23 @@ def forget(
     *,
     apply: bool = False,
 ) -> Forgotten:
-    """Says what holds a person's rows; with `apply` removes them and proves it by a second search.
+    """Find all data of a key and, with `apply`, delete it and verify that with a second search.
 
-    A forgetting that was killed harms nothing: run it again, then `resume` the table.
+    An interrupted call is safe: run it again, then resume the table.
 
     Args:
         spark: the running session.
         storage: the lake's files.
-        table: which table.
-        keys: a value for each of its key columns.
-        apply: whether anything is changed. Only the mirror may write to the table meanwhile.
+        table: the table's name.
+        keys: a value for each key column.
+        apply: delete the data. By default, only search. Only the mirror may write to the table
+            during the call.
 
     Raises:
-        UsageError: the table has no keys, or the keys are not these.
-        SequenceError: a file that is not applied yet holds the person; nothing has changed then.
-        TracesLeftError: the second search found something.
-        BusyError: a mirror works on the lake for too long.
+        UsageError: The table has no keys, or `keys` names other columns.
+        SequenceError: A pending file contains the key. Nothing has changed.
+        TracesLeftError: The second search found data.
+        BusyError: A mirror of the lake did not finish within 60 seconds.
     """
     key = read_key(spark, storage, table, keys)
     scratch = f"{STATE}/forgetting/{uuid.uuid4().hex}"
@@ -182,7 +185,7 @@ def forget(
     try:
         if not apply:
             return _report(table, _search(tracer), applied=False)
-        with only_mirror(storage, _PATIENCE):
+        with mirror_lease(storage, _PATIENCE):
             return _apply(tracer)
     finally:
         storage.delete_folder(scratch)
@@ -192,18 +195,22 @@ def _apply(tracer: Tracer) -> Forgotten:
     table = tracer.table
     found = _search(tracer)
     if pending := found.files[_PENDING]:
+        count = len(pending)
         raise SequenceError(
-            f"{len(pending)} files that are not applied yet hold the person.",
+            f"{count:,} pending file{'s contain' if count != 1 else ' contains'} the key.",
             file=min(pending).rpartition("/")[2],
-            hint="mirror the table, or delete these files; then forget.",
+            hint="mirror the table, or delete these files; then forget the key again.",
         )
-    # Where there is no lock: a mirror must not take a file that is being replaced for a new one.
+    # A mirror without a lease must not apply a replaced file as a new one.
     with paused(tracer.storage, table):
         _remove(tracer, found)
     left = _report(table, _search(tracer), applied=False).traces
     if left:
-        places = ", ".join(f"{trace.where} ({trace.files} files)" for trace in left)
-        raise TracesLeftError(f"The person is still in {places}.", hint="forget once more.")
+        counts = ((one.where, one.files, "s" * (one.files != 1)) for one in left)
+        places = ", ".join(f"{where} ({files:,} file{s})" for where, files, s in counts)
+        raise TracesLeftError(
+            f"{table} still has data of the key in {places}.", hint="forget the key again."
+        )
     return _report(table, found, applied=True)
 
 
@@ -214,7 +221,7 @@ def _search(tracer: Tracer) -> _Found:
     deltas = {
         "table": [own] if own and own.found else [],
         "dropped copies": [copy for copy in copies if copy and copy.found],
-        # Its log tells of other tables' rows, too.
+        # Its log alone is no trace: the log also describes rows of other tables.
         "quarantine": [quarantine] if quarantine and quarantine.has_rows else [],
     }
     identity = read_identity(storage, table)
@@ -254,7 +261,7 @@ def _set_aside(storage: Storage, table: TableName) -> list[str]:
 
 
 def _plan_with(tracer: Tracer, identity: Identity, file: str) -> Plan | None:
-    """The plan by which a file in the folder was applied; None if it is not applied."""
+    """Return the plan with which a file in the folder was applied, or `None`."""
     storage, name = tracer.storage, file.rpartition("/")[2]
     snapshot = read_snapshot(storage, identity.table.table_path)
     last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
@@ -265,7 +272,7 @@ def _plan_with(tracer: Tracer, identity: Identity, file: str) -> Plan | None:
     entry = storage.stat(file)
     if entry is not None and is_as_planned(storage, identity, plan, entry):
         return plan
-    # A forgetting may have been killed between the plan's renewal and the file's.
+    # An interrupted call may have updated the plan, but not the file.
     return plan if planned.sha256 == sha256(_without(tracer, file)).hexdigest() else None
 
 
@@ -279,7 +286,7 @@ def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
             _trace(f"change feed{of}", (p.feed for p in parts), "files deleted by VACUUM"),
         ]
         if logs := sum(len(part.log) for part in parts):
-            traces.append(Trace(f"log{of}", logs, None, "cut back to a checkpoint of now"))
+            traces.append(Trace(f"log{of}", logs, None, "truncated up to a new checkpoint"))
     traces += [_trace(place, [found.files[place]], action) for place, action in _ACTIONS.items()]
     seen = [own.versions for own in found.deltas["table"] if own.versions]
     lost = (seen[0][0], seen[0][-1]) if seen else None
@@ -303,7 +310,7 @@ def _remove(tracer: Tracer, found: _Found) -> None:
     identity = read_identity(storage, tracer.table)
     for file in found.files[_IN_PLACE]:
         if identity is not None:
-            _renew(tracer, identity, file)
+            _replace_in_place(tracer, identity, file)
     condition = " AND ".join(f"{quote(part.column)} <=> {part.sql}" for part in tracer.key)
     columns = [part.column for part in tracer.key]
     for traces in [*found.deltas["table"], *found.deltas["dropped copies"]]:
@@ -313,8 +320,8 @@ def _remove(tracer: Tracer, found: _Found) -> None:
         _erase_rows(tracer, traces, columns, tracer.quarantine_condition())
 
 
-def _renew(tracer: Tracer, identity: Identity, file: str) -> None:
-    """Replaces an applied file that has to stay, and renews its plan: it is not applied again."""
+def _replace_in_place(tracer: Tracer, identity: Identity, file: str) -> None:
+    """Replace an applied file that must stay, and update its plan, so it is not applied again."""
     plan = _plan_with(tracer, identity, file)
     if plan is None:
         return
@@ -331,10 +338,9 @@ def _renew(tracer: Tracer, identity: Identity, file: str) -> None:
 
 
 def _without(tracer: Tracer, file: str) -> bytes:
-    """A Parquet file without the person's rows; nothing of text, or of what can't be read.
+    """Return a Parquet file without the key's rows; empty for text or an unreadable file.
 
-    An empty file is refused by replay and reseed; one that silently lacks other people's rows
-    would not be.
+    Replay and reseed reject an empty file. They would not notice if rows of other keys were lost.
     """
     try:
         gone = tracer.positions(file)
@@ -353,28 +359,28 @@ def _without(tracer: Tracer, file: str) -> bytes:
 
 
 def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], condition: str) -> None:
-    """Deletes rows in one commit, then whatever file still has them, and the log up to then.
+    """Delete rows in one commit, then all files that contain them, and the older log.
 
-    Every version before is unreadable afterwards. Nothing else may write to the table meanwhile:
-    VACUUM takes the files of a write that isn't committed yet for old ones.
+    Earlier versions can't be read afterwards. Nothing else may write to the table during the call,
+    because VACUUM deletes the files of uncommitted writes, too.
 
     Args:
-        tracer: says which lake.
-        traces: what was found of the table.
-        columns: columns that tell the rows from all others.
-        condition: SQL that is true of the rows.
+        tracer: the search, which has the lake and the session.
+        traces: the data found in the table.
+        columns: columns that identify the rows.
+        condition: the SQL condition of the rows.
     """
     session, storage = new_session(tracer.spark), tracer.storage
-    # On this session alone: VACUUM must not spare the newest past.
+    # Set in this session only: VACUUM must delete the newest removed files, too.
     session.conf.set(_RETENTION_CHECK, "false")
     target = delta_name(storage.path(traces.path))
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
-        # A deletion vector hides rows that its file still has.
+        # A deletion vector hides rows that are still in the file.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
-    # The log first: after a kill in between the files are found, and all of it is done again.
+    # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)
     session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
 
@@ -388,14 +394,14 @@ def _delete(session: SparkSession, target: str, columns: list[str], condition: s
 
 
 def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
-    """Lets the log begin with a checkpoint of now; the mirror's last note goes along."""
+    """Truncate the log up to a new checkpoint; keep the metadata of the mirror's last commit."""
     target = delta_name(storage.path(path))
     snapshot = read_snapshot(storage, path, dropped=True)
     before = snapshot.properties.get(_INTERVAL) if snapshot else None
     with committing(session, _last_note(storage, path)):
         session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")
     cut_before_checkpoint(storage, path)
-    if before in (None, "1"):  # only a forgetting that was killed leaves a 1 behind
+    if before in (None, "1"):  # an interrupted call leaves a 1
         change = f"UNSET TBLPROPERTIES ({literal(_INTERVAL)})"
     else:
         change = f"SET TBLPROPERTIES ({literal(_INTERVAL)} = {literal(before)})"
@@ -403,7 +409,7 @@ def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
 
 
 def _last_note(storage: Storage, path: str) -> str:
-    """What the mirror's last commit says of itself, so that state and ledger can be rebuilt."""
+    """Return the metadata of the mirror's last commit, to rebuild state and ledger from it."""
     for version in reversed(versions(storage, path)):
         text = read_commit_info(storage, path, version).get("userMetadata") or ""
         if '"incarnation"' in text:
@@ -413,7 +419,7 @@ def _last_note(storage: Storage, path: str) -> str:
 
 @dataclass(frozen=True)
 class KeyPart:
-    """One key column's value, as text, with the column's type in the table."""
+    """The value of a key column as text, with the column's type in the table."""
 
     column: str
     kind: str
@@ -421,7 +427,7 @@ class KeyPart:
 
     @property
     def sql(self) -> str:
-        """The value as SQL of the column's type."""
+        """The value as SQL, in the column's type."""
         return f"CAST({literal(self.text)} AS {self.kind})"
 
 
@@ -429,11 +435,11 @@ Key = tuple[KeyPart, ...]
 
 
 def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
-    """A table's key columns with their types, of the table or of a dropped copy of it.
+    """Return the key columns of a table, or of a dropped copy of it, with their types.
 
     Raises:
-        TableNotFoundError: there is neither.
-        UsageError: the table has no keys.
+        TableNotFoundError: Neither the table nor a dropped copy exists.
+        UsageError: The table has no keys.
     """
     for path in delta_paths(storage, table):
         snapshot = read_snapshot(storage, path, dropped=True)
@@ -443,15 +449,15 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
         by_lower = {name.lower(): (name, kind) for name, kind in snapshot.schema.items()}
         if not keys:
             raise UsageError(
-                f"{table} has no keys, so one person's rows can't be found.",
-                hint="delete its rows with SQL, then VACUUM it.",
+                f"{table} has no keys, so rows can't be found by key.",
+                hint="delete the rows with SQL, then vacuum the table.",
             )
         return dict(by_lower[key.lower()] for key in keys)
-    raise TableNotFoundError(f"There is no table {table} in the lake.", hint="run `mirror` first.")
+    raise TableNotFoundError(f"There is no table {table} in the lake.", hint="mirror it first.")
 
 
 def delta_paths(storage: Storage, table: TableName) -> list[str]:
-    """Where a table and the dropped copies of it lie, relative to the lake's root."""
+    """Return the paths of a table and of its dropped copies, relative to the lake's root."""
     copies = [d.path for d in dropped_tables(storage) if d.table == table]
     return list(dict.fromkeys([table.table_path, *copies]))
 
@@ -459,10 +465,10 @@ def delta_paths(storage: Storage, table: TableName) -> list[str]:
 def read_key(
     spark: SparkSession, storage: Storage, table: TableName, keys: Mapping[str, Any]
 ) -> Key:
-    """The key looked for, each value in its column's type.
+    """Return the key to search for, with each value checked against its column's type.
 
     Raises:
-        UsageError: other columns than the keys are given, or a value is not of its type.
+        UsageError: `keys` does not name exactly the key columns, or a value is not of its type.
     """
     columns = key_columns(storage, table)
     given = {name.lower(): value for name, value in keys.items()}
@@ -481,10 +487,10 @@ def read_key(
 
 
 def parse_key(texts: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Reads `column=value` texts; either part may have equals signs of its own.
+    """Parse `column=value` texts; both the column and the value may contain equals signs.
 
     Raises:
-        UsageError: a text does not begin with one of the columns, or one is given twice.
+        UsageError: A text does not start with one of the columns, or a column is given twice.
     """
     found: dict[str, str] = {}
     names = sorted(columns, key=len, reverse=True)
@@ -500,15 +506,15 @@ def parse_key(texts: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DeltaTraces:
-    """What of one Delta table holds the rows looked for.
+    """The matching rows of one Delta table.
 
     Attributes:
         path: the table, relative to the lake's root.
-        current: rows by file, of the files that the newest version has.
-        history: the same of the other versions' files.
-        feed: the same of the change feed's files.
-        log: the files of its log that tell values of files which hold the rows, or are gone.
-        versions: the versions that the log has, rising.
+        current: the number of rows per file, for files of the newest version.
+        history: the number of rows per file, for files of other versions only.
+        feed: the number of rows per file, for files of the change feed.
+        log: files of the log with statistics of files that contain the rows, or are deleted.
+        versions: the versions in the log, in ascending order.
     """
 
     path: str
@@ -520,24 +526,24 @@ class DeltaTraces:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows are, or were, in the table itself."""
+        """True if the rows are or were in the table itself."""
         return bool(self.current or self.history)
 
     @property
     def found(self) -> bool:
-        """Whether anything has to be done about this table."""
+        """True if any file of the table or its log must be changed."""
         return bool(self.has_rows or self.feed or self.log)
 
 
 class Tracer:
-    """Looks for the rows of one key.
+    """A search for the rows of one key.
 
     Args:
         spark: the running session.
         storage: the lake's files.
-        table: whose rows.
-        key: the key looked for.
-        scratch: a folder of its own, relative to the lake's root, that the caller deletes.
+        table: the table's name.
+        key: the key to search for.
+        scratch: a temporary folder, relative to the lake's root; the caller deletes it.
     """
 
     def __init__(
@@ -550,10 +556,13 @@ class Tracer:
         self._scratch = scratch
 
     def in_table(self, path: str) -> DeltaTraces | None:
-        """Looks through all files of a Delta table; None if there is no table.
+        """Search all files of a Delta table.
 
         Args:
-            path: the table, one of `delta_paths` or the quarantine.
+            path: the path of the table: one of `delta_paths`, or the quarantine.
+
+        Returns:
+            The matching rows; `None` if the table does not exist.
         """
         if read_snapshot(self.storage, path, dropped=True) is None:
             return None
@@ -572,35 +581,35 @@ class Tracer:
         else:
             names = self._names_in_files(path)
             rows = self._count({file: self._typed(file, names) for file in data})
-        # By name: under column mapping the feed's files lie in folders with random names.
+        # By name: with column mapping, files of the feed are in folders with random names.
         feed = {file: n for file, n in rows.items() if _name(file).startswith("cdc-")}
         others = {file: n for file, n in rows.items() if file not in feed}
         current = {file: n for file, n in others.items() if _name(file) in live}
-        sound = {_name(file) for file in data if file not in rows}
-        telling = [
+        unmatched = {_name(file) for file in data if file not in rows}
+        logs = [
             file
             for file in below
             if file.startswith(log)
-            and any(_name(told) not in sound for told in named_files(self.storage, file))
+            and any(_name(named) not in unmatched for named in named_files(self.storage, file))
         ]
         return DeltaTraces(
             path,
             current,
             {file: n for file, n in others.items() if file not in current},
             feed,
-            tuple(telling),
+            tuple(logs),
             tuple(versions(self.storage, path)),
         )
 
     def _names_in_files(self, path: str) -> list[str]:
-        """What a Delta table's files call the key's columns."""
+        """Return the physical names of the key columns in a Delta table."""
         snapshot = read_snapshot(self.storage, path)
         known = physical_names(snapshot.metadata) if snapshot else {}
         physical = {name.lower(): inside for name, inside in known.items()}
         return [physical.get(part.column.lower(), part.column) for part in self.key]
 
     def quarantine_condition(self) -> str:
-        """SQL that is true of a row of the quarantine that has the key."""
+        """Return the SQL condition of the quarantine's rows with the key."""
         schema = "NULL" if self.table.schema is None else literal(self.table.schema)
         parts = [f"`schema` <=> {schema}", f"`table` = {literal(self.table.name)}"]
         parts += [
@@ -613,7 +622,7 @@ class Tracer:
         return " AND ".join(parts)
 
     def in_zone(self, files: Iterable[str]) -> dict[str, int]:
-        """How many rows each published file has; `UNKNOWN` where only its bytes tell."""
+        """Count the matching rows per published file; `UNKNOWN` if only the bytes match."""
         metadata = read_metadata(self.storage, self.table)
         names = [part.column for part in self.key]
         found: dict[str, int] = {}
@@ -638,7 +647,7 @@ class Tracer:
         return found
 
     def positions(self, file: str) -> list[int]:
-        """Where the key's rows are in a Parquet file of the zone, counted from 0."""
+        """Return the positions of the key's rows in a published Parquet file, counted from 0."""
         condition = self._typed(file, [part.column for part in self.key])
         if condition is None:
             return []
@@ -646,7 +655,7 @@ class Tracer:
         return sorted(row[0] for row in frame.collect())
 
     def _readable(self, file: str, metadata: TableMetadata) -> tuple[str | None, int]:
-        """A Parquet file that Spark can read in place of `file`; how many rejected rows match."""
+        """Return a Parquet file that Spark can read, and the number of matching rejected rows."""
         name = file.rpartition("/")[2]
         try:
             text = is_text(name.lstrip("_."), metadata.text)
@@ -655,7 +664,7 @@ class Tracer:
         if not text and not name.startswith(("_", ".")):
             return file, 0
         copy = f"{self._scratch}/{uuid.uuid4().hex}.parquet"
-        if not text:  # Spark passes over files whose names hide them
+        if not text:  # Spark ignores files with hidden names, so copy it
             self.storage.write(copy, self.storage.read(file))
             return copy, 0
         try:
@@ -672,7 +681,7 @@ class Tracer:
         return all(values.get(part.column.lower()) == part.text for part in self.key)
 
     def _in_bytes(self, file: str) -> bool:
-        """Whether a file that can't be read has all of the key's texts in it."""
+        """Return whether an unreadable file contains the texts of all key values."""
         name = file.rpartition("/")[2]
         try:
             with self.storage.open(file) as source:
@@ -682,7 +691,7 @@ class Tracer:
         return all(part.text.encode() in data for part in self.key)
 
     def _typed(self, file: str, names: list[str]) -> _Condition | None:
-        """How to find the key in one Parquet file; None if it has not all key columns."""
+        """Return how to find the key in a Parquet file; `None` if a key column is missing."""
         with self.storage.open(file) as source, pq.ParquetFile(source) as parquet:
             schema = published_schema(parquet)
         by_lower = {field.name.lower(): field for field in schema}
@@ -702,7 +711,7 @@ class Tracer:
         return published_reader(self.spark, read).parquet(*paths).where(matches)
 
     def _count(self, conditions: Mapping[str, _Condition | None]) -> dict[str, int]:
-        """Rows by file, one scan for all files that are read alike."""
+        """Count matching rows per file, with one scan for all files with the same columns."""
         alike: dict[_Condition, list[str]] = {}
         for file, condition in conditions.items():
             if condition is not None:
@@ -712,14 +721,14 @@ class Tracer:
             path = F.col("_metadata.file_path").alias("path")
             rows = self._read(files, condition).groupBy(path).count().collect()
             for uri, count in rows:
-                # As a URI: other schemes for the same store, and odd characters escaped.
+                # Paths are URIs, with another scheme and escaped characters.
                 plain = unquote(uri)
                 found[max((f for f in files if plain.endswith(f"/{f}")), key=len)] = count
         return found
 
 
 def _value(name: str, kind: ColumnType, part: KeyPart) -> str:
-    """A file's key column in the table's type; NULL where a value does not fit it."""
+    """Return SQL for a key column in the table's type; NULL if a value does not fit."""
     value = kind.convert.format(quote(name))
     if kind.table == part.kind:
         return value

@@ -41,34 +41,41 @@ STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """Bounds of a cycle, and what it does with trouble.
+    """The options of a mirror cycle: its bounds, its error handling and its retention.
 
     Attributes:
-        batch_files: most files in one commit.
-        batch_bytes: most bytes of files in one commit, but at least one file.
-        driver_bytes: the largest file that the driver looks into itself where Spark runs on a
-            cluster; larger ones are checked, and made Parquet of, by executors.
-        patience: seconds to wait for another mirror of this lake; None does not look for one.
-        tables_at_once: how many tables are worked on side by side. A small commit waits now and
-            then, so that one more than there are cores keeps all of them busy: None takes this
-            machine's cores, at most 8, or those of the cluster, at most 32.
-        shard: `2/8` mirrors the second of eight shares of the tables, and leaves the others to
-            other mirrors; None mirrors all.
-        on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`
-            leaves bad rows out, `SKIP_FILE` bad files, and puts them into quarantine.
-        late_files: whether a file that is older than the last applied one may still be applied,
-            where files are ordered by time; otherwise it stops its table.
+        batch_files: the largest number of files in one commit.
+        batch_bytes: the largest total size of the files in one commit, in bytes. A commit has at
+            least one file, whatever its size.
+        driver_bytes: the largest file that the driver checks itself if Spark runs on a cluster, in
+            bytes. Executors check larger files and convert them to Parquet.
+        patience: how long to wait for another mirror of this lake, in seconds; None takes no lease.
+        tables_at_once: the number of tables that are processed concurrently. None is the number of
+            cores + 1, because a small commit sometimes waits: at most 8 on this machine, at most
+            32 on a cluster.
+        shard: `2/8` mirrors the second of eight equal parts of the tables; other mirrors process
+            the others. None mirrors all tables.
+        on_error: how bad rows and files are handled. `stop` stops their table until they are
+            repaired. `skip-row` skips bad rows, `skip-file` skips bad files; both write them to
+            the quarantine.
+        late_files: whether to apply a file that is older than the last applied one if files are
+            ordered by time. If false, such a file stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
-            digits); otherwise any other type stops its table.
-        deletion_vectors: whether tables get deletion vectors, with the next batch of theirs: no
-            file is written again then when few of its rows change, but not every reader reads
-            such tables. A table that has them keeps them.
-        compact_after: commits of a table after which its small files are put together; 0 never.
-        log_retention_days: how far back a mirrored table's log reaches; None leaves it as it is.
-        feed_retention_days: how long removed files and the change feed stay before a vacuum may
-            take them; None leaves it as it is.
-        keep_processed_days: how long applied files are kept.
-        keep_dropped_days: how long a dropped table can be taken back.
+            digits). If false, any other type stops its table.
+        deletion_vectors: whether tables get deletion vectors with their next batch. Files are then
+            not rewritten when few of their rows change, but not every reader can read such tables.
+            A table that has deletion vectors keeps them.
+        compact_after: the number of commits after which a table's small files are compacted; 0
+            never compacts them.
+        log_retention_days: the log retention of mirrored tables, in days; None does not change it.
+        feed_retention_days: how long VACUUM keeps removed files and the change feed, in days; None
+            does not change it.
+        keep_processed_days: the retention of applied files, in days.
+        keep_dropped_days: the retention of dropped tables, in days.
+
+    Example:
+        >>> MirrorOptions(on_error="skip-row", batch_files=100).on_error
+        'skip-row'
     """
 
     batch_files: int = 1000
@@ -88,12 +95,12 @@ class MirrorOptions:
     keep_dropped_days: float = 7
 
 
-def at_once(options: MirrorOptions, cores: int | None = None) -> int:
-    """How many tables are worked on side by side.
+def concurrent_tables(options: MirrorOptions, cores: int | None = None) -> int:
+    """Return the number of tables to process concurrently.
 
     Args:
-        options: as they were given.
-        cores: of the cluster; None where Spark runs on this machine.
+        options: the options of the cycle.
+        cores: the number of cores of the cluster; `None` if Spark runs on this machine.
     """
     if options.tables_at_once is not None:
         return options.tables_at_once
@@ -102,12 +109,12 @@ def at_once(options: MirrorOptions, cores: int | None = None) -> int:
     return min(_MOST_HERE, (os.cpu_count() or 1) + 1)
 
 
-def side_by_side(
+def map_concurrently(
     storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
 ) -> list[_Done]:
-    """What comes of each item: in a store many at a time, on a disk one after the other.
+    """Return the result for each item: concurrently in an object store, one by one on a disk.
 
-    There a step is so short that threads would only wait for each other.
+    On a disk, a step is so short that threads would only wait for each other.
     """
     if storage.local is not None:
         return [do(item) for item in items]
@@ -116,7 +123,7 @@ def side_by_side(
 
 
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
-    """The options with some of their fields set by name.
+    """Return the options with some of their fields set by name.
 
     Raises:
         UsageError: there is no such field.
@@ -130,7 +137,7 @@ def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> 
 
 
 class Step(Enum):
-    """What has just been done for a table."""
+    """A finished step of a table's cycle."""
 
     LISTED = "listed"
     IDENTIFIED = "identified"
@@ -151,8 +158,8 @@ class OperatorSettings:
     """An operator's settings for one table.
 
     Attributes:
-        paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
-        skip: numbers of files that are not to be applied, whether they are there or not.
+        paused: when the table was paused, ISO-8601 UTC; None if it is not paused.
+        skip: numbers of files to skip, whether they exist or not.
     """
 
     paused: str | None = None
@@ -164,29 +171,29 @@ def _settings_path(table: TableName) -> str:
 
 
 def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
-    """The settings of a table; the defaults if there are none.
+    """Return the settings of a table, or the defaults if none are stored.
 
     Raises:
-        FormatError: they are of a newer format.
+        FormatError: The settings have a newer format.
     """
     document = read_kept(storage, _settings_path(table), SETTINGS_FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 
 def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
-    """The settings of a lake's tables, by table; raises as `read_settings`.
+    """Return a function that reads the settings of a table and raises like `read_settings`.
 
-    Costs a listing now, and one read per table that has some.
+    This costs one listing, and one read per table with settings.
     """
     listing = storage.list(_CONTROL)
     names = [entry.name for entry in listing.files]
     for folder in listing.folders:
         names += [f"{folder}/{entry.name}" for entry in storage.list(f"{_CONTROL}/{folder}").files]
-    there = {name.removesuffix(".json") for name in names}
+    stored = {name.removesuffix(".json") for name in names}
 
     @cache
     def settings_of(table: TableName) -> OperatorSettings:
-        return read_settings(storage, table) if table.place in there else OperatorSettings()
+        return read_settings(storage, table) if table.place in stored else OperatorSettings()
 
     return settings_of
 
@@ -200,7 +207,7 @@ def _write_settings(storage: Storage, table: TableName, settings: OperatorSettin
 
 
 def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
-    """Lets no further file of the table be applied; what runs is ended."""
+    """Pause a table: a running commit finishes, and no further file is applied."""
     settings = read_settings(storage, table)
     if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -210,16 +217,17 @@ def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outco
 
 
 def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
-    """Lets the table go on."""
+    """Resume a paused table."""
     settings = read_settings(storage, table)
     if not dry_run:
         _write_settings(storage, table, OperatorSettings(None, settings.skip))
-    return Outcome("resume", str(table), "it goes on with the next cycle", applied=not dry_run)
+    effect = "files are applied again from the next cycle on"
+    return Outcome("resume", str(table), effect, applied=not dry_run)
 
 
 @contextmanager
 def paused(storage: Storage, table: TableName) -> Iterator[None]:
-    """Pauses a table meanwhile; after an error it stays so, until what was begun is ended."""
+    """Pause a table within the context; after an error it stays paused, to be run again."""
     before = read_settings(storage, table).paused
     pause(storage, table)
     yield
@@ -228,15 +236,15 @@ def paused(storage: Storage, table: TableName) -> Iterator[None]:
 
 
 def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
-    """Lets a file that can't be applied, or never comes, be passed over; says so, or does it."""
+    """Skip a file that can't be applied or never arrives; by default only preview it."""
     settings = read_settings(storage, table)
     if apply:
         _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
-    return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)
+    return Outcome("skip", str(table), f"file {number} is skipped", applied=apply)
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
-    """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
+    """Return whether a table belongs to an earlier incarnation of its folder."""
     if snapshot is None or identity.app_id in snapshot.txns:
         return False
     made_for = snapshot.properties.get(INCARNATION_PROPERTY)
@@ -244,17 +252,17 @@ def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
 
 
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
-    """The keys as a JSON list."""
+    """Return the table property with the keys as a JSON list."""
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
 
 
 def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
-    """The key columns that a table's properties declare."""
+    """Return the key columns that a table's properties declare."""
     return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
 
 
 def retention(options: MirrorOptions) -> dict[str, str]:
-    """How long the log reaches back, and removed files with the feed, as Delta's properties."""
+    """Return Delta's properties for the retention of the log, and of removed files and the feed."""
     days = {
         "delta.logRetentionDuration": options.log_retention_days,
         "delta.deletedFileRetentionDuration": options.feed_retention_days,
@@ -267,7 +275,7 @@ class TableDefaults:
     """The defaults of a lake's new tables.
 
     Attributes:
-        deletion_vectors: whether they have deletion vectors; see `MirrorOptions`.
+        deletion_vectors: whether new tables have deletion vectors; see `MirrorOptions`.
     """
 
     deletion_vectors: bool = False
@@ -277,7 +285,7 @@ def read_defaults(storage: Storage) -> TableDefaults:
     """Return a lake's defaults.
 
     Raises:
-        FormatError: they are of a newer format.
+        FormatError: The defaults have a newer format.
     """
     document = read_kept(storage, _DEFAULTS, DEFAULTS_FORMAT) or {}
     return TableDefaults(bool(document.get("deletion_vectors", False)))

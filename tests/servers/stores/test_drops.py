@@ -88,8 +88,8 @@ def test_a_life_that_comes_back_under_another_name_moves_whom_it_finds_there(sto
     make_table(storage, B, "of the name")
     trash.drop_table(storage, B, Identity(B, "another"))
     renamed = Identity(B, "mine", A)
-    assert trash.was_elsewhere(storage, renamed)
-    assert trash.take_back(storage, renamed)
+    assert trash.was_renamed(storage, renamed)
+    assert trash.restore_dropped(storage, renamed)
     assert delta_tables(storage) == [B]
     (kept,) = trash.dropped_tables(storage)
     assert (kept.identity, kept.is_in_place) == (Identity(B, "another", B), False)

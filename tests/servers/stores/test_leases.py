@@ -29,12 +29,12 @@ DEAD = {"host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"
 
 def test_one_mirror_of_a_lake_at_a_time(root: str, caplog: pytest.LogCaptureFixture):
     storage = Storage(root)
-    with state.only_mirror(storage, 1):
+    with state.mirror_lease(storage, 1):
         assert is_held(storage, LOCK)
         with (
             caplog.at_level(logging.WARNING),
             pytest.raises(BusyError, match=rf"Another mirror of this lake.*process {os.getpid()}"),
-            state.only_mirror(Storage(root), 0.3),
+            state.mirror_lease(Storage(root), 0.3),
         ):
             pass
         assert "waiting for another mirror of this lake: process" in caplog.text

@@ -1,6 +1,6 @@
-"""Publishers, mirror, cleanup, OPTIMIZE and a stream at once: nothing lost, nothing twice.
+"""Publishers, mirror, cleanup, OPTIMIZE and a stream run concurrently: rows arrive exactly once.
 
-Ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
+It runs ten minutes with `--long`; `MIRRORLAKE_SOAK_SECONDS` sets another duration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITERS = 2
 
 
 def publish(lake: Lake, writer: int, rows: dict[int, int], stop: threading.Event) -> None:
-    """Upserts and deletes of keys of its own; `rows` is what has to be there in the end."""
+    """Upsert and delete own keys; `rows` has the expected rows at the end."""
     publisher = lake.publisher("t", keys=["id"])
     turn = 0
     while not stop.is_set():

@@ -29,7 +29,7 @@ def put(storage: Storage, *numbers: int) -> list[str]:
 
 
 class InStep(Storage):
-    """A store in which no file is renamed before so many are to be."""
+    """A store in which renames wait until a number of them have started."""
 
     def __init__(self, files: int) -> None:
         super().__init__("memory:///")
@@ -117,7 +117,7 @@ def test_a_reused_number_is_reported_and_stays(any_storage: Storage, data: bytes
         assert kept == b"content of 1"
 
 
-def test_a_number_that_no_plan_knows_is_reported(any_storage: Storage):
+def test_a_number_without_a_plan_is_reported(any_storage: Storage):
     put(any_storage, 1, 2)
     with pytest.raises(SequenceError) as caught:
         tidy(any_storage, 2)
@@ -140,7 +140,7 @@ def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
     assert (here(any_storage), away(any_storage)) == ([2], [1])
 
 
-def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
+def test_a_deleted_file_is_not_an_error(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
     folder = list_folder(any_storage, IDENTITY.table)
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
@@ -148,13 +148,15 @@ def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
     assert (here(any_storage), away(any_storage)) == ([2], [])
 
 
-def test_a_large_file_uploaded_once_more_is_compared_with_the_applied_one(any_storage: Storage):
+def test_a_large_file_that_is_uploaded_again_is_compared_with_the_applied_file(
+    any_storage: Storage,
+):
     large = b"x" * (SMALL + 1)
     names = put(any_storage, 1, 2)
     any_storage.write(f"{FOLDER}/{names[0]}", large)
     plan_files(any_storage, IDENTITY, 1, names)
     tidy(any_storage, 2)
-    any_storage.write(f"{FOLDER}/{names[0]}", large)  # with another tag in a store
+    any_storage.write(f"{FOLDER}/{names[0]}", large)  # with another ETag in an object store
     tidy(any_storage, 2)
     assert (here(any_storage), away(any_storage)) == ([2], [1])
     any_storage.write(f"{FOLDER}/{names[0]}", large[:-1] + b"y")
@@ -171,7 +173,7 @@ def where(storage: Storage) -> dict[str, list[str]]:
 
 
 @pytest.mark.promise("LZ-29")
-def test_applied_files_pass_two_folders_by_age_and_others_stay(any_storage: Storage):
+def test_applied_files_move_through_two_folders_by_age_and_others_do_not(any_storage: Storage):
     mine = [file_name(1), file_name(2, ".csv.gz"), f"{3:020d}-any name.csv"]
     others = [file_name(9), "notes.txt", "x" * 20, "٣" * 20]
     for name in mine + others:
@@ -199,7 +201,7 @@ def test_a_sweep_finishes_what_another_one_began(any_storage: Storage):
     assert where(any_storage) == {PROCESSED: [], READY_TO_DELETE: [name]}
 
 
-def test_many_sweeps_at_once_stand_in_nobodys_way(any_storage: Storage):
+def test_concurrent_sweeps_do_not_conflict(any_storage: Storage):
     names = [file_name(number) for number in range(1, 101)]
     for name in names:
         any_storage.write(f"{FOLDER}/{PROCESSED}/{name}", b"")

@@ -1,4 +1,4 @@
-"""A key as the command takes it: names and values are data, equals signs and all."""
+"""Parsing keys on the command line: names and values may contain equals signs."""
 
 from __future__ import annotations
 

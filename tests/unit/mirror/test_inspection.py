@@ -1,4 +1,4 @@
-"""Who looks into a file; no Spark is started. On a cluster it is `tests/spark/cluster`."""
+"""Choosing the driver or executors to check a file; `tests/spark/cluster` runs it on a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def test_on_one_machine_and_for_small_files_it_is_the_driver(
     assert engine.choose_inspection(no_spark, {}, most) is inspect_file  # type: ignore[arg-type]
 
 
-def test_what_an_executor_finds_comes_back_as_it_is(storage: Storage, tmp_path: Path) -> None:
+def test_results_and_errors_of_executors_are_pickled_without_loss(
+    storage: Storage, tmp_path: Path
+) -> None:
     storage.write("t/1.csv", b"id,v\n1,a\n,b\n3,c\n")
     metadata = TableMetadata(("id",))
     copies = []

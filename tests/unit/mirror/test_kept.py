@@ -1,4 +1,4 @@
-"""Kept documents: a newer format is refused in words and stays as it is, an older one is read."""
+"""Stored documents: a newer format raises an error and is not changed; an older one is read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_plan_of_the_first_format_lacks_only_what_came_later(any_storage: Stor
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '{"format": "1"}', "{"])
-def test_what_is_no_document_is_broken(any_storage: Storage, text: str):
+def test_an_invalid_document_raises_an_error(any_storage: Storage, text: str):
     any_storage.write("note.json", text.encode())
     with pytest.raises((ValueError, TypeError), match=r"."):
         read_kept(any_storage, "note.json", 1)

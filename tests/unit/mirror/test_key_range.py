@@ -1,4 +1,4 @@
-"""The bounds of a batch's keys, as conditions that are true of all that can match."""
+"""The bounds of a batch's keys, as conditions on the rows that can match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirrorlake.mirror import batch, next_batch
 def conditions(
     folder: Path, files: list[dict[str, pa.Array]], keys: dict[str, str], **options: Any
 ) -> list[str]:
-    """The conditions for files with these columns, and keys with these types in the table."""
+    """Return the conditions for files with these columns, and keys with these table types."""
     bounds = []
     for number, columns in enumerate(files):
         path = folder / f"{number}.parquet"
@@ -75,13 +75,13 @@ def test_numbers_days_and_plain_texts_have_bounds(
     ],
     ids=str,
 )
-def test_what_is_not_surely_comparable_has_none(
+def test_values_without_a_certain_order_have_no_bounds(
     tmp_path: Path, values: pa.Array, kind: str
 ) -> None:
     assert conditions(tmp_path, [{"k": values}], {"k": kind}) == []
 
 
-def test_one_file_that_does_not_tell_is_enough(tmp_path: Path) -> None:
+def test_one_file_without_statistics_prevents_bounds(tmp_path: Path) -> None:
     files = [{"id": pa.array([1])}]
     assert conditions(tmp_path, files, {"id": "long"}) != []
     assert conditions(tmp_path, files, {"id": "long"}, write_statistics=False) == []
@@ -111,7 +111,7 @@ def test_each_key_column_has_its_own(tmp_path: Path) -> None:
         ("2024-01-01", "2024-01-31", (dt.date(2024, 1, 31), dt.date(2024, 2, 3)), True),
         ("2024-01-01", "2024-01-31", (dt.date(2024, 2, 1), dt.date(2024, 2, 3)), False),
         (None, 9, (10, 12), True),
-        (1.5, 9.5, (10, 12), True),  # of a type that is not known: nothing is ruled out
+        (1.5, 9.5, (10, 12), True),  # an unsupported type rules nothing out
     ],
 )
 def test_a_file_is_left_out_if_its_statistics_rule_the_keys_out(
@@ -137,7 +137,7 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
 
 
 def with_ids(least: int | None, most: int | None) -> batch.Limits:
-    """What the statistics of a file tell that has ids from one to another."""
+    """Return the limits of a file with ids in a range."""
     return {"id": least}, {"id": most}
 
 

@@ -1,4 +1,4 @@
-"""Files in the order of their modification: numbers from the plans, new ones after the last."""
+"""Files ordered by modification time: applied ones have numbers from plans, new ones follow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def numbers(storage: Storage, last: int, metadata: TableMetadata = TIMED) -> dic
 
 
 def apply(storage: Storage, last: int) -> int:
-    """What a cycle does with the files, but for the commit."""
+    """Handle the files like a cycle, without the commit."""
     folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), last)
     ready, missing = folder.pending(last)
     assert missing is None
@@ -76,7 +76,7 @@ def test_the_last_applied_file_stays_and_is_not_new(storage: Storage):
     assert apply(storage, 0) == 2
     assert away(storage) == [f"{1:020d}-a"]
     assert numbers(storage, 2) == {"b": 2}
-    put(storage, "older", 0)  # it came later, whatever its time says
+    put(storage, "older", 0)  # it arrived later, despite its older time
     assert numbers(storage, 2) == {"b": 2, "older": 3}
     assert apply(storage, 2) == 3
     assert away(storage) == [f"{1:020d}-a", f"{2:020d}-b"]
@@ -91,11 +91,11 @@ def test_an_old_name_with_other_content_is_a_new_file(storage: Storage):
     put(storage, "a", 3, b"longer than before")
     assert numbers(storage, 2) == {"a": 3}
     put(storage, "a", 4, b"FIRST")
-    assert numbers(storage, 2) == {"a": 2}  # the applied one, touched
+    assert numbers(storage, 2) == {"a": 2}  # the applied file with a new modification time
 
 
 def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
-    """A mirror was killed after its plan; a file with an older time comes before it runs again."""
+    """A mirror is killed after planning; an older file arrives before it runs again."""
     put(storage, "a", 1)
     put(storage, "b", 2)
     plan = plan_files(storage, LIFE, 1, ["a", "b"])
@@ -106,7 +106,7 @@ def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
     assert numbers(storage, 2) == {"b": 2, "copied with its old time": 3}
 
 
-def test_a_file_replaced_since_the_listing_stays(storage: Storage):
+def test_a_file_replaced_after_the_listing_is_not_moved(storage: Storage):
     put(storage, "a", 1)
     put(storage, "b", 2)
     folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 0)
@@ -121,7 +121,7 @@ def test_a_file_replaced_since_the_listing_stays(storage: Storage):
 def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
     for name, minute in (("c", 1), ("b", 2), ("a", 3)):
         put(storage, name, minute)
-    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
+    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # committed, but not moved
     put(storage, "new", 0)
     folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 3)
     applied_files.move_leftovers(storage, LIFE, folder, 3)
@@ -215,7 +215,7 @@ def test_a_number_is_one_that_delta_can_keep(storage: Storage):
         Path(storage.root, T.folder, file_name(number)).unlink()
 
 
-def test_an_empty_entry_stands_for_a_file_that_need_not_be_there(storage: Storage):
+def test_a_skipped_file_has_an_empty_entry(storage: Storage):
     for number in (1, 3, 6):
         put(storage, file_name(number), 0)
     ready, missing = list_folder(storage, T).pending(0, skip={2, 4})

@@ -50,7 +50,7 @@ def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
     assert any_storage.read_json(next_batch.plan_path(IDENTITY, 4)) == plan.document()
 
 
-def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Storage):
+def test_another_number_incarnation_or_table_has_no_plan(any_storage: Storage):
     plan_files(any_storage, IDENTITY, 4, [put(any_storage, 4, 1)])
     assert next_batch.find_plan(any_storage, IDENTITY, 5) is None
     assert next_batch.find_plan(any_storage, Identity(IDENTITY.table, "another life"), 4) is None
@@ -65,7 +65,7 @@ def test_the_plan_that_is_there_wins(any_storage: Storage, more: int):
     assert next_batch.find_plan(any_storage, IDENTITY, 1) == found
 
 
-def test_an_unchanged_plan_is_carried_out_as_it_stands(any_storage: Storage):
+def test_an_unchanged_plan_is_not_rewritten(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
     before = any_storage.read(next_batch.plan_path(IDENTITY, 1))
     next_batch.renew_plan(
@@ -136,7 +136,7 @@ def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
 LARGE = b"x" * (SMALL + 1)
 
 
-def test_a_store_s_tag_stands_for_the_hash_of_a_large_file(any_storage: Storage):
+def test_the_etag_replaces_the_hash_of_a_large_file(any_storage: Storage):
     path, names = f"{FOLDER}/{file_name(1)}", [file_name(1), file_name(2)]
     for name in names:
         any_storage.write(f"{FOLDER}/{name}", LARGE)
@@ -156,7 +156,7 @@ def test_a_store_s_tag_stands_for_the_hash_of_a_large_file(any_storage: Storage)
     assert not next_batch.is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
 
 
-def test_a_plan_of_before_knows_a_large_file_by_its_hash(any_storage: Storage):
+def test_an_older_plan_identifies_a_large_file_by_its_hash(any_storage: Storage):
     path = f"{FOLDER}/{file_name(1)}"
     any_storage.write(path, LARGE)
     plan = next_batch.Plan(
@@ -165,7 +165,7 @@ def test_a_plan_of_before_knows_a_large_file_by_its_hash(any_storage: Storage):
     any_storage.write_json(next_batch.plan_path(IDENTITY, 1), plan.document())
     assert plan.document()["format"] == next_batch.PLAIN_PLAN_FORMAT
     assert next_batch.is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
-    any_storage.write(path, LARGE)  # uploaded once more: another tag, the same hash
+    any_storage.write(path, LARGE)  # uploaded again: another ETag, the same hash
     assert next_batch.is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
 
 
@@ -194,7 +194,7 @@ def test_a_number_s_plan_is_found_among_many(any_storage: Storage, first: int):
     [
         ([5, 5], 9, 10, 2),
         ([5, 5], 9, 9, 1),
-        ([5, 100, 5], 9, 10, 1),  # what is behind a file that does not fit waits, too
+        ([5, 100, 5], 9, 10, 1),  # files after one that does not fit wait, too
         ([5, 5, 5], 2, 100, 2),
         ([100], 1, 10, 1),
         ([1, 1], 9, 2, 2),
@@ -208,7 +208,7 @@ def test_where_a_batch_ends(sizes: list[int], max_files: int, max_bytes: int, co
     ]
 
 
-def test_a_file_that_is_passed_over_keeps_what_is_known_of_it(any_storage: Storage):
+def test_the_plan_describes_skipped_files(any_storage: Storage):
     names = [put(any_storage, 1, 1), file_name(2), put(any_storage, 3, 3)]
     applied, never, broken = facts_of(any_storage, IDENTITY, 1, names)
     applied = replace(applied, rows=Counter({Marker.UPSERT: 2, Marker.DELETE: 0}))
@@ -225,13 +225,13 @@ def test_a_file_that_is_passed_over_keeps_what_is_known_of_it(any_storage: Stora
     assert three.sha256 == file_hash(any_storage, f"{FOLDER}/{names[2]}")
     assert three.published is not None
     assert "It is broken." in str(three.skipped)
-    with pytest.raises(FileNotFoundError):  # it was there when it was checked
+    with pytest.raises(FileNotFoundError):  # it was deleted after the check
         next_batch.make_plan(
             any_storage, IDENTITY, 9, [replace(applied, name=file_name(9))], "stop"
         )
 
 
-def test_plans_of_before_lack_what_came_later(any_storage: Storage):
+def test_older_plans_have_defaults_for_newer_fields(any_storage: Storage):
     file = {"name": file_name(1), "size": 3, "sha256": "x"}
     document = {"format": 1, "first": 1, "last": 1, "planned": "then", "files": [file]}
     any_storage.write_json(next_batch.plan_path(IDENTITY, 1), document)
@@ -252,19 +252,24 @@ def test_a_file_older_than_the_last_applied_one_is_late(any_storage: Storage):
     any_storage.write_json(next_batch.plan_path(IDENTITY, 1), document)
     last = datetime.fromisoformat(times[2])
     before = Entry("new.csv", 1, last - timedelta(seconds=1))
-    error = next_batch.late_file(any_storage, IDENTITY, 3, before)
+    error = next_batch.late_file_error(any_storage, IDENTITY, 3, before)
     assert isinstance(error, SequenceError)
     assert error.file == "new.csv"
     assert times[2] in str(error)
     for moment in (last, last + timedelta(seconds=1)):
-        assert next_batch.late_file(any_storage, IDENTITY, 3, Entry("new.csv", 1, moment)) is None
-    assert next_batch.late_file(any_storage, IDENTITY, 0, before) is None  # nothing is applied yet
-    document["files"][2]["published"] = None  # it never came
+        assert (
+            next_batch.late_file_error(any_storage, IDENTITY, 3, Entry("new.csv", 1, moment))
+            is None
+        )
+    assert (
+        next_batch.late_file_error(any_storage, IDENTITY, 0, before) is None
+    )  # nothing is applied yet
+    document["files"][2]["published"] = None  # it never arrived
     any_storage.write_json(next_batch.plan_path(IDENTITY, 1), document)
-    assert next_batch.late_file(any_storage, IDENTITY, 3, before) is None
+    assert next_batch.late_file_error(any_storage, IDENTITY, 3, before) is None
 
 
-def test_a_file_of_a_plan_is_known_by_name_size_and_hash(any_storage: Storage):
+def test_a_planned_file_is_identified_by_name_size_and_hash(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
     (entry,) = any_storage.list(FOLDER).files
     assert next_batch.is_as_planned(any_storage, IDENTITY, plan, entry) is True
@@ -281,5 +286,5 @@ def test_a_file_of_a_plan_is_known_by_name_size_and_hash(any_storage: Storage):
     assert next_batch.is_as_planned(any_storage, IDENTITY, plan, entry) is False
 
 
-def test_staged_files_lie_with_their_incarnation():
+def test_staged_files_have_a_folder_per_incarnation():
     assert next_batch.staging(IDENTITY).endswith("/staged/one life")

@@ -1,4 +1,4 @@
-"""The tables' states in one document or in several: what is written, and what a kill leaves."""
+"""State documents: when they are divided and written, and what is left after a kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Killed(Exception):
 
 
 class Dying(Storage):
-    """A lake whose process dies before one of its writes and deletions."""
+    """A store that raises an error before one of its writes or deletions."""
 
     def __init__(self, root: str, after: int) -> None:
         super().__init__(root)
@@ -86,7 +86,7 @@ def test_only_documents_with_changes_are_written(any_storage: Storage) -> None:
     names = documents(any_storage)
     assert len(names) == 4
     for name in names:
-        any_storage.delete(f"{STATE}/{name}")  # what is written is there again
+        any_storage.delete(f"{STATE}/{name}")  # written documents exist again
     states[folder(7)] = replace(states[folder(7)], rows=9)
     mirror.save(states)
     (written,) = documents(any_storage)
@@ -104,7 +104,7 @@ def test_from_one_document_to_several_and_back(any_storage: Storage) -> None:
     assert load_states(any_storage) == many
     some = states_of(2 * state.TABLES)
     save_states(any_storage, some)
-    assert len(documents(any_storage)) == 4  # not at each table more or less
+    assert len(documents(any_storage)) == 4  # the number changes only with large changes
     assert load_states(any_storage) == some
     save_states(any_storage, few)
     assert documents(any_storage) == ["state.json"]
@@ -139,25 +139,25 @@ def test_a_first_save_that_was_cut_short_counts_for_nothing(tmp_path: Path) -> N
     assert state.StateDocuments(storage).load() is None  # the logs are read
     Engine(storage, lambda: pytest.fail("no")).close()
     assert len(documents(storage)) == 2
-    assert load_states(storage) is not None  # a status tells what there is
+    assert load_states(storage) is not None  # status reads the incomplete documents
 
 
 def rows_of(states: States) -> list[tuple[str, int]]:
-    """The rows by table; pytest would compare two dicts of this size for a minute."""
+    """Return the rows by table; pytest compares two dicts of this size for a minute."""
     return sorted((folder, kept.rows) for folder, kept in states.items())
 
 
 def rows_until(states: States, shard: int) -> list[tuple[str, int]]:
-    """The rows after the shares before this one have written theirs."""
+    """Return the rows after all shards before this one have saved their states."""
     shares = {f: next(n for n in (1, 2, 3) if Shard(n, 3).has(f)) for f in states}
     return sorted((f, n + 1 if n < shard else 1) for f, n in shares.items())
 
 
-def test_shards_divide_what_lies_in_several_documents(any_storage: Storage) -> None:
+def test_shards_divide_several_documents(any_storage: Storage) -> None:
     states = states_of(300)
     save_states(any_storage, states)
     assert len(documents(any_storage)) == 8
-    for n in (1, 2, 3):  # the shares of three lie across those of eight
+    for n in (1, 2, 3):  # three shards do not align with eight documents
         found = state.StateDocuments(any_storage, Shard(n, 3)).load() or {}
         assert rows_of(found) == rows_until(states, n)
         later = {f: replace(s, rows=n + 1) for f, s in found.items()}
@@ -180,7 +180,7 @@ def test_a_shard_of_many_tables_has_several_documents(storage: Storage) -> None:
     assert set(documents(storage)) & {f"state-{n}-of-8.json" for n in (1, 3, 5, 7)} == set()
 
 
-def test_a_shard_that_has_read_nothing_tells_of_all_tables(any_storage: Storage) -> None:
+def test_a_shard_that_has_read_nothing_reports_all_tables(any_storage: Storage) -> None:
     states = states_of(40)
     for n in (1, 2, 3):
         state.StateDocuments(any_storage, Shard(n, 3)).save(states)

@@ -95,7 +95,7 @@ BAD = [".hidden", "bad:name", "back\\slash", "x.SCHEMA", "line\nfeed", "x" * 201
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("schema", [None, "s"])
-def test_a_bad_folder_is_reported_and_the_others_go_on(storage: Storage, schema, name):
+def test_a_bad_folder_is_reported_and_others_continue(storage: Storage, schema, name):
     if schema and name == "x.SCHEMA":
         pytest.skip("a fine name inside of a schema")
     inner = name if schema is None else f"{schema}.schema/{name}"
@@ -116,7 +116,7 @@ def test_a_bad_schema_folder_is_reported(storage: Storage):
 
 
 @pytest.mark.parametrize("place", [b"\xff", b"\xff.schema/t", b"s.schema/\xff"])
-def test_a_folder_whose_name_is_no_text_stops_nobody(storage: Storage, place: bytes):
+def test_a_folder_with_an_undecodable_name_does_not_stop_others(storage: Storage, place: bytes):
     os.makedirs(os.fsencode(Path(storage.root, ZONE)) + b"/" + place)
     (Path(storage.root, ZONE) / "zz").mkdir()
     report = Engine(storage, no_spark, MirrorOptions(tables_at_once=1)).run_cycle()
@@ -162,7 +162,7 @@ def test_looking_changes_nothing(any_storage: Storage):
     assert [e.name for e in any_storage.list(f"{ZONE}/t").files] == [file_name(1)]
 
 
-def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
+def test_states_are_saved_and_reported_in_fabrics_format(any_storage: Storage):
     error = {"message": "m", "file": None, "row": 1, "column": "c"}
     incarnation = "0" * 31 + "7"
     known = TableState("s", "t", "Failed", incarnation, rows=5, bytes=6, synced="2026-01-01")
@@ -188,7 +188,7 @@ def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
     }
 
 
-def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: Storage):
+def test_the_monitoring_file_has_empty_texts_without_schema_and_error(any_storage: Storage):
     save_states(any_storage, {"folder": TableState(None, "t")})
     (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
     assert (line["sourceSchemaName"], line["normalizedTableName"]) == ("", "t")
@@ -198,11 +198,11 @@ def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: St
     assert replicator == {"status": "Running", "errorCode": "", "errorMessage": ""}
 
 
-def test_monitoring_files_of_before_are_written_again(any_storage: Storage):
+def test_older_monitoring_files_are_rewritten(any_storage: Storage):
     any_storage.write_json("Files/Monitoring/replicator.json", {"status": "Running"})
-    assert not state.is_told_running(any_storage)
+    assert not state.is_running(any_storage)
     save_states(any_storage, {})
-    assert state.is_told_running(any_storage)
+    assert state.is_running(any_storage)
 
 
 def test_states_of_an_older_format_are_made_again(any_storage: Storage):

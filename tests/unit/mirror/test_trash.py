@@ -1,4 +1,4 @@
-"""Tables dropped with their folders, on local disks and in object stores; files stand for Delta."""
+"""Dropped tables, on disks and in object stores; a minimal log and one file are the Delta table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def content(storage: Storage, table: TableName) -> str | None:
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
-def test_a_dropped_table_comes_back_whole(any_storage: Storage, table: TableName):
+def test_a_dropped_table_is_restored_completely(any_storage: Storage, table: TableName):
     make_table(any_storage, table)
     before = any_storage.files_below(table.table_path)
     identity = Identity(table, "1")
@@ -40,10 +40,10 @@ def test_a_dropped_table_comes_back_whole(any_storage: Storage, table: TableName
     (dropped,) = trash.dropped_tables(any_storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
     assert datetime.now(timezone.utc) - dropped.when < timedelta(minutes=1)
-    assert trash.take_back(any_storage, identity)
+    assert trash.restore_dropped(any_storage, identity)
     assert any_storage.files_below(table.table_path) == before
     assert any_storage.files_below(DROPPED) == ()
-    assert not trash.take_back(any_storage, identity)
+    assert not trash.restore_dropped(any_storage, identity)
 
 
 def test_dropping_nothing_leaves_nothing(any_storage: Storage):
@@ -52,43 +52,45 @@ def test_dropping_nothing_leaves_nothing(any_storage: Storage):
     assert trash.dropped_tables(any_storage) == []
 
 
-def test_a_life_finds_its_own_table_before_one_of_its_name(any_storage: Storage):
+def test_a_table_of_the_same_incarnation_is_restored_before_one_of_the_same_name(
+    any_storage: Storage,
+):
     make_table(any_storage, A, "mine")
     trash.drop_table(any_storage, A, Identity(A, "mine"))
     make_table(any_storage, B, "of the name")
     trash.drop_table(any_storage, B, Identity(B, "another"))
     renamed = Identity(B, "mine", A)
-    assert trash.was_elsewhere(any_storage, renamed)
-    assert not trash.was_elsewhere(any_storage, Identity(B, "mine"))
-    assert not trash.was_elsewhere(any_storage, Identity(B, "a third", A))
-    assert trash.take_back(any_storage, renamed)
+    assert trash.was_renamed(any_storage, renamed)
+    assert not trash.was_renamed(any_storage, Identity(B, "mine"))
+    assert not trash.was_renamed(any_storage, Identity(B, "a third", A))
+    assert trash.restore_dropped(any_storage, renamed)
     assert content(any_storage, B) == "mine"
-    assert not trash.was_elsewhere(any_storage, renamed)
+    assert not trash.was_renamed(any_storage, renamed)
     assert [dropped.identity for dropped in trash.dropped_tables(any_storage)] == [
         Identity(B, "another", B)
     ]
 
 
-def test_of_several_drops_of_one_name_the_last_comes_back(storage: Storage):
+def test_the_last_of_several_dropped_tables_is_restored(storage: Storage):
     for number in range(3):
         make_table(storage, A, f"rows {number}")
         trash.drop_table(storage, A, Identity(A, f"life {number}") if number else None)
     make_table(storage, B, "other")
     trash.drop_table(storage, B, None)
     assert [d.table.name for d in trash.dropped_tables(storage)] == ["b", "a", "a", "a"]
-    assert trash.take_back(storage, Identity(A, "a new life"))
+    assert trash.restore_dropped(storage, Identity(A, "a new life"))
     assert content(storage, A) == "rows 2"
-    assert trash.take_back(storage, Identity(TableName(None, "c"), "life 1", A))
+    assert trash.restore_dropped(storage, Identity(TableName(None, "c"), "life 1", A))
     assert content(storage, TableName(None, "c")) == "rows 1"
     assert len(trash.dropped_tables(storage)) == 2
 
 
-def test_nothing_comes_back_over_a_table(storage: Storage):
+def test_an_existing_table_is_never_replaced_by_a_restore(storage: Storage):
     make_table(storage, A, "old")
     trash.drop_table(storage, A, Identity(A, "1"))
     make_table(storage, A, "new")
-    assert not trash.take_back(storage, Identity(A, "1"))
-    with pytest.raises(UsageError, match="There is a table a again"):
+    assert not trash.restore_dropped(storage, Identity(A, "1"))
+    with pytest.raises(UsageError, match="A table a exists again"):
         trash.undrop(storage, A)
     assert content(storage, A) == "new"
     assert len(trash.dropped_tables(storage)) == 1
@@ -102,11 +104,11 @@ def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table
     assert content(any_storage, table) == "rows"
     assert read_identity(any_storage, table) == Identity(table, "1", B)
     assert read_metadata(any_storage, table).keys == ("id",)
-    with pytest.raises(TableNotFoundError, match=f"No dropped table {table}"):
+    with pytest.raises(TableNotFoundError, match=f"There is no dropped table {table}"):
         trash.undrop(any_storage, table)
 
 
-def test_undrop_of_a_life_that_nobody_knows(any_storage: Storage):
+def test_undrop_without_an_identity(any_storage: Storage):
     make_table(any_storage, A)
     trash.drop_table(any_storage, A, None)
     trash.undrop(any_storage, A)
