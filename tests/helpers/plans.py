@@ -1,4 +1,4 @@
-"""Plans of files that lie in a zone, for tests that look at nothing but plans."""
+"""Create plans of published files, for tests of plans only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirrorlake.storage.files import Storage
 
 
 def facts_of(storage: Storage, identity: Identity, first: int, names: list[str]) -> list[FileFacts]:
-    """What is known of files without a look into them."""
+    """Return the facts of files without reading them."""
     sizes = {entry.name: entry.size for entry in storage.list(identity.table.folder).files}
     return [
         FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
@@ -20,7 +20,7 @@ def facts_of(storage: Storage, identity: Identity, first: int, names: list[str])
 def plan_files(
     storage: Storage, identity: Identity, first: int, names: list[str]
 ) -> next_batch.Plan:
-    """The plan that starts with these files, made now if there is none."""
+    """Return the plan that starts with these files; create it if it does not exist."""
     return next_batch.make_plan(
         storage, identity, first, facts_of(storage, identity, first, names), "stop"
     )

@@ -1,4 +1,4 @@
-"""Publishers of one table at once: eight processes, three of them killed on the way; threads."""
+"""Concurrent publishers of one table: threads, or eight processes of which three are killed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ PROGRAM = Path(__file__).with_name("publisher_process.py")
 def run_writers(
     storage: Storage, folder: Path, meanwhile: Callable[[], None]
 ) -> tuple[dict[int, str], set[int]]:
-    """Runs the writers to their ends.
+    """Run the writers until they end.
 
     Args:
         storage: the lake's files.
-        folder: for the writers' logs.
-        meanwhile: what goes on beside them, again and again.
+        folder: the folder for the writers' logs.
+        meanwhile: a function that is called repeatedly while they run.
 
     Returns:
-        Batch to file, of all that was finished; and the writers that were killed.
+        The files of all finished batches, by batch; and the killed writers.
     """
     logs = [folder / f"{writer}.log" for writer in range(WRITERS)]
     chance = random.Random(7)
-    # They are killed when they have come so far, wherever they are just then. They have no end of
-    # their own: what looks at them may be late.
+    # These are killed at any point after they have reached a limit. They would never end by
+    # themselves, because the check of the limit can be late.
     doomed = {writer: chance.randrange(1, BATCHES - 5) for writer in chance.sample(range(8), 3)}
     batches = [str(ENDLESS if writer in doomed else BATCHES) for writer in range(WRITERS)]
     starter = subprocess.Popen(
@@ -70,7 +70,7 @@ def run_writers(
 
 
 def _kill(victims: list[tuple[Path, int, int]], starter: subprocess.Popen[str]) -> None:
-    """Kills each writer that has come to its limit, until all have."""
+    """Kill each writer that has reached its limit, until all have."""
     while victims and starter.poll() is None:
         for victim in [v for v in victims if len(finished(v[0])) >= v[1]]:
             os.kill(victim[2], signal.SIGKILL)
@@ -79,14 +79,14 @@ def _kill(victims: list[tuple[Path, int, int]], starter: subprocess.Popen[str]) 
 
 
 def _ended(process: subprocess.Popen[str]) -> bool:
-    """Waits a moment for a process; to ask all the time would take the time of others."""
+    """Wait briefly for a process; polling without a pause would slow down the others."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(0.01)
     return process.returncode is not None
 
 
 def finished(log: Path) -> dict[int, str]:
-    """Batch to file, of the lines that a writer has written whole."""
+    """Return the files of batches, by batch, from the complete lines of a writer's log."""
     if not log.exists():
         return {}
     lines = log.read_bytes().split(b"\n")[:-1]
@@ -94,7 +94,7 @@ def finished(log: Path) -> dict[int, str]:
 
 
 def publish_side_by_side(root: str) -> list[int]:
-    """Three threads with a publisher each, a row a file; the rows' keys, in order."""
+    """Publish one row per file from three threads; return the keys of the rows, in order."""
 
     def publish(writer: int) -> list[int]:
         publisher = Publisher(Storage(root), TABLE, keys=["id"])
