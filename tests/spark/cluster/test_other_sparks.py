@@ -28,7 +28,7 @@ SPARKS = {
 }
 COLUMNS = (OWN, *SPARKS, CONNECT)
 PAGE = PROJECT / "docs" / "how-to" / "other-sparks.md"
-WORKS, SAID = "works", "says no"
+WORKS, SAID = "works", "refused"
 
 
 def packages() -> tuple[str, ...]:
