@@ -35,7 +35,7 @@ from mirrorlake.history.versions import (
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import split_names
 from mirrorlake.partitioning.scan import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy

@@ -47,11 +47,10 @@ from helpers.bench_data import (
     write_files,
     zone,
 )
-from mirrorlake import Lake
+from helpers.places import TABLES, ZONE
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
-from mirrorlake.names import TABLES, ZONE
 from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.files import Storage
 

@@ -22,7 +22,7 @@ from helpers.scale import Count, counted, dollars, idle_cycle, make_tables, seco
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import commit_path
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state import Shard
 from mirrorlake.storage.files import Storage
 
 IDLE = [int(n) for n in os.environ.get("MIRRORLAKE_TABLES", "10,1000").split(",")]

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from helpers.places import ZONE
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.names import ZONE, file_name
+from mirrorlake.names import file_name
 from mirrorlake.storage.files import to_json
 
 SCHEMA = pa.schema(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -18,7 +17,7 @@ def make_table(storage: Storage, table: TableName, content: str = "rows", life: 
         content: what its file holds.
         life: the incarnation that its commit tells.
     """
-    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
+    metadata = {"configuration": {"mirrorlake.keys": '["id"]'}, "schemaString": '{"fields": []}'}
     info = {"userMetadata": json.dumps({"incarnation": life})}
     lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
     log = f"{table.table_path}/_delta_log/{0:020d}.json"

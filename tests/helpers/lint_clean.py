@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from helpers.lint_case import BY_TIME, TYPED, UUID, keyed
+from helpers.places import STATE, ZONE
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake.names import STATE, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 
 
 def clean_plain(zone: Zone) -> None:

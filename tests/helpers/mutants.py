@@ -51,12 +51,16 @@ _LISTINGS = ("published_tables", "no_folder", "list_folder", "every_file")
 _NET = "spark/feed/test_feed_net.py::test_"
 DECIDING = {
     "plan": Deciding(
-        "mirrorlake/mirror/plan.py",
+        "mirrorlake/mirror/next_batch.py",
         (
             "unit/mirror/test_plan.py",
             "unit/mirror/test_numbering.py",
             "unit/mirror/test_kept.py",
             "unit/mirror/test_last_file.py",
+        ),
+        (
+            *("PlannedFile", "Plan", "plan_path", "find_plan", "plan_of", "make_plan"),
+            *("renew_plan", "rewrite_plan", "_fix_all", "staging", "is_as_planned", "is_foreign"),
         ),
     ),
     "next batch": Deciding(

@@ -13,8 +13,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mirrorlake import Lake
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
 
 DATA = Path(__file__).parents[1] / "data"
 NAME = "lake_0_1"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity
-from mirrorlake.mirror.options import STOP
-from mirrorlake.mirror.plan import Plan, make_plan
+from mirrorlake.mirror import next_batch
 from mirrorlake.storage.files import Storage
 
 
@@ -18,6 +17,10 @@ def facts_of(storage: Storage, identity: Identity, first: int, names: list[str])
     ]
 
 
-def plan_files(storage: Storage, identity: Identity, first: int, names: list[str]) -> Plan:
+def plan_files(
+    storage: Storage, identity: Identity, first: int, names: list[str]
+) -> next_batch.Plan:
     """The plan that starts with these files, made now if there is none."""
-    return make_plan(storage, identity, first, facts_of(storage, identity, first, names), STOP)
+    return next_batch.make_plan(
+        storage, identity, first, facts_of(storage, identity, first, names), "stop"
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 
-from mirrorlake.names import ZONE
+from helpers.places import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve import DEFINITION, Item, Mirrors, Ready, Settings, Workspace, run_server
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers.places import IDENTITY, METADATA, PARTNER_EVENTS, ZONE
 from helpers.plans import plan_files
 from mirrorlake.landing.metadata import Identity, ensure_identity
 from mirrorlake.landing.publisher import Partner
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
-from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
@@ -76,8 +76,8 @@ class Zone:
             planned = names or [file_name(n) for n in range(1, last + 1)]
             plan_files(self.storage, identity, last - len(planned) + 1, planned)
         properties = {
-            KEYS_PROPERTY: json.dumps(list(keys)),
-            INCARNATION_PROPERTY: identity.incarnation,
+            "mirrorlake.keys": json.dumps(list(keys)),
+            "mirrorlake.incarnation": identity.incarnation,
         }
         self.delta_log(columns, properties, {identity.app_id: last} if last else {}, table)
         return identity

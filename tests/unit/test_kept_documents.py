@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
+from helpers.places import STATE
 from mirrorlake.delta.snapshot import append_policy, has_policy
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FormatError
@@ -27,8 +28,7 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.names import STATE, TableName
+from mirrorlake.names import TableName
 from mirrorlake.partitioning.process import Process
 from mirrorlake.partitioning.receipts import (
     MERGE,
@@ -162,7 +162,7 @@ def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
     document = json.loads(Definition(name, "abc", "SELECT k FROM t", {T: ("k",)}).as_property())
     newer = json.dumps(document | {"format": 99})
     folder = Path(storage.root) / name.table_path
-    HandMade(folder).create(pa.schema([("k", pa.string())]), {VIEW_PROPERTY: newer})
+    HandMade(folder).create(pa.schema([("k", pa.string())]), {"mirrorlake.view": newer})
     for read in (lambda: read_definition(storage, name), lambda: list_definitions(storage)):
         with pytest.raises(FormatError, match=r"The view s\.v is of format 99.*upgrade mirrorlake"):
             read()

@@ -41,7 +41,7 @@ from mirrorlake.feed.schema import (
     read_feed,
 )
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.spark.sql import literal, quote
 
 End = int | str | datetime

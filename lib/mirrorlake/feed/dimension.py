@@ -39,7 +39,7 @@ from mirrorlake.feed.scd import (
 )
 from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import query_errors, quote

@@ -25,7 +25,7 @@ from mirrorlake.feed.changes import ORIGIN, Span, bridge, in_order, key_columns,
 from mirrorlake.feed.doctor import Diagnosis, examine, span_text
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED, read_feed
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.spark.sql import query_errors, quote
 

@@ -17,7 +17,7 @@ from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
 from mirrorlake.delta.table import TableHandle, create_delta
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.options import KEYS_PROPERTY
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.sql import delta_name, quote
 

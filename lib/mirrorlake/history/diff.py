@@ -26,7 +26,7 @@ from mirrorlake.history.versions import (
     version_at,
 )
 from mirrorlake.landing.metadata import incarnations
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote

@@ -18,7 +18,7 @@ from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.history.diff import changed_columns, is_made_anew
 from mirrorlake.history.versions import check_version
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.options import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import from_arrow

@@ -16,7 +16,7 @@ from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
 from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.rules import LintFinding, finding
-from mirrorlake.mirror.plan import is_as_planned, plan_of
+from mirrorlake.mirror.next_batch import is_as_planned, plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
 from mirrorlake.storage.files import Entry, Listing, Storage, to_json
 

@@ -32,7 +32,7 @@ from mirrorlake.lint.folder import (
 )
 from mirrorlake.lint.rules import LintFinding, LintReport, finding
 from mirrorlake.mirror.next_batch import is_refilled, number_files
-from mirrorlake.mirror.properties import KEYS_PROPERTY, declared_keys, is_stale_incarnation
+from mirrorlake.mirror.options import KEYS_PROPERTY, declared_keys, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage.files import Entry, Listing, Storage
 

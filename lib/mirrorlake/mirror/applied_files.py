@@ -1,12 +1,12 @@
-"""Applied files: moved out of the way, kept for a while, and applied once more on demand.
+"""Move, keep and delete applied files, and apply them again (replay, reseed).
 
-They lie in `_ProcessedFiles` first, where a slow publisher can still find its own, then in
-`_FilesReadyToDelete`, and go for good when they were applied long enough ago. The last one stays
-in the folder, so that a publisher can go on counting.
+An applied file moves to `_ProcessedFiles`, where a slow publisher still finds it, then to
+`_FilesReadyToDelete`, and is deleted at the end of its retention. The last applied file stays in
+the folder, so that publishers can continue its numbering.
 
-A range of them again, or all from the beginning, goes the ordinary way, through the landing zone:
-a replayed file is published again under the next number, a reseeded folder gets a new incarnation
-and replaces its table in one commit.
+Replayed and reseeded files pass through the landing zone like any others. A replayed file is
+published again under the next number. A reseeded folder starts a new incarnation, which replaces
+the table in one commit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
+from mirrorlake.mirror.next_batch import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.mirror.options import paused, read_settings, side_by_side
-from mirrorlake.mirror.plan import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Entry, Storage
@@ -215,8 +215,8 @@ def replay(
     metadata = read_metadata(storage, table)
     if not metadata.keys and not as_is:
         raise UsageError(
-            f"{table} has no keys: its rows would be there twice.",
-            hint="replay them as they are with --as-is, or reseed the table.",
+            f"{table} has no keys, so replaying its files would duplicate their rows.",
+            hint="replay with as_is=True to keep inserts as inserts, or reseed the table.",
         )
     applied = last_applied(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
@@ -368,7 +368,7 @@ def _kept_files(
         if number not in kept:
             raise SequenceError(
                 f"File {number} is no longer kept.",
-                hint="reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="reseed the table with the files of a new initial load.",
             )
         path, entry = kept[number]
         in_folder = path == f"{table.folder}/{entry.name}"  # only applied content is moved away
@@ -376,6 +376,6 @@ def _kept_files(
             raise SequenceError(
                 f"File {number} is not the one that was applied.",
                 file=entry.name,
-                hint="leave it out, or reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="leave it out, or reseed the table with the files of a new initial load.",
             )
     return {number: path for number, (path, _) in kept.items()}

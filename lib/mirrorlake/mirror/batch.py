@@ -1,14 +1,14 @@
-"""A plan's files as one DataFrame, its changes collapsed per key, and the range of its keys.
+"""Read a batch's files as one DataFrame, collapse its changes per key, and bound its keys.
 
-The collapse is what each key's rows become: a function per key, not the last change. With n
-existing rows of the key it says: keep, delete, or replace them; insert a row if there was none;
-append further rows (marker 0 does not look for duplicates). `tests/helpers/model.py` is the same
-thing as a loop over rows.
+`compact_changes` turns the changes of a key into actions on the rows of that key in the table:
+keep, delete or replace them; insert a row if none exists; append rows (marker 0 does not check for
+duplicates). `tests/helpers/model.py` has the same semantics as a loop over rows.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import decoded_path
+from mirrorlake.delta.log_files import Action
 from mirrorlake.landing import rows
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
@@ -32,11 +33,23 @@ MARKER = "__mirrorlake_marker"
 POSITION = "__mirrorlake_position"
 ACTION = "__mirrorlake_action"
 KEPT = "__mirrorlake_kept"  # the columns whose values are the table's
-
 DELETE = "delete"  # remove the key's rows
 REPLACE = "replace"  # replace the key's rows; insert this one if there is none
 REPLACE_ONLY = "replace_only"  # replace the key's rows; nothing if there is none
 APPEND = "append"  # insert, whatever there is
+_ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
+_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_FILE_NAME = "_metadata.file_name"  # URL-encoded
+_NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
+_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
+# Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
+_PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
+_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STEPS = 16  # of a table's keys, about
+Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The smallest, and the largest values of columns, as a file's statistics tell them."""
 
 
 def compact_changes(
@@ -141,12 +154,6 @@ def refused(name: str, value: str, kept: str) -> str:
     text = literal(f"An update leaves {name!r} as it is, but the table does not have its row.")
     says = f"array_contains({kept}, {literal(name)})"
     return f"CASE WHEN {says} THEN raise_error({text}) ELSE {value} END"
-
-
-_ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
-_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
-_FILE_NAME = "_metadata.file_name"  # URL-encoded
-_NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 
 
 def read_batch(spark: SparkSession, batch: Batch, *, ordered: bool) -> DataFrame:
@@ -271,11 +278,6 @@ def _with_place(
     return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found
 
 
-_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
-_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
-# Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
-_PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
 Bounds = Mapping[str, rows.Bounds]
 """The smallest and largest value of key columns."""
 
@@ -330,3 +332,58 @@ def _literal(value: Any, kind: str) -> str | None:
     if kind == "date":
         return f"DATE'{value.isoformat()}'"
     return literal(value) if _PLAIN_TEXT.fullmatch(value) else None
+
+
+def file_limits(add: Action) -> Limits:
+    """What the statistics in a file's `add` tell; nothing where there are none."""
+    stats = json.loads(add.get("stats") or "{}")
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
+
+
+def may_match(limits: Limits, bounds: Bounds, names: Mapping[str, str]) -> bool:
+    """Whether a file of the table may have rows within the bounds, by its statistics.
+
+    Args:
+        limits: of the file.
+        bounds: see `key_bounds`.
+        names: what the files call each column.
+    """
+    least_of, most_of = limits
+    for key, (low, high) in bounds.items():
+        least, most = least_of.get(names[key]), most_of.get(names[key])
+        if least is None or most is None:
+            continue
+        # The log has days as ISO texts; of long texts bounds that are wide enough.
+        first, last = (str(end) if isinstance(end, dt.date) else end for end in (low, high))
+        if type(least) is type(most) is type(first) and (most < first or least > last):
+            return False
+    return True
+
+
+def wide_bounds(
+    bounds: Bounds, limits: Sequence[Limits], names: Mapping[str, str], target: Target
+) -> Bounds:
+    """Bounds that are the same for many batches: whole numbers lie at multiples of a large one.
+
+    Spark compiles a query's code for each number in a filter; of these there are few.
+
+    Args:
+        bounds: see `key_bounds`.
+        limits: of the table's files.
+        names: what the files call each column.
+        target: the table's columns.
+    """
+    found = dict(bounds)
+    whole = {key: bits for key in bounds if (bits := _BITS.get(target.columns[key]))}
+    for key, bits in whole.items():
+        low, high = bounds[key]
+        told = (known.get(names[key]) for pair in limits for known in pair)
+        ends = [end for end in told if isinstance(end, int)]
+        if not ends:
+            continue
+        step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
+        if high - low < step:
+            continue  # few rows are read, and fewer by bounds of their own
+        most = (1 << (bits - 1)) - 1
+        found[key] = max(low - low % step, ~most), min(high - high % step + step - 1, most)
+    return found

@@ -1,7 +1,7 @@
-"""What became of each published file: the ledger of the applied, the quarantine of the passed over.
+"""Report what became of each published file: the ledger, and the quarantine (dead letters).
 
-Plans and commits are the ledger: nothing else is written down, so that it can't disagree with what
-happened. The quarantine is a Delta table of rows and files, with reasons; only its rows need Spark.
+The ledger is computed from plans and commits and is not stored, so it can't disagree with them. The
+quarantine is a Delta table of skipped rows and files with reasons. Only its rows need Spark.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
-from mirrorlake.mirror.next_batch import Batch
-from mirrorlake.mirror.plan import find_plan, staging
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.next_batch import Batch, find_plan, staging
+from mirrorlake.mirror.options import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Result, TextTable

@@ -1,4 +1,4 @@
-"""Operations on the mirror: pause, skip, replay, reseed, undrop, ledger and quarantine."""
+"""The operator's methods: pause, resume, skip, replay, reseed, undrop, ledger and quarantine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
-from mirrorlake.mirror.options import pause, resume, skip
-from mirrorlake.mirror.properties import TableDefaults, read_defaults, write_defaults
+from mirrorlake.mirror.options import (
+    TableDefaults,
+    pause,
+    read_defaults,
+    resume,
+    skip,
+    write_defaults,
+)
 from mirrorlake.mirror.trash import dropped_tables, undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.query.catalog import Catalog, no_table

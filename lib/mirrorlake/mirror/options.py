@@ -1,30 +1,38 @@
-"""Options of a cycle, and an operator's settings for one table.
+"""Options of a cycle, an operator's settings of a table, and the properties of mirrored tables.
 
-An operator's settings (paused, files to skip) are one small file per table in the lake. Every
-mirror of the lake obeys them, and a killed one finds them again.
+An operator's settings (paused, skipped files) are one small file per table in the lake. Every
+mirror of the lake follows them, also after a restart.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.listing import AT_ONCE
 
-FORMAT = 1  # of settings
+SETTINGS_FORMAT = 1
+DEFAULTS_FORMAT = 1
 _CONTROL = f"{STATE}/control"
+_DEFAULTS = f"{STATE}/defaults.json"
+KEYS_PROPERTY = "mirrorlake.keys"
+INCARNATION_PROPERTY = "mirrorlake.incarnation"
+VIEW_PROPERTY = "mirrorlake.view"
 _One = TypeVar("_One")
 _Done = TypeVar("_Done")
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
@@ -161,7 +169,7 @@ def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
     Raises:
         FormatError: they are of a newer format.
     """
-    document = read_kept(storage, _settings_path(table), FORMAT) or {}
+    document = read_kept(storage, _settings_path(table), SETTINGS_FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 
@@ -187,7 +195,7 @@ def _write_settings(storage: Storage, table: TableName, settings: OperatorSettin
     if settings == OperatorSettings():
         storage.delete(_settings_path(table))
         return
-    document = {"format": FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
+    document = {"format": SETTINGS_FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
     storage.write_json(_settings_path(table), document)
 
 
@@ -225,3 +233,56 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     if apply:
         _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
     return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)
+
+
+def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
+    """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
+    if snapshot is None or identity.app_id in snapshot.txns:
+        return False
+    made_for = snapshot.properties.get(INCARNATION_PROPERTY)
+    return bool(snapshot.txns) or made_for != identity.incarnation
+
+
+def keys_property(metadata: TableMetadata) -> dict[str, str]:
+    """The keys as a JSON list."""
+    return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
+
+
+def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """The key columns that a table's properties declare."""
+    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
+
+
+def retention(options: MirrorOptions) -> dict[str, str]:
+    """How long the log reaches back, and removed files with the feed, as Delta's properties."""
+    days = {
+        "delta.logRetentionDuration": options.log_retention_days,
+        "delta.deletedFileRetentionDuration": options.feed_retention_days,
+    }
+    return {name: f"interval {int(n)} days" for name, n in days.items() if n is not None}
+
+
+@dataclass(frozen=True)
+class TableDefaults:
+    """The defaults of a lake's new tables.
+
+    Attributes:
+        deletion_vectors: whether they have deletion vectors; see `MirrorOptions`.
+    """
+
+    deletion_vectors: bool = False
+
+
+def read_defaults(storage: Storage) -> TableDefaults:
+    """Return a lake's defaults.
+
+    Raises:
+        FormatError: they are of a newer format.
+    """
+    document = read_kept(storage, _DEFAULTS, DEFAULTS_FORMAT) or {}
+    return TableDefaults(bool(document.get("deletion_vectors", False)))
+
+
+def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
+    """Write a lake's defaults."""
+    storage.write_json(_DEFAULTS, {"format": DEFAULTS_FORMAT} | asdict(defaults))

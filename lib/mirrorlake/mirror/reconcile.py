@@ -1,4 +1,4 @@
-"""Is everything there that the source has? Row counts and checksums against a manifest."""
+"""Compare tables with their sources: row counts and checksums from the publishers' manifests."""
 
 from __future__ import annotations
 

@@ -1,35 +1,153 @@
-"""What the mirror knows of each table between cycles: its documents in the lake, its monitoring.
+"""Keep each table's state between cycles, and divide the tables among several mirrors (shards).
 
-The documents are a cache: all of it can be read again from the zone and the tables' logs. Up to 64
-tables are in `Files/_mirrorlake/state.json`. More are in `state-3-of-8.json` and so on, each with
-the tables of one share, see `shards`; a save writes those that have changed. The mirror of a shard
-has documents of its own, which are shares of its share, so that no two mirrors write one file.
+The state documents are a cache: their content can be rebuilt from the landing zone and the Delta
+logs. Up to 64 tables are stored in `Files/_mirrorlake/state.json`. More tables are stored in
+`state-3-of-8.json` and so on, one document per `Shard`; a save writes only documents that have
+changed. The mirror of a shard has its own documents, which divide that shard further, so two
+mirrors never write the same file.
 
-Documents may overlap: where one goes over from few tables to many, or to shards and back, and where
-a mirror was killed meanwhile. A table's state is in the newest of those that could have it.
+Documents can overlap after the number of documents or shards has changed, or after a mirror was
+killed. The newest document that can contain a table has its state.
 
-`Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
+`Files/Monitoring/` has the same facts in the format of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
 import re
+import time
 import uuid
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from hashlib import sha256
 from math import gcd
 from typing import Any
 
-from mirrorlake.errors import MirrorlakeError, with_place
+from mirrorlake.errors import MirrorlakeError, UsageError, with_place
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.options import side_by_side
-from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.lease import PAUSE, busy, is_held, only_one
+
+_WRITTEN = re.compile(r"(\d{1,4})/(\d{1,4})", re.ASCII)
+_LOCK = f"{STATE}/mirror.lock"
+_SHARD_LOCK, _LOCK_ENDING = "mirror-", ".lock"  # around a shard's label
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal shares of a lake's tables.
+
+    Attributes:
+        number: which one, from 1.
+        count: how many there are.
+
+    Raises:
+        UsageError: there is no such share.
+
+    Example:
+        >>> [n for n in (1, 2, 3) if Shard(n, 3).has("Files/LandingZone/orders")]
+        [2]
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise UsageError(
+                f"There is no shard {self}.", hint="the first of eight is 1/8, the last 8/8."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard:
+        """A shard as people write it: `2/8`; `ALL` where nothing is written.
+
+        Raises:
+            UsageError: it is written in another way, or there is no such shard.
+        """
+        if text is None:
+            return ALL
+        found = _WRITTEN.fullmatch(text)
+        if found is None:
+            raise UsageError(f"{text!r} is no shard.", hint="the second of eight is 2/8.")
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def label(self) -> str:
+        """The shard as part of a file's name."""
+        return f"{self.number}-of-{self.count}"
+
+    @classmethod
+    def of_label(cls, label: str) -> Shard | None:
+        """The shard that a part of a file's name tells of; None if it tells of none."""
+        with suppress(UsageError):
+            return cls.parse(label.replace("-of-", "/"))
+        return None
+
+    def has(self, folder: str) -> bool:
+        """Whether a table is in this shard, by its folder relative to the lake's root."""
+        if self == ALL:
+            return True
+        digest = sha256(folder.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.number - 1
+
+
+ALL = Shard(1, 1)
+"""All tables: the share of a mirror that has none beside it."""
+
+
+@contextmanager
+def only_mirror(storage: Storage, patience: float | None, shard: Shard = ALL) -> Iterator[None]:
+    """Waits until no other mirror works on the lake, then keeps others waiting.
+
+    Args:
+        storage: the lake's files.
+        patience: how many seconds to wait; None does without the lease.
+        shard: the mirror's share of the tables; mirrors of others may work meanwhile.
+
+    Raises:
+        BusyError: another mirror went on for too long; says which one.
+    """
+    if patience is None:
+        yield
+        return
+    deadline = time.monotonic() + patience
+    what, path = "mirror of this lake", _LOCK
+    if shard != ALL:
+        what, path = f"{what}'s shard {shard}", f"{STATE}/{_SHARD_LOCK}{shard.label}{_LOCK_ENDING}"
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        with only_one(storage, path, left, what):
+            if shard == ALL:
+                _await_shards(storage, deadline)
+            if shard == ALL or not is_held(storage, _LOCK):
+                yield
+                return
+        # Not both wait for each other: the shard's mirror steps back.
+        if time.monotonic() >= deadline:
+            raise busy("mirror of this lake", "it has all tables")
+        time.sleep(PAUSE)
+
+
+def _await_shards(storage: Storage, deadline: float) -> None:
+    """Waits until no mirror of a shard is at work; none begins while the lake's lease is held."""
+    names = (entry.name for entry in storage.list(STATE).files)
+    for name in (n for n in names if n.startswith(_SHARD_LOCK) and n.endswith(_LOCK_ENDING)):
+        while is_held(storage, f"{STATE}/{name}"):
+            if time.monotonic() >= deadline:
+                shard = name[len(_SHARD_LOCK) : -len(_LOCK_ENDING)].replace("-of-", "/")
+                raise busy("mirror of this lake", f"that of shard {shard}")
+            time.sleep(PAUSE)
+
 
 FORMAT = 2
 TABLES = 64
@@ -227,7 +345,7 @@ class StateDocuments:
         return same | dict(zip(new, read, strict=True))
 
     def _read(self, entry: Entry) -> _Document:
-        path, hint = f"{STATE}/{entry.name}", "make it again with status --rebuild"
+        path, hint = f"{STATE}/{entry.name}", "rebuild it with status(rebuild=True)"
         states = None
         # One that is broken counts as none: it is a cache, and can be made again.
         with suppress(ValueError, TypeError, KeyError, AttributeError):

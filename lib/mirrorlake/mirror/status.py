@@ -34,10 +34,10 @@ from mirrorlake.landing.zone import (
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.next_batch import Batch, load_context, preview_batch
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
-from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
+    Shard,
     TableState,
     failed,
     file_signature,

@@ -1,15 +1,15 @@
-"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
+"""Drop, rename and restore tables when their folders in the landing zone are deleted or renamed.
 
-A folder is known by the identity in it, not by its name. Deleted means that its table is moved
-aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
-copy starts an incarnation of its own. A renamed folder that was filled again with other files does
-so, too: its table moves along and is replaced.
+The identity file, not the name, identifies a folder. If a folder is deleted, its table is moved
+aside and kept for a while. If it is renamed, its table moves with it; if the renamed folder was
+also refilled with other files, the table is replaced as well. A copied folder starts its own
+incarnation.
 
-On an object store a dropped table lies where it was, and a document hides it: see
-`delta.log_files`. Only a table that takes another's place is moved there.
+In an object store a dropped table is not moved: a document hides it, see `delta.log_files`. It is
+moved only if another table takes its place.
 
-A table that comes back brings its whole history along: the folder's next incarnation overwrites
-it in one commit, so that old versions, and frames of them, survive a drop.
+A restored table has its whole history. The folder's next incarnation overwrites it in one commit,
+so old versions, and frames of them, survive a drop.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.mirror.shards import ALL, Shard
-from mirrorlake.mirror.state import TableState, failed
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.mirror.state import ALL, Shard, TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Listing, Storage

@@ -16,7 +16,7 @@ from mirrorlake.delta.files import live_files, read_actions, tag, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.partitioning import tags
 from mirrorlake.partitioning.groups import bucket_sql, micros
 from mirrorlake.partitioning.policy import DAY, Policy

@@ -34,7 +34,7 @@ from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.report import COLUMNS, as_texts, short, tell_changes
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.diff import is_tracked
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import (
     ID_NAMES,

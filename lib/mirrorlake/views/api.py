@@ -15,7 +15,7 @@ from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.schema import create_table
 from mirrorlake.history.write import check_own
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog

@@ -21,7 +21,7 @@ from typing import Any
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format

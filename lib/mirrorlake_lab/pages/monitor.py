@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import MirrorlakeError, UsageError, with_place
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.state import STOPPED
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, moment_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from mirrorlake.delta.snapshot import open_snapshot
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices

@@ -26,7 +26,7 @@ from mirrorlake.delta.snapshot import OPEN_TAG, Snapshot, open_snapshot
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.history.versions import find_readable_range
 from mirrorlake.layout.guardrails import check_guardrails, skus
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage.files import Storage

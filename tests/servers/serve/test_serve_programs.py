@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from helpers.places import ZONE
 from helpers.serving import DEADLINE, Lake, number, parquet
-from mirrorlake.names import ZONE
 from mirrorlake.storage.paths import cache, make_once
 from mirrorlake_serve import account_key
 

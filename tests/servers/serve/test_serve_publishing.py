@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE, ZONE
 from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve import DEFINITION, Item, Workspace
 from mirrorlake_serve.uploads import Receipts, Uploads

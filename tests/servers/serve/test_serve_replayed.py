@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE, ZONE
 from helpers.serving import Lake, number, parquet
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 
 KEYS = b'{"keyColumns": ["id"]}'
 BY_TIME = (

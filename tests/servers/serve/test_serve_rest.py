@@ -19,10 +19,10 @@ import pytest
 import requests
 
 from helpers.examples import under_long
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.mirror.state import FAILED, TableState, save_states
-from mirrorlake.names import ZONE
+from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
@@ -141,7 +141,7 @@ def test_status_of_tables_in_the_words_of_the_interface(
     for folder in ("s.schema/t", "u"):
         (place / "told" / ZONE / folder).mkdir(parents=True)
     error = {"message": "m", "file": "f", "row": 3, "column": None}
-    state = TableState("s", "t", FAILED, rows=5, bytes=6, synced="2026-01-01", error=error)
+    state = TableState("s", "t", "Failed", rows=5, bytes=6, synced="2026-01-01", error=error)
     save_states(storage, {state.table.folder: state})
     first, second = session.post(f"{base}/{item['id']}/getTablesMirroringStatus").json()["data"]
     assert first == {

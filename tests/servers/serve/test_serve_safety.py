@@ -14,9 +14,9 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.names import ZONE
 from mirrorlake_serve import Ready, Workspace, load_token
 from mirrorlake_serve.tokens import Tokens
 

@@ -18,10 +18,11 @@ from azure.storage.blob import BlobServiceClient
 
 from helpers.landed import landed_rows
 from helpers.model import TableModel
+from helpers.places import ZONE
 from helpers.serving import Lake, Token, number, parquet
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
-from mirrorlake.names import ZONE, TableName
+from mirrorlake.names import TableName
 
 KEYS = b'{"keyColumns": ["id"]}'
 

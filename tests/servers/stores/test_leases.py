@@ -13,12 +13,12 @@ import time
 import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, Request
+from helpers.places import METADATA, STATE
 from helpers.s3_server import SECRET
 from mirrorlake.errors import BusyError
 from mirrorlake.landing.metadata import declare_keys
-from mirrorlake.mirror.shards import only_mirror
-from mirrorlake.mirror.state import file_signature
-from mirrorlake.names import METADATA, STATE, TableName
+from mirrorlake.mirror import state
+from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, only_one
 from mirrorlake.storage.paths import PROJECT
@@ -29,12 +29,12 @@ DEAD = {"host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"
 
 def test_one_mirror_of_a_lake_at_a_time(root: str, caplog: pytest.LogCaptureFixture):
     storage = Storage(root)
-    with only_mirror(storage, 1):
+    with state.only_mirror(storage, 1):
         assert is_held(storage, LOCK)
         with (
             caplog.at_level(logging.WARNING),
             pytest.raises(BusyError, match=rf"Another mirror of this lake.*process {os.getpid()}"),
-            only_mirror(Storage(root), 0.3),
+            state.only_mirror(Storage(root), 0.3),
         ):
             pass
         assert "waiting for another mirror of this lake: process" in caplog.text
@@ -87,7 +87,7 @@ def test_what_changes_within_a_second_is_seen(root: str):
     files = [listing.file("x.csv") for listing in (one, other)]
     assert files[0] is not None
     assert files[1] is not None
-    assert file_signature(files[0]) != file_signature(files[1])
+    assert state.file_signature(files[0]) != state.file_signature(files[1])
 
 
 def test_a_storage_takes_its_keys_to_another_process_and_shows_them_to_none(root: str):

@@ -9,7 +9,7 @@ import pytest
 from helpers.s3_server import S3Server
 from helpers.scale import counted, idle_cycle, make_tables, no_spark
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state import Shard
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import file_name
 from mirrorlake.storage.files import Storage

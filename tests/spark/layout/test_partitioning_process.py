@@ -389,7 +389,7 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
 
 def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     """Its own compaction would mix them; the process runs in a thread beside it till it is told."""
-    from mirrorlake.mirror.options import MirrorOptions
+    from mirrorlake import MirrorOptions
 
     publisher = lake.publisher("t", keys=["id"])
     rows = [{"id": n, "k": f"k{n % 9}"} for n in range(60)]

@@ -15,8 +15,7 @@ import pytest
 from helpers.follower import Follower
 from helpers.partition_tables import PAST, hashed
 from helpers.partitions import check_homogeneous, live_files
-from mirrorlake import Lake
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))

@@ -14,17 +14,7 @@ from pyspark.sql import SparkSession
 
 from helpers.model import Change, Row, TableModel
 from mirrorlake.landing.metadata import UNCHANGED, Marker
-from mirrorlake.mirror.batch import (
-    ACTION,
-    APPEND,
-    DELETE,
-    KEPT,
-    MARKER,
-    POSITION,
-    REPLACE,
-    compact_changes,
-    refuse_kept,
-)
+from mirrorlake.mirror import batch
 
 DATA = "example INT, `k.` STRING, v INT, w INT"
 KEYS = ("example", "k.")
@@ -61,18 +51,18 @@ def model_of(example: int, rows: int, changes: list[Change]) -> TableModel | Non
 def carried_out(rows: int, actions: list[Row]) -> Counter[tuple[Any, ...]]:
     """A key's rows after what was decided on them, as `(v, w)`."""
     before = [{"v": -n, "w": -n - 5} for n in range(rows)]
-    once = [action for action in actions if action[ACTION] != APPEND]
+    once = [action for action in actions if action[batch.ACTION] != batch.APPEND]
     assert len(once) <= 1, actions
     after = [] if once else before
     for action in once:
-        if action[ACTION] == DELETE:
+        if action[batch.ACTION] == batch.DELETE:
             continue
-        kept = action.get(KEPT) or ()
+        kept = action.get(batch.KEPT) or ()
         after += [{**action, **{name: old[name] for name in kept}} for old in before]
-        if not before and action[ACTION] == REPLACE:
+        if not before and action[batch.ACTION] == batch.REPLACE:
             assert not kept, action
             after.append(action)
-    after += [action for action in actions if action[ACTION] == APPEND]
+    after += [action for action in actions if action[batch.ACTION] == batch.APPEND]
     return Counter((row["v"], row["w"]) for row in after)
 
 
@@ -84,12 +74,12 @@ def decided(
         (*(row[name] for name in (*KEYS, "v", "w")), int(marker), place, row[UNCHANGED] or None)
         for place, (marker, row) in enumerate(changes)
     ]
-    schema = f"{DATA}, {MARKER} INT, {POSITION} BIGINT, {KEPT} ARRAY<STRING>"
-    batch = spark.createDataFrame(sorted(rows, key=lambda row: (-row[5] % 7, row[5])), schema)
+    schema = f"{DATA}, {batch.MARKER} INT, {batch.POSITION} BIGINT, {batch.KEPT} ARRAY<STRING>"
+    frame = spark.createDataFrame(sorted(rows, key=lambda row: (-row[5] % 7, row[5])), schema)
     if not unchanged:
-        batch = batch.drop(KEPT)
+        frame = frame.drop(batch.KEPT)
     found: dict[int, list[Row]] = {}
-    for row in compact_changes(batch, KEYS, markers, unchanged).collect():
+    for row in batch.compact_changes(frame, KEYS, markers, unchanged).collect():
         assert row["k."] == "key"
         found.setdefault(row["example"], []).append(row.asDict())
     return found
@@ -126,7 +116,7 @@ def test_a_key_that_the_table_does_not_have_is_refused(spark: SparkSession) -> N
     """An update that leaves a column to a table without its row; others beside it are fine."""
     fine = changes_of(1, ((Marker.UPSERT, ()), (Marker.UPDATE, ("v",))))
     lost = changes_of(2, ((Marker.DELETE, ()), (Marker.UPDATE, ("w",))))
-    schema = f"{DATA}, {KEPT} ARRAY<STRING>"
+    schema = f"{DATA}, {batch.KEPT} ARRAY<STRING>"
     for changes, refused in ((fine, False), (fine + lost, True)):
         kept = [
             row
@@ -134,11 +124,11 @@ def test_a_key_that_the_table_does_not_have_is_refused(spark: SparkSession) -> N
             for row in rows
         ]
         frame = spark.createDataFrame(
-            [(*(row[name] for name in (*KEYS, "v", "w")), row[KEPT]) for row in kept], schema
+            [(*(row[name] for name in (*KEYS, "v", "w")), row[batch.KEPT]) for row in kept], schema
         )
         if refused:
             with pytest.raises(Exception, match="leaves 'w' as it is, but the table does not"):
-                refuse_kept(frame, ("v", "w")).collect()
+                batch.refuse_kept(frame, ("v", "w")).collect()
         else:
-            (row,) = refuse_kept(frame, ("v", "w")).collect()
+            (row,) = batch.refuse_kept(frame, ("v", "w")).collect()
             assert (row["v"], row["w"]) == (10, 21)

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import SKIP_ROW, MirrorOptions
 from mirrorlake.names import file_name
 
 ADA = "ada o'`\"\\ lovelace; =✓"
@@ -87,9 +86,9 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     publisher.write([row(1, ADA, SECRET + " 1815"), row(3, "cem", "c")])
     lake.mirror(options=SMALL)
     put(lake, 3, [row(1, ADA, SECRET + " rejected", 3), row(9, "dan", "rejected", 3)])
-    lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
+    lake.mirror(options=MirrorOptions(on_error="skip-row", compact_after=0))
     lake.operations.reseed("my people", apply=True)
-    lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
+    lake.mirror(options=MirrorOptions(on_error="skip-row", compact_after=0))
     lake.publisher("other").write([{"who's": ADA, "the land": 1}])
     lake.mirror()
     other = bag(lake, "other", ["who's"])
@@ -151,6 +150,6 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
         lake.operations.reseed(
             "my people", apply=True
         )  # the kept files are as complete as they were
-        assert not lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed
+        assert not lake.mirror(options=MirrorOptions(on_error="skip-row")).failed
         del rows[2, ADA, "another one"]
         assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}

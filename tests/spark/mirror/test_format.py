@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import file_name
 

@@ -22,8 +22,7 @@ from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror import exchange
-from mirrorlake.mirror.exchange import is_rewrite_cheaper
+from mirrorlake.mirror import apply
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.jvm import forget_logs
 
@@ -114,7 +113,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
 def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "LARGE_ROWS", 10)
+    monkeypatch.setattr(apply, "LARGE_ROWS", 10)
     both = BothWays(tmp_path, "t", ["n", "day", "v"])
     days = [dt.date(1, 1, 1), dt.date(2024, 2, 29)]
     rows = [
@@ -280,11 +279,11 @@ def test_without_a_feed_or_row_ids_rows_change_alike(lake: Lake) -> None:
 
 def test_many_changes_of_large_files_write_them_anew() -> None:
     file = {"records": 1_000_000, "size": 20 * 2**20}
-    assert not is_rewrite_cheaper([file], 200_000)
-    assert is_rewrite_cheaper([file], 300_000)
-    assert not is_rewrite_cheaper([file, file], 300_000)
-    assert not is_rewrite_cheaper([{"records": 10, "size": 1000}], 10)
-    assert not is_rewrite_cheaper([], 10)
+    assert not apply.is_rewrite_cheaper([file], 200_000)
+    assert apply.is_rewrite_cheaper([file], 300_000)
+    assert not apply.is_rewrite_cheaper([file, file], 300_000)
+    assert not apply.is_rewrite_cheaper([{"records": 10, "size": 1000}], 10)
+    assert not apply.is_rewrite_cheaper([], 10)
 
 
 @pytest.mark.long

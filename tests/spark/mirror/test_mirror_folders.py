@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError, TableNotFoundError
-from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.mirror.options import Step
+from mirrorlake.names import TableName, file_name
 
 
 def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lake) -> None:

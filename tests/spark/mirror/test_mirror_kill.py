@@ -16,9 +16,9 @@ import pytest
 from helpers.killing import run_until
 from helpers.model import TableModel
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions, Step
+from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName
 
 COLUMNS = ["id", "v"]

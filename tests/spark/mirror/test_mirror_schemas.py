@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions, Step
+from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, file_name
 

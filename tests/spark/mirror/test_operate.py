@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import BusyError, SequenceError, UsageError
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.ledger import QUARANTINE, count_quarantined
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
+from mirrorlake.mirror import ledger
+from mirrorlake.mirror.options import Step
 from mirrorlake.names import file_name
 from mirrorlake.spark.sql import delta_name
 
@@ -50,7 +50,7 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     (line,) = lake.mirror().tables
     assert line.error is not None
     assert (line.last_file, line.error["file"], line.error["row"]) == (1, file_name(2), 3)
-    options = MirrorOptions(on_error=SKIP_ROW)
+    options = MirrorOptions(on_error="skip-row")
     assert not lake.mirror(options=options).failed
     expected = {(1, "new"): 1, (2, "b"): 1, (3, "c"): 1, (4, "d"): 1}
     assert bag(lake, "t", ["id", "v"]) == expected
@@ -59,12 +59,12 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     assert "NULL" in found[0][3]
     contents = [json.loads(row["content"]) for row in lake.operations.quarantine().collect()]
     assert contents == [bad[1], bad[2]]
-    assert count_quarantined(lake.storage) == {"t": 2}
-    quarantine = delta_name(lake.storage.path(QUARANTINE))
+    assert ledger.count_quarantined(lake.storage) == {"t": 2}
+    quarantine = delta_name(lake.storage.path("Files/_mirrorlake/quarantine"))
     vectors = "SET TBLPROPERTIES (delta.enableDeletionVectors = true)"
     lake.spark.sql(f"ALTER TABLE {quarantine} {vectors}")
     lake.spark.sql(f"DELETE FROM {quarantine} WHERE row = 3")  # what is dealt with
-    assert count_quarantined(lake.storage) == {"t": 1}
+    assert ledger.count_quarantined(lake.storage) == {"t": 1}
     entries = lake.operations.ledger("t").entries
     assert [(e.number, e.rejected, e.rows, e.version) for e in entries] == [
         (1, 0, {"insert": 2}, 1),
@@ -79,8 +79,8 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     (Path(lake.landing_zone) / "t" / file_name(2)).write_bytes(b"")
     put(lake, 3, [{"id": "text", "v": "type changed"}])
     put(lake, 4, [{"id": 4, "v": "d"}])
-    assert lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed  # a file is no row
-    assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
+    assert lake.mirror(options=MirrorOptions(on_error="skip-row")).failed  # a file is no row
+    assert not lake.mirror(options=MirrorOptions(on_error="skip-file")).failed
     assert bag(lake, "t", ["id", "v"]) == {(1, "a"): 1, (4, "d"): 1}
     assert [(f, r) for f, r, _, _ in kept(lake)] == [("2", None), ("3", None)]
     put(lake, 6, [{"id": 6, "v": "f"}])
@@ -98,7 +98,7 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     ]
     lake.operations.reseed("t", apply=True)
     assert (lake.status().tables[0].last_file, lake.status().tables[0].backlog_files) == (0, 5)
-    assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
+    assert not lake.mirror(options=MirrorOptions(on_error="skip-file")).failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
 
 
@@ -118,7 +118,7 @@ def test_the_quarantine_has_each_row_once_whenever_the_mirror_dies(lake: Lake, s
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lake.mirror(options=MirrorOptions(on_error=SKIP_ROW), on_step=die)
+        lake.mirror(options=MirrorOptions(on_error="skip-row"), on_step=die)
     put(lake, 2, [{"id": 2, MARKER: 0}])
     assert not lake.mirror().failed  # the plan says how its rows are to be treated
     assert bag(lake, "t", ["id"]) == {(1,): 1, (2,): 1}

@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.mirror.options import MirrorOptions
 
 pytestmark = pytest.mark.long
 

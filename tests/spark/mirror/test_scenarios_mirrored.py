@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from azure.storage.filedatalake import DataLakeServiceClient
 
+from helpers.places import ZONE
 from helpers.serving import Lake as Served
 from helpers.serving import data_lake_of, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.names import ZONE
 from mirrorlake_serve import Workspace
 
 pytestmark = pytest.mark.long

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import requests
 
+from helpers.places import ZONE
 from helpers.serving import number, parquet
 from mirrorlake import Lake
-from mirrorlake.names import ZONE
 from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from helpers.follower import Follower
-from mirrorlake import Lake
-from mirrorlake.mirror.apply import CONFLICT
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.mirror import apply
 from mirrorlake.spark.sql import spark_message
 
 pytestmark = pytest.mark.long
@@ -58,7 +57,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
             try:
                 lake.spark.newSession().sql(f"OPTIMIZE {name}").collect()
             except Exception as error:
-                if not CONFLICT.search(spark_message(error)):
+                if not apply.CONFLICT.search(spark_message(error)):
                     failures.append(spark_message(error))
             stop.wait(3)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import PROCESSED
 from helpers.tables import bag
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
 from mirrorlake import Lake
-from mirrorlake.names import PROCESSED, file_number
+from mirrorlake.names import file_number
 
 
 @pytest.mark.promise("LZ-02", "LZ-13", "LZ-14")

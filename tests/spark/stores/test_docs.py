@@ -21,7 +21,7 @@ import pytest
 from helpers.ports import free_port
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake import Lake
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state import Shard
 from mirrorlake.names import TableName
 from mirrorlake.storage.paths import PROJECT
 

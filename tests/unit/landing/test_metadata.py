@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.places import METADATA
 from mirrorlake.errors import MetadataError
 from mirrorlake.landing.metadata import (
     BY_TIME,
@@ -16,7 +17,7 @@ from mirrorlake.landing.metadata import (
     declare_keys,
     read_metadata,
 )
-from mirrorlake.names import METADATA, TableName
+from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 pytestmark = pytest.mark.promise("LZ-04")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.zones import KEYED, T, Zone
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.lake import Lake
@@ -18,7 +19,7 @@ from mirrorlake.landing.metadata import MARKER, ensure_identity
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.names import PROCESSED, file_name, file_number
+from mirrorlake.names import file_name, file_number
 from mirrorlake.storage.files import Storage
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import TOKEN, footers_from_the_newest, read_footer
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")

@@ -17,6 +17,7 @@ from helpers import lint_cases_names, lint_cases_rows
 from helpers.examples import examples
 from helpers.lint_case import FIRST, THIRD, text_file
 from helpers.lint_clean import CLEAN, clean_mirrored, clean_plain
+from helpers.places import PARTNER_EVENTS, ZONE
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
 from mirrorlake.cli.main import app
@@ -25,7 +26,7 @@ from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.lint.rules import RULES, as_page
 from mirrorlake.lint.zone import lint_zone
-from mirrorlake.names import PARTNER_EVENTS, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 DOCS = Path(__file__).parents[3] / "docs" / "lint.md"

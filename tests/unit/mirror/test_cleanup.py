@@ -6,13 +6,14 @@ from threading import Barrier
 
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL
 from mirrorlake.landing.metadata import Identity
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.applied_files import move_applied, move_leftovers, sweep
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.mirror import applied_files
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 pytestmark = pytest.mark.promise("LZ-14")
@@ -48,7 +49,9 @@ def away(storage: Storage) -> list[int]:
 
 
 def tidy(storage: Storage, last: int) -> None:
-    reused = move_leftovers(storage, IDENTITY, list_folder(storage, IDENTITY.table), last)
+    reused = applied_files.move_leftovers(
+        storage, IDENTITY, list_folder(storage, IDENTITY.table), last
+    )
     if reused is not None:
         raise reused
 
@@ -56,10 +59,14 @@ def tidy(storage: Storage, last: int) -> None:
 def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     put(any_storage, 4)
-    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    applied_files.move_applied(
+        any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan
+    )
     assert (here(any_storage), away(any_storage)) == ([3, 4], [1, 2])
     plan = plan_files(any_storage, IDENTITY, 4, [file_name(4)])
-    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    applied_files.move_applied(
+        any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan
+    )
     assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
     assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
 
@@ -67,10 +74,10 @@ def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
 def test_in_a_store_many_files_are_moved_side_by_side():
     storage = InStep(8)
     plan = plan_files(storage, IDENTITY, 1, put(storage, *range(1, 10)))
-    move_applied(storage, IDENTITY, list_folder(storage, IDENTITY.table), plan)
+    applied_files.move_applied(storage, IDENTITY, list_folder(storage, IDENTITY.table), plan)
     assert (here(storage), away(storage)) == ([9], [*range(1, 9)])
     later = datetime.now(timezone.utc) + timedelta(days=2)
-    sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
+    applied_files.sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
     assert where(storage) == {
         PROCESSED: [],
         READY_TO_DELETE: [file_name(number) for number in range(1, 9)],
@@ -137,7 +144,7 @@ def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
     folder = list_folder(any_storage, IDENTITY.table)
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
-    move_applied(any_storage, IDENTITY, folder, plan)
+    applied_files.move_applied(any_storage, IDENTITY, folder, plan)
     assert (here(any_storage), away(any_storage)) == ([2], [])
 
 
@@ -172,7 +179,7 @@ def test_applied_files_pass_two_folders_by_age_and_others_stay(any_storage: Stor
 
     def sweep_after(**age: float) -> dict[str, list[str]]:
         now = datetime.now(timezone.utc) + timedelta(**age)
-        sweep(any_storage, IDENTITY.table, last=3, now=now, keep=timedelta(days=7))
+        applied_files.sweep(any_storage, IDENTITY.table, last=3, now=now, keep=timedelta(days=7))
         return where(any_storage)
 
     everything = {PROCESSED: sorted(mine + others), READY_TO_DELETE: []}
@@ -188,7 +195,7 @@ def test_a_sweep_finishes_what_another_one_began(any_storage: Storage):
     for folder in (PROCESSED, READY_TO_DELETE):
         any_storage.write(f"{FOLDER}/{folder}/{name}", b"the same")
     now = datetime.now(timezone.utc) + timedelta(days=2)
-    sweep(any_storage, IDENTITY.table, last=1, now=now, keep=timedelta(days=7))
+    applied_files.sweep(any_storage, IDENTITY.table, last=1, now=now, keep=timedelta(days=7))
     assert where(any_storage) == {PROCESSED: [], READY_TO_DELETE: [name]}
 
 
@@ -199,7 +206,7 @@ def test_many_sweeps_at_once_stand_in_nobodys_way(any_storage: Storage):
     now = datetime.now(timezone.utc) + timedelta(days=2)
 
     def run(_: int) -> None:
-        sweep(any_storage, IDENTITY.table, last=100, now=now, keep=timedelta(days=7))
+        applied_files.sweep(any_storage, IDENTITY.table, last=100, now=now, keep=timedelta(days=7))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(run, range(8)))

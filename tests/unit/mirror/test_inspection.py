@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mirrorlake import MirrorOptions
 from mirrorlake.errors import DataFileError, MirrorlakeError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.table_cycle import choose_inspection
+from mirrorlake.mirror import engine
 from mirrorlake.storage.files import Storage
 
 
@@ -24,11 +24,11 @@ def test_on_one_machine_and_for_small_files_it_is_the_driver(
 ) -> None:
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     large = {"1.csv": 10**12}
-    assert choose_inspection(no_spark, large, 1) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, large, 1) is inspect_file  # type: ignore[arg-type]
     monkeypatch.setenv("SPARK_MASTER", "spark://somewhere:7077")
     most = MirrorOptions().driver_bytes
-    assert choose_inspection(no_spark, {"1.csv": most}, most) is inspect_file  # type: ignore[arg-type]
-    assert choose_inspection(no_spark, {}, most) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {"1.csv": most}, most) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {}, most) is inspect_file  # type: ignore[arg-type]
 
 
 def test_what_an_executor_finds_comes_back_as_it_is(storage: Storage, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.places import IDENTITY
 from helpers.plans import plan_files
 from mirrorlake.errors import FormatError
 from mirrorlake.landing import manifest, metadata
@@ -14,21 +15,18 @@ from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.lint.zone import lint_zone
-from mirrorlake.mirror import options, plan, state, trash
+from mirrorlake.mirror import next_batch, options, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.options import all_settings, pause, read_settings, skip
-from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.trash import drop_table, dropped_tables
-from mirrorlake.names import IDENTITY, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 
 T = TableName(None, "t")
 LIFE = Identity(T, "one life", TableName(None, "before"))
 STATES = "Files/_mirrorlake/state.json"
-PLAN = plan_path(LIFE, 1)
+PLAN = next_batch.plan_path(LIFE, 1)
 
 
 def make_plan(storage: Storage) -> str:
@@ -48,14 +46,14 @@ def make_manifest(storage: Storage) -> str:
 
 
 def make_settings(storage: Storage) -> str:
-    pause(storage, T)
-    skip(storage, T, 7)
+    options.pause(storage, T)
+    options.skip(storage, T, 7)
     return "Files/_mirrorlake/control/t.json"
 
 
 def make_trash(storage: Storage) -> str:
     storage.write(f"{T.table_path}/_delta_log/{0:020d}.json", b"{}")
-    drop_table(storage, T, LIFE)
+    trash.drop_table(storage, T, LIFE)
     if storage.local is None:
         return "Files/_mirrorlake/dropped_in_place/t.json"
     (stamp,) = storage.list("Files/_mirrorlake/dropped/t").folders
@@ -68,12 +66,12 @@ def make_state(storage: Storage) -> str:
 
 
 CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
-    (make_plan, lambda storage: find_plan(storage, LIFE, 1), plan.FORMAT),
+    (make_plan, lambda storage: next_batch.find_plan(storage, LIFE, 1), next_batch.PLAN_FORMAT),
     (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
     (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
-    (make_settings, lambda storage: read_settings(storage, T), options.FORMAT),
-    (make_settings, lambda storage: all_settings(storage)(T), options.FORMAT),
-    (make_trash, dropped_tables, trash.FORMAT),
+    (make_settings, lambda storage: options.read_settings(storage, T), options.SETTINGS_FORMAT),
+    (make_settings, lambda storage: options.all_settings(storage)(T), options.SETTINGS_FORMAT),
+    (make_trash, trash.dropped_tables, trash.FORMAT),
     (make_state, load_states, state.FORMAT),
 ]
 
@@ -83,7 +81,7 @@ def test_a_newer_document_is_refused_in_words(any_storage: Storage, make, read, 
     path = make(any_storage)
     document = any_storage.read_json(path)
     assert document is not None
-    assert document["format"] == (plan.PLAIN_FORMAT if make is make_plan else known)
+    assert document["format"] == (next_batch.PLAIN_PLAN_FORMAT if make is make_plan else known)
     any_storage.write_json(path, document | {"format": known + 1, "more": [1]})
     before = any_storage.read(path)
     with pytest.raises(FormatError) as caught:
@@ -106,14 +104,14 @@ def test_a_document_without_a_format_is_of_the_first(any_storage: Storage, make,
 
 def test_a_plan_of_the_first_format_lacks_only_what_came_later(any_storage: Storage):
     path = make_plan(any_storage)
-    whole = find_plan(any_storage, LIFE, 1)
+    whole = next_batch.find_plan(any_storage, LIFE, 1)
     document = any_storage.read_json(path) or {}
     del document["on_error"]
     files = [
         {name: file[name] for name in ("name", "size", "sha256")} for file in document["files"]
     ]
     any_storage.write_json(path, document | {"format": 1, "files": files})
-    found = find_plan(any_storage, LIFE, 1)
+    found = next_batch.find_plan(any_storage, LIFE, 1)
     assert whole is not None
     assert found is not None
     assert (found.numbers, found.on_error) == (whole.numbers, "stop")
@@ -136,7 +134,7 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
     storage.write(f"{T.folder}/{file_name(1)}", b"x")
     newer = {"format": state.FORMAT + 1, "tables": {}, "more": 1}
     storage.write_json(STATES, newer)
-    with pytest.raises(FormatError, match="status --rebuild"):
+    with pytest.raises(FormatError, match="rebuild=True"):
         Engine(storage, no_spark).run_cycle()
     (line,) = status_report(storage).tables
     assert (line.name, line.backlog_files) == ("t", 1)
@@ -156,9 +154,9 @@ def test_the_linter_names_a_newer_identity(storage: Storage):
 def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
     for table in (T, TableName(None, "u")):
         Publisher(storage, table, keys=("id",)).upsert([{"id": 1}])
-    skip(storage, T, 7, apply=True)
+    options.skip(storage, T, 7, apply=True)
     path = "Files/_mirrorlake/control/t.json"
-    storage.write_json(path, storage.read_json(path) | {"format": options.FORMAT + 1})
+    storage.write_json(path, storage.read_json(path) | {"format": options.SETTINGS_FORMAT + 1})
     one, other = status_report(storage).tables
     assert f"{path} is of format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
 from mirrorlake import Lake
@@ -22,14 +23,11 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.lint.zone import lint_zone
-from mirrorlake.mirror.applied_files import replay, reseed
+from mirrorlake.mirror import applied_files, next_batch, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.next_batch import is_refilled, last_file_fault
-from mirrorlake.mirror.plan import is_foreign
-from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
+from mirrorlake.mirror.state import TableState
 from mirrorlake.mirror.status import preview_cycle, status_report
-from mirrorlake.mirror.trash import follow_folders
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Entry, Storage
 
 T, OLD = TableName(None, "t"), TableName(None, "before")
@@ -69,7 +67,7 @@ def entry_of(storage: Storage, number: int) -> Entry:
 
 
 def fault(storage: Storage, last: int, known: str | None = None) -> SequenceError | None:
-    return last_file_fault(storage, LIFE, list_folder(storage, T), last, known)
+    return next_batch.last_file_fault(storage, LIFE, list_folder(storage, T), last, known)
 
 
 def put(storage: Storage, *numbers: int, data: bytes = b"applied") -> list[str]:
@@ -109,13 +107,13 @@ def test_another_extension_is_another_file(any_storage: Storage):
 def test_a_file_is_read_only_if_its_signature_differs(any_storage: Storage):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1))
     put(any_storage, 1, data=b"APPLIED")
-    assert fault(any_storage, 1, file_signature(entry_of(any_storage, 1))) is None
+    assert fault(any_storage, 1, state.file_signature(entry_of(any_storage, 1))) is None
 
 
 def test_without_a_plan_the_last_file_is_taken_for_the_applied_one(any_storage: Storage):
     put(any_storage, 1, 2)
     assert fault(any_storage, 2) is None
-    assert not is_foreign(any_storage, LIFE, 2, entry_of(any_storage, 2))
+    assert not next_batch.is_foreign(any_storage, LIFE, 2, entry_of(any_storage, 2))
 
 
 @pytest.mark.parametrize(("numbers", "named"), [((1, 3), 1), ((1, 2, 4), 1), ((2, 3), 2)])
@@ -166,9 +164,9 @@ def test_a_tag_alone_does_not_prove_that_content_differs():
     put(storage, 1, 2, data=TAG_ONLY)
     plan_files(storage, LIFE, 1, [file_name(1), file_name(2)])
     put(storage, 1, data=TAG_ONLY)
-    assert not is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+    assert not next_batch.is_foreign(storage, LIFE, 1, entry_of(storage, 1))
     put(storage, 1, data=TAG_ONLY + b"y")
-    assert is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+    assert next_batch.is_foreign(storage, LIFE, 1, entry_of(storage, 1))
 
 
 @pytest.mark.parametrize(
@@ -191,18 +189,18 @@ def test_a_refilled_folder_has_none_of_its_applied_files(
     any_storage.delete_folder(T.folder)
     put(any_storage, *numbers, data=b"refilled")
     any_storage.write(f"{T.folder}/notes.txt", b"")
-    assert is_refilled(any_storage, LIFE, TableMetadata(), last) is expected
+    assert next_batch.is_refilled(any_storage, LIFE, TableMetadata(), last) is expected
     by_time = TableMetadata(strategy=BY_TIME)
-    assert not is_refilled(any_storage, LIFE, by_time, last)
+    assert not next_batch.is_refilled(any_storage, LIFE, by_time, last)
 
 
 @pytest.mark.parametrize("folder", ["", PROCESSED, READY_TO_DELETE])
 def test_one_applied_file_says_that_a_folder_is_not_refilled(any_storage: Storage, folder: str):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
     put(any_storage, 1, 2, 3, data=b"refilled")
-    assert is_refilled(any_storage, LIFE, TableMetadata(), 2)
+    assert next_batch.is_refilled(any_storage, LIFE, TableMetadata(), 2)
     any_storage.write(path(2, folder=folder), b"applied")
-    assert not is_refilled(any_storage, LIFE, TableMetadata(), 2)
+    assert not next_batch.is_refilled(any_storage, LIFE, TableMetadata(), 2)
 
 
 # --- cycles
@@ -223,14 +221,14 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     for _ in range(2):
         assert cycle(any_storage) == {"t": file_name(2)}
         (line,) = status_report(any_storage).tables
-        assert (line.state, line.last_file, line.backlog_files) == (FAILED, 2, 1)
+        assert (line.state, line.last_file, line.backlog_files) == ("Failed", 2, 1)
     (preview,) = preview_cycle(any_storage).tables
     assert (preview.status.error["file"], preview.files) == (file_name(2), ())
     assert [e.name for e in any_storage.list(f"{T.folder}/{PROCESSED}").files] == [file_name(1)]
     any_storage.write(path(2), before)
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
-    assert status_report(any_storage).tables[0].state == REPLICATING
+    assert status_report(any_storage).tables[0].state == "Replicating"
 
 
 class Reads(Storage):
@@ -298,8 +296,8 @@ def test_an_earlier_version_s_state_is_compared_once(storage: Storage):
     zone = applied(storage, 1)
     cycle(storage)
     document = storage.read_json("Files/_mirrorlake/state.json")
-    for state in document["tables"].values():
-        del state["tail"]
+    for kept in document["tables"].values():
+        del kept["tail"]
     storage.write_json("Files/_mirrorlake/state.json", document)
     zone.put(1, OTHER)
     assert cycle(storage) == {"t": file_name(1)}
@@ -313,9 +311,9 @@ def renamed(storage: Storage) -> tuple[Identity | None, TableName]:
     identity = read_identity(storage, T)
     assert identity is not None
     states = {OLD.folder: TableState(None, OLD.name, incarnation=identity.incarnation)}
-    assert follow_folders(storage, states, [T]) == ([], [])
-    (state,) = states.values()
-    return read_identity(storage, T), state.table
+    assert trash.follow_folders(storage, states, [T]) == ([], [])
+    (kept,) = states.values()
+    return read_identity(storage, T), kept.table
 
 
 @pytest.mark.parametrize("emptied", [False, True])
@@ -349,7 +347,7 @@ def test_a_folder_renamed_and_refilled_starts_a_new_incarnation(any_storage: Sto
     assert (identity.origin, table) == (None, T)
     # A mirror that is killed now has not kept that the table was moved.
     states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
-    assert follow_folders(any_storage, states, [T]) == ([], [])
+    assert trash.follow_folders(any_storage, states, [T]) == ([], [])
     assert read_identity(any_storage, T) == identity
 
 
@@ -368,7 +366,7 @@ def test_a_rename_that_is_cut_off_before_the_new_incarnation_is_completed(
         patch.setattr("mirrorlake.mirror.trash.renew_identity", fail)
         assert before
         states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
-        (stuck,) = follow_folders(any_storage, states, [T])[1]
+        (stuck,) = trash.follow_folders(any_storage, states, [T])[1]
         assert stuck.table == T
         assert list(states) == [OLD.folder]
     identity, table = renamed(any_storage)
@@ -384,7 +382,7 @@ def test_a_rename_with_applied_and_new_files_stops_the_table(any_storage: Storag
         zone.put(number, OTHER)  # file 1 of before is in `_ProcessedFiles`
     cycle(any_storage)
     (line,) = status_report(any_storage).tables
-    assert (line.name, line.state, line.last_file) == ("t", FAILED, 2)
+    assert (line.name, line.state, line.last_file) == ("t", "Failed", 2)
     assert line.error["file"] == file_name(2)
 
 
@@ -414,8 +412,8 @@ def test_what_was_never_applied_is_not_replayed(storage: Storage):
     zone.put(2, OTHER)
     for dry_run in (True, False):
         with pytest.raises(SequenceError, match="File 2 is not the one that was applied") as caught:
-            replay(storage, T, 1, dry_run=dry_run)
+            applied_files.replay(storage, T, 1, dry_run=dry_run)
         assert caught.value.file == file_name(2)
     with pytest.raises(SequenceError, match="File 2 is not the one"):
-        reseed(storage, T)
+        applied_files.reseed(storage, T)
     assert Lake(storage.root).operations.replay("t", 1, 1).files == (file_name(3),)

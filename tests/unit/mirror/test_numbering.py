@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import IDENTITY, METADATA, PROCESSED
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.applied_files import move_applied, move_leftovers
-from mirrorlake.mirror.next_batch import number_files
-from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
+from mirrorlake.mirror import applied_files, next_batch, state
+from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
-from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Listing, Storage
 
 T = TableName(None, "t")
@@ -36,17 +36,17 @@ def listed(storage: Storage) -> Listing:
 
 
 def numbers(storage: Storage, last: int, metadata: TableMetadata = TIMED) -> dict[str, int]:
-    folder = number_files(storage, LIFE, metadata, listed(storage), last)
+    folder = next_batch.number_files(storage, LIFE, metadata, listed(storage), last)
     return {entry.name: number for number, entry in folder.numbered.items()}
 
 
 def apply(storage: Storage, last: int) -> int:
     """What a cycle does with the files, but for the commit."""
-    folder = number_files(storage, LIFE, TIMED, listed(storage), last)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), last)
     ready, missing = folder.pending(last)
     assert missing is None
     plan = plan_files(storage, LIFE, last + 1, [entry.name for entry in ready])
-    move_applied(storage, LIFE, folder, plan)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     return plan.last
 
 
@@ -100,8 +100,8 @@ def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
     put(storage, "b", 2)
     plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "copied with its old time", 0)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
-    move_applied(storage, LIFE, folder, plan)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 0)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     assert away(storage) == [f"{1:020d}-a"]
     assert numbers(storage, 2) == {"b": 2, "copied with its old time": 3}
 
@@ -109,10 +109,10 @@ def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
 def test_a_file_replaced_since_the_listing_stays(storage: Storage):
     put(storage, "a", 1)
     put(storage, "b", 2)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 0)
     plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "a", 3, b"again")
-    move_applied(storage, LIFE, folder, plan)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     assert away(storage) == []
     assert storage.read(f"{T.folder}/a") == b"again"
     assert numbers(storage, 2) == {"b": 2, "a": 3}
@@ -123,8 +123,8 @@ def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
         put(storage, name, minute)
     plan_files(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
     put(storage, "new", 0)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 3)
-    move_leftovers(storage, LIFE, folder, 3)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 3)
+    applied_files.move_leftovers(storage, LIFE, folder, 3)
     assert away(storage) == [f"{1:020d}-c", f"{2:020d}-b"]
     assert numbers(storage, 3) == {"a": 3, "new": 4}
 
@@ -132,8 +132,10 @@ def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
 def test_the_strategy_switched_to_time(storage: Storage):
     for number in (1, 2):
         put(storage, file_name(number), number)
-    folder = number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
-    move_applied(storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)]))
+    folder = next_batch.number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
+    applied_files.move_applied(
+        storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)])
+    )
     put(storage, "any name.csv", 5)
     put(storage, file_name(9), 4)
     assert numbers(storage, 2) == {file_name(2): 2, file_name(9): 3, "any name.csv": 4}
@@ -150,12 +152,12 @@ def test_the_strategy_switched_to_numbers(storage: Storage):
         numbers(storage, 2, TableMetadata())
 
 
-def state(storage: Storage, tail: str | None, last: int) -> TableState:
+def state_of(storage: Storage, tail: str | None, last: int) -> TableState:
     here = listed(storage)
     return TableState(
         None,
         "t",
-        REPLICATING,
+        "Replicating",
         seen=here.state_of(IDENTITY),
         declared=here.state_of(METADATA),
         strategy=BY_TIME,
@@ -167,12 +169,12 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
 def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
-    assert idle_folder(listed(storage), state(storage, None, 0))
+    assert idle_folder(listed(storage), state_of(storage, None, 0))
     put(storage, "b.csv", 1)
     (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
-    applied = state(storage, file_signature(entry), 7)
+    applied = state_of(storage, state.file_signature(entry), 7)
     assert idle_folder(listed(storage), applied)
-    assert not idle_folder(listed(storage), state(storage, None, 7))
+    assert not idle_folder(listed(storage), state_of(storage, None, 7))
     put(storage, "a.csv", 0)
     assert not idle_folder(listed(storage), applied)
     storage.delete(f"{T.folder}/a.csv")
@@ -191,7 +193,7 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
         put(storage, name, minute)
     entry = listed(storage).file("applied")
     assert entry is not None
-    known = state(storage, file_signature(entry), 4)
+    known = state_of(storage, state.file_signature(entry), 4)
     folder = listed_folder(listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}

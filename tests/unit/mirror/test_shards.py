@@ -8,14 +8,15 @@ from threading import Event, Thread
 
 import pytest
 
+from helpers.places import STATE
+from mirrorlake import MirrorOptions
 from mirrorlake.errors import BusyError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
+from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.shards import ALL, Shard, only_mirror
-from mirrorlake.mirror.state import StateDocuments, TableState, load_states, save_states
+from mirrorlake.mirror.state import Shard, TableState, load_states, save_states
 from mirrorlake.mirror.status import preview_cycle, status_report
-from mirrorlake.names import STATE, TableName
+from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 NAMES = [f"t{number}" for number in range(24)]
@@ -115,19 +116,19 @@ def test_going_over_to_shards_and_back_loses_no_state(storage: Storage) -> None:
     rows = {folder(n): TableState(None, n, last_file=1, rows=1) for n in NAMES}
     save_states(storage, rows)
     for shard in SHARDS:
-        assert StateDocuments(storage, shard).load() == (load_states(storage) or {})
+        assert state.StateDocuments(storage, shard).load() == (load_states(storage) or {})
         later = {f: TableState(None, s.name, last_file=2, rows=2) for f, s in rows.items()}
-        StateDocuments(storage, shard).save(later)
-    assert {state.rows for state in (load_states(storage) or {}).values()} == {2}
+        state.StateDocuments(storage, shard).save(later)
+    assert {kept.rows for kept in (load_states(storage) or {}).values()} == {2}
     gone = name_in(SHARDS[0])
     del later[folder(gone)]
-    StateDocuments(storage, SHARDS[0]).save(later)
+    state.StateDocuments(storage, SHARDS[0]).save(later)
     assert folder(gone) not in (load_states(storage) or {})  # though an older document has it
     four = Shard(1, 4)
-    StateDocuments(storage, four).save(load_states(storage) or {})
+    state.StateDocuments(storage, four).save(load_states(storage) or {})
     assert set(load_states(storage) or {}) == set(later)
     save_states(storage, rows)
-    assert load_states(storage) == StateDocuments(storage, four).load() == rows
+    assert load_states(storage) == state.StateDocuments(storage, four).load() == rows
 
 
 def test_a_shard_without_a_document_reads_the_logs(storage: Storage) -> None:
@@ -135,7 +136,7 @@ def test_a_shard_without_a_document_reads_the_logs(storage: Storage) -> None:
     make_table(storage, one, "1")
     make_table(storage, two, "2")
     cycle(storage, SHARDS[0])
-    assert StateDocuments(storage, SHARDS[1]).load() is None
+    assert state.StateDocuments(storage, SHARDS[1]).load() is None
     storage.delete_folder(folder(two))
     report = Engine(storage, lambda: pytest.fail("no"), MirrorOptions(shard="2/3")).run_cycle()
     assert report.dropped == (two,)
@@ -182,27 +183,27 @@ def test_a_folder_that_is_renamed_into_another_shard_takes_its_table_along(
 
 
 def test_the_only_shard_has_all_tables_and_their_files(any_storage: Storage) -> None:
-    assert Shard.parse("1/1") == Shard.parse(None) == ALL
-    with only_mirror(any_storage, 0, Shard(1, 1)):
+    assert Shard.parse("1/1") == Shard.parse(None) == state.ALL
+    with state.only_mirror(any_storage, 0, Shard(1, 1)):
         assert [entry.name for entry in any_storage.list(STATE).files] == ["mirror.lock"]
         with pytest.raises(BusyError, match="Another mirror of this lake is at work"):
-            only_mirror(any_storage, 0).__enter__()
+            state.only_mirror(any_storage, 0).__enter__()
     declare(any_storage, *NAMES)
-    assert cycle(any_storage, ALL) == cycle(any_storage) == sorted(NAMES)
+    assert cycle(any_storage, state.ALL) == cycle(any_storage) == sorted(NAMES)
     assert any_storage.exists(f"{STATE}/state.json")
 
 
 def test_shards_work_side_by_side_and_wait_for_who_has_all(storage: Storage) -> None:
     one, two = Shard(1, 2), Shard(2, 2)
-    with only_mirror(storage, 1, one), only_mirror(storage, 1, two):
-        with pytest.raises(BusyError, match="of shard 1/2"), only_mirror(storage, 0.2):
+    with state.only_mirror(storage, 1, one), state.only_mirror(storage, 1, two):
+        with pytest.raises(BusyError, match="of shard 1/2"), state.only_mirror(storage, 0.2):
             pass
-        with pytest.raises(BusyError, match="shard 1/2"), only_mirror(storage, 0.2, one):
+        with pytest.raises(BusyError, match="shard 1/2"), state.only_mirror(storage, 0.2, one):
             pass
     refused = pytest.raises(BusyError, match="has all tables")
-    with only_mirror(storage, 1), refused, only_mirror(storage, 0.2, two):
+    with state.only_mirror(storage, 1), refused, state.only_mirror(storage, 0.2, two):
         pass
-    with only_mirror(storage, 1, two):
+    with state.only_mirror(storage, 1, two):
         pass
 
 
@@ -211,15 +212,15 @@ def test_who_wants_all_tables_comes_to_work_between_shards(storage: Storage) -> 
 
     def whole() -> None:
         began.set()
-        with only_mirror(storage, 30):
+        with state.only_mirror(storage, 30):
             got.set()
 
     waiting = Thread(target=whole)
-    with only_mirror(storage, 1, Shard(1, 2)):
+    with state.only_mirror(storage, 1, Shard(1, 2)):
         waiting.start()
         assert began.wait(10)
         assert not got.wait(0.3)
     assert got.wait(30)
     waiting.join()
-    with only_mirror(storage, 30, Shard(1, 2)):
+    with state.only_mirror(storage, 30, Shard(1, 2)):
         pass

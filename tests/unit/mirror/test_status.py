@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
+from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.state import (
-    FAILED,
-    REPLICATING,
-    TableState,
-    is_told_running,
-    load_states,
-    save_states,
-)
+from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.table_cycle import MirrorOptions
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
@@ -71,11 +64,11 @@ def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: St
 def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiting):
     put(any_storage, "t", *numbers)
     any_storage.write(f"{ZONE}/t/_metadata.json", b"{}")
-    known = TableState(None, "t", state=REPLICATING, last_file=applied, rows=7)
+    known = TableState(None, "t", state="Replicating", last_file=applied, rows=7)
     save_states(any_storage, {f"{ZONE}/t": known})
     (line,) = status_report(any_storage).tables
     assert (line.backlog_files, line.waiting_for) == (backlog, waiting)
-    assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, REPLICATING, None)
+    assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, "Replicating", None)
     assert (line.lag_seconds > 0) <= (backlog > 0)
 
 
@@ -109,7 +102,7 @@ def test_a_bad_folder_is_reported_and_the_others_go_on(storage: Storage, schema,
     Path(storage.root, ZONE, inner).mkdir(parents=True)
     put(storage, "zz", 1)
     bad, good = sorted(status_report(storage).tables, key=lambda line: line.name == "zz")
-    assert (bad.schema, bad.name, bad.state) == (schema, name, FAILED)
+    assert (bad.schema, bad.name, bad.state) == (schema, name, "Failed")
     assert "Hint:" in bad.error["message"]
     assert (good.name, good.error, good.backlog_files) == ("zz", None, 1)
 
@@ -127,7 +120,7 @@ def test_a_folder_whose_name_is_no_text_stops_nobody(storage: Storage, place: by
     os.makedirs(os.fsencode(Path(storage.root, ZONE)) + b"/" + place)
     (Path(storage.root, ZONE) / "zz").mkdir()
     report = Engine(storage, no_spark, MirrorOptions(tables_at_once=1)).run_cycle()
-    assert [line.state for line in report.tables if line.name != "zz"] == [FAILED]
+    assert [line.state for line in report.tables if line.name != "zz"] == ["Failed"]
     assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["tables"]) == 2
     assert len(load_states(storage)) == 2
     assert len(status_report(storage).failed) == 1
@@ -148,7 +141,7 @@ def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, 
     bad, good = status_report(any_storage).tables
     assert match in bad.error["message"]
     assert bad.error["file"] in names
-    assert (bad.state, good.error) == (FAILED, None)
+    assert (bad.state, good.error) == ("Failed", None)
 
 
 @pytest.mark.promise("LZ-13")
@@ -172,10 +165,10 @@ def test_looking_changes_nothing(any_storage: Storage):
 def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
     error = {"message": "m", "file": None, "row": 1, "column": "c"}
     incarnation = "0" * 31 + "7"
-    state = TableState("s", "t", FAILED, incarnation, rows=5, bytes=6, synced="2026-01-01")
-    state = replace(state, latency=1.5, error=error)
-    save_states(any_storage, {"folder": state})
-    assert load_states(any_storage) == {"folder": state}
+    known = TableState("s", "t", "Failed", incarnation, rows=5, bytes=6, synced="2026-01-01")
+    known = replace(known, latency=1.5, error=error)
+    save_states(any_storage, {"folder": known})
+    assert load_states(any_storage) == {"folder": known}
     (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
     assert line == {
         "id": "00000000-0000-0000-0000-000000000007",
@@ -207,9 +200,9 @@ def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: St
 
 def test_monitoring_files_of_before_are_written_again(any_storage: Storage):
     any_storage.write_json("Files/Monitoring/replicator.json", {"status": "Running"})
-    assert not is_told_running(any_storage)
+    assert not state.is_told_running(any_storage)
     save_states(any_storage, {})
-    assert is_told_running(any_storage)
+    assert state.is_told_running(any_storage)
 
 
 def test_states_of_an_older_format_are_made_again(any_storage: Storage):

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from mirrorlake import MirrorOptions
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror.engine import Engine, watch
-from mirrorlake.mirror.options import MirrorOptions, Step, at_once
+from mirrorlake.mirror.options import Step, at_once
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import Report, status_of
 from mirrorlake.names import TableName

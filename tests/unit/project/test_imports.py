@@ -49,7 +49,7 @@ INTERNAL: dict[str, set[str]] = {
         "history.versions",
         "layout.guardrails",
         "mirror.operations",
-        "mirror.properties",
+        "mirror.options",
         "mirror.state",
         "show.tables",
         "spark.sql",

@@ -19,7 +19,7 @@ from helpers.old_lake import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
-from mirrorlake.mirror.ledger import count_quarantined
+from mirrorlake.mirror import ledger
 from mirrorlake.names import file_name
 from mirrorlake.storage.files import Storage
 
@@ -56,7 +56,7 @@ def test_status_ledger_lint_frames_and_views_are_what_they_were(root: Path) -> N
 def test_the_quarantine_is_counted_without_spark(root: Path) -> None:
     known = Counter(".".join(filter(None, row[:2])) for row in expected()["quarantine"])
     assert known
-    assert count_quarantined(Storage(root)) == known
+    assert ledger.count_quarantined(Storage(root)) == known
 
 
 def test_the_state_can_be_made_again_from_the_logs(old: Lake) -> None:
