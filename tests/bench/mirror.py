@@ -47,8 +47,8 @@ from helpers.bench_data import (
     write_files,
     zone,
 )
+from helpers.markers import MARKER
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.names import TABLES, ZONE

@@ -25,7 +25,7 @@ from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
-from mirrorlake.landing.text_format import open_decompressed
+from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE

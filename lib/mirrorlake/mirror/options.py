@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from mirrorlake.errors import UsageError
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import AT_ONCE, Storage
 from mirrorlake.storage.kept import read_kept
-from mirrorlake.storage.listing import AT_ONCE
 
 FORMAT = 1  # of settings
 _CONTROL = f"{STATE}/control"

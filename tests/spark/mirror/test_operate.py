@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.ledger import QUARANTINE, count_quarantined
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
 from mirrorlake.names import file_name

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import requests
 
+from helpers.project import PROJECT
 from helpers.serving import number, parquet
 from mirrorlake import Lake
 from mirrorlake.names import ZONE
-from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240
 

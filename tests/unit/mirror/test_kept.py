@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from helpers.plans import plan_files
+from mirrorlake import Publisher
 from mirrorlake.errors import FormatError
 from mirrorlake.landing import manifest, metadata
-from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import options, plan, state, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.options import all_settings, pause, read_settings, skip
 from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
@@ -43,7 +42,7 @@ def make_identity(storage: Storage) -> str:
 
 
 def make_manifest(storage: Storage) -> str:
-    write_manifest(storage, T, Manifest(3, "id", ("id",), ()))
+    manifest.write_manifest(storage, T, manifest.Manifest(3, "id", ("id",), ()))
     return f"{T.folder}/_manifest.json"
 
 
@@ -70,7 +69,7 @@ def make_state(storage: Storage) -> str:
 CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
     (make_plan, lambda storage: find_plan(storage, LIFE, 1), plan.FORMAT),
     (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
-    (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
+    (make_manifest, lambda storage: manifest.read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: read_settings(storage, T), options.FORMAT),
     (make_settings, lambda storage: all_settings(storage)(T), options.FORMAT),
     (make_trash, dropped_tables, trash.FORMAT),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.landing.rows import footer_bounds
+from mirrorlake.landing import check
 from mirrorlake.mirror.batch import key_bounds, key_conditions
 from mirrorlake.mirror.exchange import Limits, file_limits, may_match, wide_bounds
 from mirrorlake.mirror.next_batch import Target
@@ -29,7 +29,7 @@ def conditions(
         path = folder / f"{number}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=2, **options)
         with pq.ParquetFile(path) as parquet:
-            bounds.append(footer_bounds(parquet, list(keys)))
+            bounds.append(check.footer_bounds(parquet, list(keys)))
     target = Target(keys, ())
     return key_conditions(key_bounds(bounds, tuple(keys), target), target)
 

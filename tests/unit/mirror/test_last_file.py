@@ -9,9 +9,9 @@ import pytest
 
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
-from mirrorlake import Lake
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -19,11 +19,10 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.next_batch import is_refilled, last_file_fault
 from mirrorlake.mirror.plan import is_foreign
 from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
@@ -36,7 +35,7 @@ T, OLD = TableName(None, "t"), TableName(None, "before")
 LIFE = Identity(T, "one life")
 COLUMNS = {"id": "long", "item": "string"}
 OTHER = {"id": [7], "item": ["other"]}
-TAG_ONLY = b"x" * (SMALL + 1)
+TAG_ONLY = b"x" * (check.SMALL + 1)
 
 
 def no_spark():

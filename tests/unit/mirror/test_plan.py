@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.markers import Marker
 from helpers.plans import facts_of, plan_files
 from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
-from mirrorlake.landing.metadata import Identity, Marker, TableMetadata
+from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.mirror.next_batch import Batch, check_batch, cut_batch, late_file, load_context
 from mirrorlake.mirror.options import SKIP_FILE, STOP, MirrorOptions
 from mirrorlake.mirror.plan import (
