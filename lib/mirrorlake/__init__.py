@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
+    from mirrorlake.landing.publisher import find_sources as find_sources
     from mirrorlake.layout.api import Layout as Layout
     from mirrorlake.layout.api import compare_layouts as compare_layouts
     from mirrorlake.layout.guardrails import skus as skus
@@ -81,7 +81,7 @@ _MODULES = {
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
     "history.diff": ["count_changes"],
-    "landing.publish_files": ["find_sources"],
+    "landing.publisher": ["find_sources"],
     "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
     "mirror.tools": ["operate", "run_cycle"],

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
-    from mirrorlake.landing.publish_files import PublishedFiles
+    from mirrorlake.landing.lint_rules import LintReport
+    from mirrorlake.landing.publisher import PublishedFiles
     from mirrorlake.layout.overview import FilesOverview
-    from mirrorlake.lint.rules import LintReport
-    from mirrorlake.lint.zone import FileListener
     from mirrorlake.mirror.forget import Forgotten
+    from mirrorlake.mirror.lint import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
     from mirrorlake.monitoring import Expectations
     from mirrorlake.partitioning.process import LakePartitioning
@@ -267,7 +267,7 @@ class Lake:
             >>> Lake(folder / "lake").publish("stock", str(folder), keys="id")
             stock: 1 row of 1 file published
         """
-        from mirrorlake.landing.publish_files import find_sources, publish_files
+        from mirrorlake.landing.publisher import find_sources, publish_files
 
         files = find_sources(source) if isinstance(source, str) else source
         names = split_names(keys) if isinstance(keys, str) else list(keys)
@@ -291,7 +291,7 @@ class Lake:
             >>> lake.lint().findings  # doctest: +SKIP
             ()
         """
-        from mirrorlake.lint.zone import lint_zone
+        from mirrorlake.mirror.lint import lint_zone
 
         return lint_zone(self.storage, _name(table), on_file=on_file)
 

@@ -18,7 +18,7 @@ from mirrorlake.source_status import SourceReport, source_reports
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.lint.rules import LintReport
+    from mirrorlake.landing.lint_rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.status import Report
     from mirrorlake.views.definition import ViewStatus

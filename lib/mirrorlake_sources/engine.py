@@ -198,8 +198,7 @@ class _Run:
         files: list[str] = []
 
         def publish(rows: pa.RecordBatchReader) -> None:
-            publisher = self.open(aside.storage, table, load=True)
-            done = publisher.write(rows)
+            done = self.open(aside.storage, table).load(rows)
             with lock:
                 line.rows += done.rows
                 line.files += 1
@@ -305,11 +304,11 @@ class _Run:
                 return found.get(FOOTER.encode()) == footer.encode()
         return False
 
-    def open(self, storage: Storage, table: TableName, *, load: bool = False) -> Publisher:
+    def open(self, storage: Storage, table: TableName) -> Publisher:
         """Return the publisher of a table, in the lake or aside."""
         partner = Partner(source_type=self.source.name.partition(":")[0])
         keys = self.keys[table]
-        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer, load=load)
+        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer)
 
     def halt(self, table: TableName, error: MirrorlakeError, *, keep: bool = True) -> None:
         """Stops one table; it says why until it is loaded again."""

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, UsageError
-from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
 from mirrorlake.names import TableName
 from mirrorlake_sources.position import Position

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.bench import BenchResult, compare, run_script
-from mirrorlake.storage.paths import PARAMETERS
+from helpers.project import PARAMETERS
 
 
 def run(pairs: int) -> BenchResult:

@@ -19,8 +19,8 @@ import pytest
 
 from helpers.lab import READY
 from helpers.old_lake import unpack
+from helpers.project import PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab.workbench import LAB_ENVIRONMENT, lab_command, make_workbench
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

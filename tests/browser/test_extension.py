@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mirrorlake.storage.paths import NOTEBOOKS
+from helpers.project import NOTEBOOKS
 
 Look = Callable[..., Any]
 FIGURE = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.lab import READY
-from mirrorlake.storage.paths import NOTEBOOKS
+from helpers.project import NOTEBOOKS
 
 TOASTS = ".Toastify__toast"
 OPENED = """name => { const found = [...window.jupyterapp.shell.widgets('main')].find(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
-from mirrorlake.storage.paths import cache, make_once
+from mirrorlake.storage import paths
 
 VERSION = "3.37.0"
 CONTAINER = "lakes"
@@ -41,12 +41,12 @@ class Azurite:
     """An emulator with one container; `close` ends it and removes its folder."""
 
     def __init__(self) -> None:
-        folder = cache() / "servers" / f"azurite-{VERSION}"
+        folder = paths.cache() / "servers" / f"azurite-{VERSION}"
         program = folder / "node_modules" / ".bin" / "azurite-blob"
         if shutil.which("npm") is None:
             pytest.skip("needs Azurite, which is installed with npm: there is no npm on the PATH")
         try:
-            make_once(folder, program.exists, partial(_install))
+            paths.make_once(folder, program.exists, partial(_install))
         except subprocess.SubprocessError as error:
             pytest.skip(f"needs Azurite {VERSION}, which could not be installed: {error}")
         self._folder = Path(tempfile.mkdtemp(prefix="mlaz-"))

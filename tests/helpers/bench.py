@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.project import PROJECT
 from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.storage.paths import PROJECT
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -15,7 +15,7 @@ import pyarrow as pa
 from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror import engine, ledger
 from mirrorlake.mirror.options import Step, at_once
@@ -85,7 +85,7 @@ def text_by_executors(lake: Lake) -> object:
     lake.storage.write(path, b"id,v\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(500)))
     metadata = TableMetadata(("id",))
     there = engine.inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
-    here = inspect_file(lake.storage, path, metadata, number=1)
+    here = check.inspect_file(lake.storage, path, metadata, number=1)
     errors = [table.error for table in lake.mirror("text", driver_bytes=0).tables]
     lake.publisher("text", keys=["id"]).delete([{"id": "7"}])
     errors += [table.error for table in lake.mirror("text", driver_bytes=0).tables]

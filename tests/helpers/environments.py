@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirrorlake.storage.paths import PROJECT, cache, make_once
+from helpers.project import PROJECT
+from mirrorlake.storage import paths
 
 UV = Path(sys.executable).parent / "uv"
 
@@ -16,7 +17,7 @@ UV = Path(sys.executable).parent / "uv"
 def make_environment(name: str, *packages: str) -> Path:
     """The Python of an environment with these packages, made once in the cache; takes minutes."""
     key = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
-    target = cache() / "environments" / f"{name}-{key}"
+    target = paths.cache() / "environments" / f"{name}-{key}"
     (target.parent).mkdir(parents=True, exist_ok=True)
 
     def make(staged: Path) -> None:
@@ -27,7 +28,7 @@ def make_environment(name: str, *packages: str) -> Path:
         python = ["--python", str(staged / "bin" / "python")]
         subprocess.run([*quiet, "pip", "install", *python, *packages], check=True)
 
-    make_once(target, (target / "bin" / "python").exists, make)
+    paths.make_once(target, (target / "bin" / "python").exists, make)
     return target / "bin" / "python"
 
 

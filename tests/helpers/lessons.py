@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from helpers.project import PROJECT
 from mirrorlake.show.system import SYSTEM
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab.course.lessons import lesson_paths, title_of
 from mirrorlake_lab.course.tasks import Lesson
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.landing.metadata import UNCHANGED, Marker
+from helpers.markers import UNCHANGED, Marker
 
 Row = dict[str, Any]
 Change = tuple[Marker, Row]

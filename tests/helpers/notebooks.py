@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 # What a tool needs on a lake that is not the sample, beside root and table.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

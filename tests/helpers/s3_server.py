@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
+from mirrorlake.storage import paths
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import cache, make_once
 
 VERSION = "v1.8.0"
 MODULE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
@@ -31,7 +31,7 @@ _RACERS, _ROUNDS = 8, 5
 
 
 def _program() -> Path:
-    return cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
+    return paths.cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
 
 
 def is_built() -> bool:
@@ -45,7 +45,7 @@ def server_binary() -> Path:
     if not target.is_file() and shutil.which("go") is None:
         pytest.skip("needs an S3 server, which is built with Go: there is no go on the PATH")
     try:
-        make_once(target, target.is_file, _build)
+        paths.make_once(target, target.is_file, _build)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs an S3 server; versitygw {VERSION} could not be built: {error}")
     return target

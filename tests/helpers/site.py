@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 # Whoever asks for another machine while the site is built is refused.
 _OFFLINE = """

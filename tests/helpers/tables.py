@@ -15,7 +15,7 @@ from mirrorlake import Lake, Table
 from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.vectors import without_deleted
-from mirrorlake.landing.types import arrow_of
+from mirrorlake.landing import types
 
 
 def describe_history(table: Table) -> DataFrame:
@@ -56,7 +56,7 @@ def _columns(file: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table
     for name in columns:
         field = known[name.lower()]
         inside = physical_name(field)
-        kind = arrow_of(field["type"]) if isinstance(field["type"], str) else None
+        kind = types.arrow_of(field["type"]) if isinstance(field["type"], str) else None
         if inside in file.column_names:
             found.append(file[inside] if kind is None else file[inside].cast(kind))
         else:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER as MARKER
 from helpers.places import IDENTITY, METADATA, PARTNER_EVENTS, ZONE
 from helpers.plans import plan_files
 from mirrorlake.landing.metadata import Identity, ensure_identity
@@ -20,7 +21,6 @@ from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
 KEYED = {"keyColumns": ["id"]}
-MARKER = "__rowMarker__"
 
 
 class Zone:

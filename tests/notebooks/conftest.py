@@ -12,8 +12,8 @@ import pytest
 
 from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import run_nbval
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
 
 @pytest.fixture(scope="package", autouse=True)

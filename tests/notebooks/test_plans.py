@@ -14,10 +14,10 @@ import pytest
 
 from helpers.elsewhere import on_read_only_disk
 from helpers.notebooks import lake_state
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_plan
 from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long  # each plan takes a minute
 READERS = ("monitor", "file_diagnostics", "time_travel", "query", "change_feed", "vorder")

@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
 from helpers.notebooks import lake_state
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_lab.samples.lake import open_sample, seal_sample
 from mirrorlake_runs.run import run_plan
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.landing.publisher import Published, Publisher
+from mirrorlake import Publisher
+from mirrorlake.landing.publisher import Published
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.lease import Lease, LeaseHeldError, store_now
-from mirrorlake.storage.paths import PROJECT
 
 PATH = "Files/_mirrorlake/plans/p.lease"
 HOLDS = """

@@ -8,8 +8,10 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
-from mirrorlake import Lake, monitor_lake, plot_backlog, plot_lag, recent_ledgers
+from mirrorlake import Lake
 from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.monitoring import monitor_lake, recent_ledgers
+from mirrorlake.show.pictures import plot_backlog, plot_lag
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake_sources.status import write_report
 

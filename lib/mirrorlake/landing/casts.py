@@ -5,7 +5,7 @@ A cast is refused where a value would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,40 +17,24 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.landing.text_format import converter
-from mirrorlake.landing.types import (
-    arrow_of,
-    column_type,
-    fits,
-    roomy_decimal,
-    way_out,
-    widened,
-)
+from mirrorlake.landing.text import UNFIT, converter
+from mirrorlake.landing.types import arrow_of, column_type, fits, roomy_decimal, way_out, widened
 from mirrorlake.storage.files import Storage
 
-# What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
-UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _LOOKED_AT = 10_000  # rows, of the first batch
 _FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
 
 
-def target_schema(
-    found: pa.Schema,
-    known: Mapping[str, str],
-    declared: Mapping[str, str] | None = None,
-    *,
-    widen: bool = False,
-) -> pa.Schema:
-    """Return the schema to publish: declared types, microseconds, and the table's own types.
+def wanted_schema(found: pa.Schema, declared: Mapping[str, str] | None = None) -> pa.Schema:
+    """Return the schema that the rows ask for: declared types, and timestamps in microseconds.
 
     Args:
         found: the rows' schema.
-        known: the table's columns, lower case, with their types as Delta names them.
-        declared: the types that the caller declares, in the same way.
-        widen: keep a type that the table's column can be widened to without loss.
+        declared: the types that the caller declares by lower-case column name, as Delta names them.
 
     Raises:
-        SchemaError: a column occurs twice, doesn't fit the table's type, or has no counterpart.
+        SchemaError: a column occurs twice, can't take its declared type, or has a type without a
+            counterpart in the table.
     """
     seen: set[str] = set()
     for name in found.names:
@@ -60,15 +44,10 @@ def target_schema(
             )
         seen.add(name.lower())
     declared = declared or {}
-
-    def target(column: pa.Field) -> pa.Field:
-        lower = column.name.lower()
-        return _target(column, known.get(lower), declared.get(lower), widen=widen)
-
-    return pa.schema([target(column) for column in found])
+    return pa.schema([_wanted(column, declared.get(column.name.lower())) for column in found])
 
 
-def _target(column: pa.Field, known: str | None, declared: str | None, *, widen: bool) -> pa.Field:
+def _wanted(column: pa.Field, declared: str | None) -> pa.Field:
     arrow = column.type
     while pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
         arrow = arrow.value_type
@@ -93,20 +72,51 @@ def _target(column: pa.Field, known: str | None, declared: str | None, *, widen:
                 column=column.name,
                 hint=f"convert the values to {declared}, or declare another type.",
             )
-        arrow, becomes = wanted, declared
-    if known is not None and (becomes == "void" or not fits(becomes, known)):
-        wanted = arrow_of(known)
-        if widen and widened(known, becomes) not in (None, known):
-            wanted = arrow
-        elif declared is not None or not (becomes == "void" or _castable(arrow, wanted)):
-            is_ = "is" if declared is None else "is declared as"
-            raise SchemaError(
-                f"Column {column.name!r} {is_} {becomes}, but the table has {known}.",
-                column=column.name,
-                hint=way_out(column.name, becomes, known),
-            )
         arrow = wanted
     return pa.field(column.name, arrow)
+
+
+def target_schema(
+    wanted: pa.Schema,
+    known: Mapping[str, str],
+    declared: Collection[str] = (),
+    *,
+    widen: bool = False,
+) -> pa.Schema:
+    """Return the schema to publish: the table's own types where the wanted ones don't fit them.
+
+    Args:
+        wanted: what the rows ask for, see `wanted_schema`.
+        known: the table's columns by lower-case name, with their types as Delta names them.
+        declared: the lower-case names of the columns whose types the caller declares.
+        widen: keep a type that the table's column can be widened to without loss.
+
+    Raises:
+        SchemaError: values of a column can't be cast to the table's type.
+    """
+
+    def target(column: pa.Field) -> pa.Field:
+        lower = column.name.lower()
+        return _target(column, known.get(lower), widen=widen, declared=lower in declared)
+
+    return pa.schema([target(column) for column in wanted])
+
+
+def _target(column: pa.Field, known: str | None, *, declared: bool, widen: bool) -> pa.Field:
+    becomes = column_type(column.type).table
+    if known is None or (becomes != "void" and fits(becomes, known)):
+        return column
+    if widen and widened(known, becomes) not in (None, known):
+        return column
+    wanted = arrow_of(known)
+    if declared or not (becomes == "void" or _castable(column.type, wanted)):
+        is_ = "is declared as" if declared else "is"
+        raise SchemaError(
+            f"Column {column.name!r} {is_} {becomes}, but the table has {known}.",
+            column=column.name,
+            hint=way_out(column.name, becomes, known),
+        )
+    return pa.field(column.name, wanted)
 
 
 def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:

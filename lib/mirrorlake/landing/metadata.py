@@ -10,20 +10,134 @@ their file numbers are the same.
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+import pyarrow as pa
+
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, InvalidNameError, MetadataError, in_file
-from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.kept import read_kept
+
+# In the order of `TextFormat`; the first value of each is its default.
+_CHOICES = {
+    "RowSeparator": ("\r\n", "\n", "\r"),
+    "ColumnSeparator": (",", ";", "|", "\t"),
+    "QuoteCharacter": ('"', "'", ""),
+    "EscapeCharacter": ("\\", "/", '"', ""),
+}
+PROPERTIES = ("FirstRowAsHeader", *_CHOICES, "NullValue", "Encoding")
+# Endings that text files have; a table's own `fileExtension` is one more.
+_EXTENSIONS = frozenset({"csv", "tsv", "psv", "txt"})
+_CODE_PAGE = re.compile(r"^(ibm0*|windows-)(?=\d{3})")
+_TYPES = {
+    "double": pa.float64(),
+    "single": pa.float32(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "datetime": pa.timestamp("us", "UTC"),
+    "idate": pa.date32(),
+    "itime": pa.time64("us"),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "bytearray": pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """One table's delimited text.
+
+    Attributes:
+        extensions: the file endings that mean text, without a compression's.
+        declared: whether the folder says that its files are text.
+        escape: before a quote it makes the quote part of the value; a quote is doubled then.
+        null: the text that stands for NULL where it is not quoted.
+    """
+
+    extensions: frozenset[str] = _EXTENSIONS
+    declared: bool = False
+    row_separator: str = "\r\n"
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+    null: str = ""
+    encoding: str = "utf-8-sig"
+
+
+def arrow_type(kind: str, *, column: str | None = None) -> pa.DataType:
+    """The Arrow type for a `DataType` of a `SchemaDefinition`.
+
+    Raises:
+        MetadataError: there is no such type.
+    """
+    try:
+        return _TYPES[kind.lower()]
+    except KeyError:
+        raise MetadataError(
+            f"There is no data type {kind!r}.",
+            column=column,
+            hint="choose one of Boolean, ByteArray, DateTime, Double, IDate, Int16, Int32, Int64, "
+            "ITime, Single, String.",
+        ) from None
+
+
+def parse_text_format(
+    properties: dict[str, Any], extension: str | None, *, declared: bool
+) -> TextFormat:
+    """The format that `FileFormatTypeProperties` and `fileExtension` describe.
+
+    Args:
+        properties: the properties by lower-case name.
+        extension: with or without a dot.
+        declared: whether `fileFormat` says text.
+
+    Raises:
+        MetadataError: a property is not one of its documented values.
+    """
+    if properties.get("firstrowasheader", True) is not True:
+        raise MetadataError(
+            "FirstRowAsHeader must be true.",
+            hint="write the column names into the first row of every text file.",
+        )
+    chosen: list[str] = []
+    for name, allowed in _CHOICES.items():
+        value = properties.get(name.lower())
+        if value is not None and value not in allowed:
+            raise MetadataError(f"{name} is {value!r}.", hint=f"it may be one of {allowed}.")
+        chosen.append(allowed[0] if value is None else value)
+    null = properties.get("nullvalue")
+    if not isinstance(null, (str, type(None))):
+        raise MetadataError(f"NullValue is {null!r}, not a text.")
+    own = (extension or "").lower().lstrip(".")
+    endings = _EXTENSIONS | ({own} - {"", "parquet"})
+    encoding = _encoding(properties.get("encoding"))
+    row, column, quote, escape = chosen
+    return TextFormat(endings, declared, row, column, quote, escape, null or "", encoding)
+
+
+def _encoding(name: Any) -> str:
+    try:
+        # The format's names for encodings are not always Python's: IBM00858, UTF-8 without BOM.
+        python = _CODE_PAGE.sub("cp", "utf-8" if name is None else name.lower())
+        found = codecs.lookup(python.removesuffix(" without bom"))
+        "".encode(found.name)  # base64 and its like are codecs too, but of bytes
+    except (LookupError, AttributeError, ValueError):
+        raise MetadataError(
+            f"There is no encoding {name!r}.", hint="UTF-8 is the default."
+        ) from None
+    return "utf-8-sig" if found.name == "utf-8" else found.name  # a byte order mark is no data
+
 
 FORMAT = 1
 _APP = "mirrorlake/"

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from glob import glob
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,8 +23,8 @@ import pyarrow.parquet as pq
 
 from mirrorlake import names
 from mirrorlake.errors import SchemaError, UsageError
-from mirrorlake.landing.casts import cast_batch, stage, target_schema
-from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
+from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
+from mirrorlake.landing.check import FileFacts, SeenKeys, file_hash, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import (
     MARKER,
@@ -32,13 +34,13 @@ from mirrorlake.landing.metadata import (
     read_identity,
     read_own_snapshot,
 )
-from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import column_type, fits, parse_type, united, way_out
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
+from mirrorlake.storage.paths import lake_path
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +109,6 @@ class Publisher:
         footer: what the footers of the published files carry besides, such as a source's position.
         dry_run: check every batch against the zone and the table, and publish nothing: neither
             keys nor files are written.
-        load: all batches are parts of one load, so rows without markers are no reason to warn.
         types: the types of columns, as `{"price": "decimal(18,2)"}` or as an Arrow schema. Values
             are converted to them where nothing is lost, text included. Other columns take the
             table's type, or the one of the rows.
@@ -128,7 +129,6 @@ class Publisher:
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
-        load: bool = False,
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
     ) -> None:
@@ -149,7 +149,6 @@ class Publisher:
         self._undeclared = () if dry_run else tuple(keys)
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
-        self._load = load
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
         self._warned = False
@@ -238,6 +237,20 @@ class Publisher:
         """
         return self._publish(rows, None, token, footer)
 
+    def load(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
+        """Publish a part of one load: as `write`, but without its warning.
+
+        The caller knows that rows without markers have no keys in common with rows of the table.
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
+        return self._publish(rows, None, token, footer, warn=False)
+
     def publish(self, rows: Any, marker: str = "", *, token: str | None = None) -> Published:
         """Rows with a marker that a parameter names: `insert`, `update`, `delete` or `upsert`.
 
@@ -287,6 +300,8 @@ class Publisher:
         marker: Marker | None,
         token: str | None,
         footer: Mapping[str, str] | None,
+        *,
+        warn: bool = True,
     ) -> Published:
         if token is not None and (found := self._tokens.find(token)):
             return self._repeated(found)
@@ -310,7 +325,7 @@ class Publisher:
             try:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                warning = self._warn(facts, label)
+                warning = self._warn(facts, label) if warn else None
                 if self._undeclared:  # before the file, so that no file is without its keys
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()
@@ -334,7 +349,7 @@ class Publisher:
     def _warn(self, facts: FileFacts, label: str) -> str | None:
         """Warn of rows without markers whose keys the table may have already."""
         unmarked = facts.row_count and not facts.marker and not self._metadata.upsert_by_default
-        if not self.keys or not unmarked or self._load:
+        if not self.keys or not unmarked:
             return None
         if self._has_rows is None:
             self._has_rows = has_files(self._storage, self.table)
@@ -379,12 +394,13 @@ class Publisher:
 
     def _target(self, found: pa.Schema) -> pa.Schema:
         """Return the schema to publish in; a column may have been widened since the last look."""
-        for column in target_schema(found, {}, self._declared):
+        wanted = wanted_schema(found, self._declared)
+        for column in wanted:
             known = self.known_columns.get(column.name.lower())
             if known is not None and not fits(column_type(column.type).table, known):
                 self._look_again()
                 break
-        return target_schema(found, self.known_columns, self._declared, widen=self._widen)
+        return target_schema(wanted, self.known_columns, self._declared, widen=self._widen)
 
     def _way_out(self, column: str, found: pa.Schema) -> str:
         """Return a hint for a column with a value that its type can't hold."""
@@ -432,3 +448,103 @@ def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:
     for name, kind in columns.items():
         if kind != VOID:
             known[name.lower()] = united(known.get(name.lower()), kind)
+
+
+_PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
+
+
+def find_sources(source: str) -> list[Path]:
+    """Return the files that `source` names, in the order of their names.
+
+    Args:
+        source: a file, a folder (its Parquet and CSV files, without subfolders), or a glob such as
+            `exports/*.csv`; a relative path starts from `MIRRORLAKE_HOME`, or from the project.
+
+    Raises:
+        UsageError: there are no such files.
+
+    Example:
+        >>> find_sources("lakes/sample/Files/incoming")  # doctest: +SKIP
+        [PosixPath('/home/me/lakes/sample/Files/incoming/stock.csv')]
+    """
+    if not isinstance(source, str) or not source.strip():
+        raise UsageError("The source is empty.", hint="give a file, a folder or a glob.")
+    path = Path(lake_path(source))
+    if path.is_file():
+        return [path]
+    found = list(path.iterdir()) if path.is_dir() else [Path(name) for name in glob(str(path))]
+    files = sorted(
+        file
+        for file in found
+        if file.is_file()
+        and file.name.lower().endswith(_PUBLISHABLE)
+        and not file.name.startswith(("_", "."))
+    )
+    if not files:
+        raise UsageError(
+            f"There is no file to publish at {path}.",
+            hint=f"a folder's or glob's files have to end with {', '.join(_PUBLISHABLE)}.",
+        )
+    return files
+
+
+@dataclass(frozen=True)
+class PublishedFiles(Result):
+    """Files that were published, or only checked.
+
+    Attributes:
+        table: the table's name.
+        sources: the names of the source files.
+        batches: the results, in the same order.
+        dry_run: whether the files were only checked.
+    """
+
+    table: str
+    sources: tuple[str, ...]
+    batches: tuple[Published, ...]
+    dry_run: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of new files in the landing zone."""
+        return sum(batch.file is not None and not batch.repeated for batch in self.batches)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the new files, or that they would have."""
+        return sum(batch.rows for batch in self.batches if not batch.repeated)
+
+    def shown(self) -> TextTable:
+        """Return one row per file."""
+        rows = tuple(
+            (source, batch.rows, batch.file, self._outcome(batch))
+            for source, batch in zip(self.sources, self.batches, strict=True)
+        )
+        return TextTable(("file", "rows", "in the landing zone", "result"), rows)
+
+    def _outcome(self, batch: Published) -> str:
+        if batch.repeated:
+            return "published before"
+        if not batch.rows:
+            return "no rows"
+        return "would be published" if self.dry_run else "published"
+
+    def __repr__(self) -> str:
+        rows, files = self.rows, len(self.sources)
+        verb = "would be published" if self.dry_run else "published"
+        return (
+            f"{self.table}: {rows:,} row{'s' * (rows != 1)} of"
+            f" {files} file{'s' * (files != 1)} {verb}"
+        )
+
+
+def publish_files(
+    publisher: Publisher, files: Sequence[Path], marker: str, *, dry_run: bool
+) -> PublishedFiles:
+    """Publish files in order; arguments and errors are those of `Lake.publish`."""
+    batches = []
+    for file in files:
+        token = f"{file.name} {file_hash(Storage(file.parent), file.name)}"
+        batches.append(publisher.publish(file, marker, token=token))
+    sources = tuple(file.name for file in files)
+    return PublishedFiles(str(publisher.table), sources, tuple(batches), dry_run)

@@ -7,26 +7,231 @@ Memory stays at one block. A value that does not fit its declared type is named 
 
 from __future__ import annotations
 
+import base64
 import codecs
+import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, first_line, in_file
-from mirrorlake.landing.casts import UNFIT
-from mirrorlake.landing.metadata import MARKER, MARKER_HINT, TableMetadata
-from mirrorlake.landing.rows import Rejects
-from mirrorlake.landing.text_format import (
-    Pieces,
+from mirrorlake.landing.metadata import (
+    MARKER,
+    MARKER_HINT,
+    TableMetadata,
     TextFormat,
     arrow_type,
-    converter,
-    open_decompressed,
 )
+
+# What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """One row that can't be applied.
+
+    Attributes:
+        row: its position in the file, counted from 1.
+        column: the column at fault, if it is one.
+        content: the row as JSON, as far as it can be read.
+    """
+
+    row: int
+    column: str | None
+    reason: str
+    content: str
+
+
+@dataclass
+class Rejects:
+    """A file's bad rows: collected, up to a number that means that the file itself is bad.
+
+    Attributes:
+        most: that number; with 0 the first bad row is an error.
+        ragged: the rows that a parser of text left out, since they have not all columns.
+    """
+
+    most: int = 0
+    found: list[Reject] = field(default_factory=list)
+    ragged: list[int] = field(default_factory=list)
+
+    def add(self, row: int, column: str | None, reason: str, hint: str, content: Any) -> None:
+        """Takes one row.
+
+        Raises:
+            DataFileError: none is to be left out, or there are too many.
+        """
+        if not self.most:
+            raise DataFileError(reason, row=row, column=column, hint=hint)
+        if len(self.found) == self.most:
+            raise DataFileError(
+                f"More than {self.most} rows can't be applied; the first is this: {reason}",
+                row=self.found[0].row,
+                column=self.found[0].column,
+                hint="upload a sound file under the same name.",
+            )
+        text = json.dumps(content, default=str, ensure_ascii=False)
+        self.found.append(Reject(row, column, reason, text))
+
+
+COMPRESSED = ("gz", "gzip", "zst", "zstd", "snappy")
+_GZIP, _ZSTD, _SNAPPY = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xff\x06\x00\x00sNaPpY"
+
+
+ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def converter(kind: pa.DataType, *nulls: str) -> Callable[[Any], pa.Array]:
+    """Return what converts texts to a type, or raises one of `UNFIT`.
+
+    Args:
+        kind: the type.
+        nulls: the texts that mean NULL, besides the empty one.
+    """
+    if pt.is_string(kind):
+        return lambda texts: texts
+
+    def convert(texts: pa.Array) -> pa.Array:
+        texts = pc.utf8_trim_whitespace(texts)
+        # Nothing, quoted or not, is no number and no date.
+        empty = pc.is_in(texts, value_set=pa.array(["", *nulls]))
+        texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
+        if pt.is_timestamp(kind):
+            return _timestamps(texts, zoned=kind.tz is not None).cast(kind)
+        if pt.is_time(kind):  # Arrow casts no text to a time
+            texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+$", r"\1")
+            day = pc.binary_join_element_wise("1970-01-01", texts, "T")
+            return day.cast(pa.timestamp("us")).cast(kind)
+        if pt.is_binary(kind):
+            return pa.array([None if t is None else _bytes(t) for t in texts.to_pylist()], kind)
+        if pt.is_integer(kind):
+            texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
+        values = texts.cast(kind)
+        if pt.is_floating(kind):
+            # Infinity has to be written out; a number too large must not become it.
+            written = pc.match_substring_regex(texts, "^[+-]?inf", ignore_case=True)
+            if pc.any(pc.and_not(pc.is_inf(values), written)).as_py():
+                raise pa.ArrowInvalid("the number is too large")
+        return values
+
+    return convert
+
+
+def _timestamps(texts: pa.Array, *, zoned: bool) -> pa.Array:
+    """ISO texts with a zone each: without one they are UTC; digits below a microsecond are cut."""
+    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    if not zoned:
+        return texts
+    day = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
+    texts = pc.if_else(day, pc.binary_join_element_wise(texts, "00:00:00", "T"), texts)
+    zoned = pc.match_substring_regex(texts, ZONED)
+    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", ""))
+
+
+def _bytes(text: str) -> bytes:
+    if text[:2].lower() == "0x":
+        return bytes.fromhex(text[2:])
+    return base64.b64decode(text, validate=True)
+
+
+def open_decompressed(source: IO[bytes], name: str) -> IO[bytes]:
+    """The plain bytes of a file that may be compressed.
+
+    Args:
+        source: the file, from its beginning.
+        name: its name; `.snappy` tells Hadoop's framing, which has no first bytes of its own.
+
+    Raises:
+        DataFileError: while reading, too: the compressed data are broken.
+    """
+    start = source.read(len(_SNAPPY))
+    source.seek(0)
+    for magic, codec in ((_GZIP, "gzip"), (_ZSTD, "zstd")):
+        if start.startswith(magic):
+            return cast("IO[bytes]", pa.CompressedInputStream(source, codec))
+    if start == _SNAPPY:
+        return cast("IO[bytes]", Pieces(_framed(source)))
+    if name.lower().endswith(".snappy"):
+        return cast("IO[bytes]", Pieces(_hadoop(source)))
+    return source
+
+
+def _framed(source: IO[bytes]) -> Iterator[bytes]:
+    """Snappy's own framing format: chunks of a type byte, a length of three, a checksum, data."""
+    while header := source.read(4):
+        size = int.from_bytes(header[1:], "little")
+        chunk = source.read(size)
+        if len(header) < 4 or len(chunk) < size:
+            raise _broken()
+        if header[0] == 0:
+            yield _decompress(chunk[4:])
+        elif header[0] == 1:
+            yield chunk[4:]
+        elif header[0] < 0x80:  # reserved, and not to be passed over
+            raise _broken()
+
+
+def _hadoop(source: IO[bytes]) -> Iterator[bytes]:
+    """Hadoop's blocks: the plain length, then pieces of a compressed length and their data."""
+    while header := source.read(4):
+        left = int.from_bytes(header, "big")
+        while left > 0:
+            size = int.from_bytes(source.read(4), "big")
+            piece = source.read(size)
+            if not piece or len(piece) < size:
+                raise _broken()
+            plain = _decompress(piece)
+            left -= len(plain)
+            yield plain
+
+
+def _decompress(piece: bytes) -> bytes:
+    size, shift = 0, 0
+    for byte in piece[:5]:  # the plain length, seven bits a byte
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    try:
+        return bytes(pa.decompress(piece, size, "snappy", asbytes=True))
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise _broken() from error
+
+
+def _broken() -> DataFileError:
+    return DataFileError("The snappy data are broken.", hint="upload it again under the same name.")
+
+
+class Pieces(io.RawIOBase):
+    """Pieces of bytes as one file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, as many as asked for unless the pieces end."""
+        while size < 0 or len(self._rest) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._rest += piece
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20
@@ -128,11 +333,11 @@ def _typed(
             raise data.broken(error) from error
         if batch.num_rows and batch.column(0)[-1].as_py() == _END:
             batch, ended = batch.slice(0, batch.num_rows - 1), True
-        texts = [_put_back(column, data.text) for column in batch.columns]
+        texts = [_put_back(values, data.text) for values in batch.columns]
         bad: set[int] = set()
         arrays = []
-        for field, values in zip(schema, texts, strict=True):
-            convert = converter(field.type, data.text.null)
+        for column, values in zip(schema, texts, strict=True):
+            convert = converter(column.type, data.text.null)
             unfit = _unfit(values, convert)
             # The parser leaves out ragged rows a block ahead: those up to here are known.
             places = original_rows((before + n + 1 for n in unfit), rejects.ragged)
@@ -141,11 +346,11 @@ def _typed(
                 if _CUT in values[index].as_py():
                     raise data.unfinished(rows[index])
                 if index not in bad:
-                    reason = f"{values[index].as_py()!r} is not of type {field.type}."
-                    is_marker = field.name.lower() == MARKER.lower()
+                    reason = f"{values[index].as_py()!r} is not of type {column.type}."
+                    is_marker = column.name.lower() == MARKER.lower()
                     hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
-                    rejects.add(rows[index], field.name, reason, hint, row)
+                    rejects.add(rows[index], column.name, reason, hint, row)
             bad.update(unfit)
             if unfit:
                 mask = pa.array([index in unfit for index in range(len(values))])

@@ -225,11 +225,11 @@ def replay(
     if dry_run:
         done = [kept[number].rpartition("/")[2] for number in numbers]
     else:
-        publisher = Publisher(storage, table, footer=footer, load=as_is)
+        publisher = Publisher(storage, table, footer=footer)
         for number in numbers:
             with ExitStack() as opened:
                 batches = _read(storage, kept[number], metadata, opened)
-                published = publisher.write(batches if as_is else _upserts(batches))
+                published = publisher.load(batches) if as_is else publisher.write(_upserts(batches))
             if published.file is not None:
                 done.append(published.file)
     effect = f"the files {first} to {numbers[-1]} are published again"

@@ -17,9 +17,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from mirrorlake.cli.rows import rows
 from mirrorlake.delta.files import decoded_path
 from mirrorlake.delta.log_files import Action
-from mirrorlake.landing import rows
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.next_batch import Batch, Target

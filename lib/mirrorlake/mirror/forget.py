@@ -42,7 +42,7 @@ from mirrorlake.errors import (
 )
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import Identity, TableMetadata, read_identity, read_metadata
-from mirrorlake.landing.text_format import open_decompressed
+from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.batch import published_reader

@@ -22,9 +22,8 @@ from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import AT_ONCE, Storage
 from mirrorlake.storage.kept import read_kept
-from mirrorlake.storage.listing import AT_ONCE
 
 SETTINGS_FORMAT = 1
 DEFAULTS_FORMAT = 1

@@ -11,8 +11,12 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -24,20 +28,131 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
-from mirrorlake.storage import conditional
-from mirrorlake.storage.listing import AT_ONCE, PAGE, list_local, split_pages
-from mirrorlake.storage.listing import Entry as Entry
-from mirrorlake.storage.listing import Listing as Listing
 from mirrorlake.storage.object_stores import (
     CLOUDS,
+    Seen,
+    Writer,
+    create_object,
+    head_object,
     one_uri,
     open_store,
+    open_tail,
+    probe_conditions,
+    read_object,
     remove_markers,
+    rename_object,
+    replace_object,
     scheme_of,
     store_variables,
 )
 from mirrorlake.storage.paths import URI
-from mirrorlake.storage.streams import Writer, open_tail
+
+PAGE = 1000  # what one request of a listing tells of at most
+AT_ONCE = 16  # listings side by side
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a listing.
+
+    Attributes:
+        name: without its folder.
+        size: in bytes.
+        modified: when it was written; a store tells seconds.
+        etag: what a store calls this content of it; None on local disks.
+    """
+
+    name: str
+    size: int
+    modified: datetime
+    etag: str | None = None
+
+    @property
+    def state(self) -> str:
+        """What changes with the file: its time, and in a store, whose times are coarse, its tag."""
+        when = self.modified.isoformat()
+        return when if self.etag is None else f"{when} {self.etag}"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies directly in one folder, both parts ordered by name."""
+
+    folders: tuple[str, ...]
+    files: tuple[Entry, ...]
+
+    def file(self, name: str) -> Entry | None:
+        """The file of that name, or None."""
+        return next((entry for entry in self.files if entry.name == name), None)
+
+    def state_of(self, name: str) -> str | None:
+        """What changes with the file of that name, see `Entry.state`; None if there is none."""
+        entry = self.file(name)
+        return None if entry is None else entry.state
+
+
+def list_local(folder: str) -> Listing:
+    """What lies directly in a folder of a local disk; both parts empty if there is none."""
+    # obstore refuses a whole listing for one name with a control character in it.
+    folders: list[str] = []
+    files: list[Entry] = []
+    try:
+        with os.scandir(folder) as found:
+            for item in found:
+                try:
+                    if item.is_dir():
+                        folders.append(item.name)
+                    else:
+                        stat = item.stat()
+                        when = datetime.fromtimestamp(stat.st_mtime, timezone.utc)
+                        files.append(Entry(item.name, stat.st_size, when))
+                except FileNotFoundError:
+                    continue  # deleted between the listing and the look at it
+    except (FileNotFoundError, NotADirectoryError):
+        return Listing((), ())
+    return Listing(tuple(sorted(folders)), tuple(sorted(files, key=lambda entry: entry.name)))
+
+
+def split_pages(
+    pages: Iterable[Sequence[tuple[str, Entry]]], wanted: Collection[str]
+) -> dict[str, Listing]:
+    """The listings of many folders from one of all that lies below the folder above them.
+
+    It goes on while a request tells of as many folders as are listed side by side otherwise.
+
+    Args:
+        pages: paths with their entries, by requests, in the order of a store: that of the names.
+        wanted: the folders' paths.
+
+    Returns:
+        By path the listings of the folders that were told of whole. A folder with an empty file is
+        none of them, for that may be a marker of a folder.
+    """
+    files: dict[str, list[Entry]] = defaultdict(list)
+    folders: dict[str, set[str]] = defaultdict(set)
+    unclear: set[str] = set()
+    path = ""
+    for requests, page in enumerate(pages):
+        for path, entry in page:
+            parent, _, _ = path.rpartition("/")
+            if parent in wanted:
+                files[parent].append(entry)
+                if not entry.size:
+                    unclear.add(parent)
+            above, _, name = parent.rpartition("/")
+            while above:
+                if above in wanted:
+                    folders[above].add(name)
+                above, _, name = above.rpartition("/")
+        if len(files) < AT_ONCE * requests:
+            unclear |= {one for one in files if path.startswith(f"{one}/")}
+            break
+    return {
+        one: Listing(tuple(sorted(folders[one])), tuple(found))
+        for one, found in files.items()
+        if one not in unclear
+    }
+
 
 _COPIES = 16
 _CHUNK = 2**20
@@ -147,7 +262,7 @@ class Storage:
 
     def stat(self, path: str) -> Entry | None:
         """Name, size and time of one file, or None if there is none."""
-        meta = conditional.head(self._store, path)
+        meta = head_object(self._store, path)
         return None if meta is None else self._entry(meta)
 
     def _entry(self, meta: Any) -> Entry:
@@ -222,25 +337,23 @@ class Storage:
         Without `make_folder` nothing happens if its folder is gone, where there are folders.
         """
         if not make_folder and self.local is not None:
-            return conditional.create_in_folder(self.local / path, data)
+            return _create_in_folder(self.local / path, data)
         if self._in_cloud:
-            return conditional.create_file(self._store, path, data)
+            return create_object(self._store, path, data)
         try:
             obstore.put(self._store, path, data, mode="create")
             return True
         except AlreadyExistsError:
             return False
 
-    def look_at(self, path: str) -> tuple[bytes, conditional.Seen] | None:
+    def look_at(self, path: str) -> tuple[bytes, Seen] | None:
         """A file of a store, and what tells it from what may be written in its place; None if none.
 
         See `replace`.
         """
-        return conditional.look_at(self._store, path)
+        return read_object(self._store, path)
 
-    def replace(
-        self, path: str, data: bytes, seen: conditional.Seen | None
-    ) -> conditional.Seen | None:
+    def replace(self, path: str, data: bytes, seen: Seen | None) -> Seen | None:
         """Puts a file of a store there if it still is the one that was seen, or if there is none.
 
         Its content must be its writer's alone: after a lost answer a file with that content is
@@ -254,7 +367,7 @@ class Storage:
         Returns:
             What is seen now; None if another file was there.
         """
-        return conditional.replace_file(self._store, path, data, seen)
+        return replace_object(self._store, path, data, seen)
 
     def check_conditions(self) -> None:
         """Refuses a store that lets writers overwrite each other; asks once in a process.
@@ -263,9 +376,7 @@ class Storage:
             SetupError: the store ignores conditions.
         """
         if self._in_cloud and self.root not in _CHECKED:
-            conditional.check_conditions(
-                self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root
-            )
+            probe_conditions(self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root)
             _CHECKED.add(self.root)
 
     @cached_property
@@ -279,7 +390,7 @@ class Storage:
             FileNotFoundError: there is no such source.
         """
         if self._in_cloud:
-            return conditional.rename_file(self._store, self._unrepeated, source, target)
+            return rename_object(self._store, self._unrepeated, source, target)
         try:
             obstore.rename(self._store, source, target, overwrite=False)
             return True
@@ -393,3 +504,16 @@ def _stage(path: str) -> int:
     _, is_log, name = path.rpartition("/_delta_log/")
     starts = name == f"{0:020d}.json" or "checkpoint" in name
     return 0 if not is_log else 2 if starts else 1
+
+
+def _create_in_folder(target: Path, data: bytes) -> bool:
+    """Creates a file on a disk, in a folder that is not made; False if either is not to be had."""
+    staged = target.with_name(f"_{uuid.uuid4().hex}")
+    try:
+        staged.write_bytes(data)
+        os.link(staged, target)  # unlike a rename it never replaces what is there
+        return True
+    except (FileExistsError, FileNotFoundError):
+        return False
+    finally:
+        staged.unlink(missing_ok=True)

@@ -23,8 +23,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from mirrorlake.errors import BusyError
-from mirrorlake.storage.conditional import Seen
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.object_stores import Seen
 
 _log = logging.getLogger(__name__)
 TTL = 30.0  # seconds without renewal, after which a lease on an object store is anybody's

@@ -21,9 +21,9 @@ from typing import IO, Any
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.landing.check import UNCHANGED_TYPE
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
-from mirrorlake.landing.rows import UNCHANGED_TYPE
 from mirrorlake.names import TableName
 from mirrorlake_sources.position import Position
 from mirrorlake_sources.postgres.catalog import Column, Connection, PgTable

@@ -12,9 +12,9 @@ import nbformat
 from nbformat.v4 import new_output
 from typer.testing import CliRunner
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook
 from mirrorlake.cli import app
-from mirrorlake.storage.paths import PROJECT
 
 NOW = "import datetime\nprint('made at', datetime.datetime.now(), 'for', word)"
 

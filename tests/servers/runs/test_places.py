@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from helpers.elsewhere import on_small_disk, other_machine
+from helpers.project import PROJECT
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_runs.keeping import RecordError, RecordKeeper
 from mirrorlake_runs.plan import load_plan, prepare
 from mirrorlake_runs.run import run_plan

@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from helpers.landed import landed_rows
+from helpers.project import PROJECT
 from helpers.serving import DEADLINE, Lake, serving, session_of
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve import Workspace
 from mirrorlake_sources import Journal, run_source
 

@@ -20,11 +20,11 @@ import requests
 
 from helpers.examples import under_long
 from helpers.places import ZONE
+from helpers.project import PROJECT
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
 
 DEADLINE = 60

@@ -17,11 +17,12 @@ import pytest
 from azure.storage.blob import BlobServiceClient
 
 from helpers.landed import landed_rows
+from helpers.markers import Marker
 from helpers.model import TableModel
 from helpers.places import ZONE
 from helpers.serving import Lake, Token, number, parquet
-from mirrorlake.landing.check import inspect_file
-from mirrorlake.landing.metadata import Marker, read_metadata
+from mirrorlake.landing import check
+from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.names import TableName
 
 KEYS = b'{"keyColumns": ["id"]}'
@@ -86,7 +87,7 @@ def test_6_a_large_csv_by_blocks(served: Lake) -> None:
     path = f"{ZONE}/t/{number(1, '.csv')}"
     assert served.storage.read(path) == text
     table = TableName(None, "t")
-    facts = inspect_file(served.storage, path, read_metadata(served.storage, table))
+    facts = check.inspect_file(served.storage, path, read_metadata(served.storage, table))
     assert {marker: count for marker, count in facts.rows.items() if count} == dict(counts)
     # What the file says, applied row by row, is what was meant.
     again, found = TableModel(("id",)), pacsv.read_csv(pa.BufferReader(text)).to_pylist()

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import mirrorlake
+from helpers.project import NOTEBOOKS, PROJECT
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
 from mirrorlake.cli.main import command as program
 from mirrorlake.errors import UsageError
-from mirrorlake.lint.rules import RULES
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
+from mirrorlake.landing import lint_rules
 from mirrorlake_docs.code_facts import commands_page, parameters_page, promises_page
 from mirrorlake_lab.course.tasks import lessons
 from mirrorlake_lab.site import build_site
@@ -128,7 +128,7 @@ def test_every_parameter_error_rule_and_promise_is_there(
     named = pages[(site / "reference" / "errors.html").resolve()].text
     kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type)]
     assert [name for name in kinds if name not in named] == []
-    assert set(RULES) <= pages[(site / "docs" / "lint.html").resolve()].ids | {
+    assert set(lint_rules.RULES) <= pages[(site / "docs" / "lint.html").resolve()].ids | {
         re.sub(r"-(error|warning)$", "", anchor)
         for anchor in pages[(site / "docs" / "lint.html").resolve()].ids
     }

@@ -225,7 +225,7 @@ def test_its_name_is_the_same_at_each_start(case: Case) -> None:
 
 def test_a_stopped_table_leaves_the_others_alone(case: Case) -> None:
     """Somebody else publishes into a folder: that table is stopped before anything is written."""
-    from mirrorlake.landing.publisher import Publisher
+    from mirrorlake import Publisher
 
     Publisher(Storage(case.root), TableName(None, "orders")).insert([{"id": 77}])
     case.insert(1, 3)

@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.landed import folder_of, landed_files, landed_rows
+from helpers.markers import MARKER
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
-from mirrorlake.landing.metadata import MARKER, read_metadata
+from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import DebeziumFiles, Journal, run_source

@@ -233,7 +233,7 @@ def test_the_command(topics: Topics) -> None:
     import os
     import subprocess
 
-    from mirrorlake.storage.paths import PROJECT
+    from helpers.project import PROJECT
 
     topics.broker.send(topics.make("t"), record("c", 1, "a"))
     settings = topics.root.with_suffix(".conf")

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.landed import folder_of, landed_files
+from helpers.markers import UNCHANGED
 from mirrorlake.errors import SourceError
-from mirrorlake.landing.metadata import UNCHANGED
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import read_reports

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.landed import landed_files
-from mirrorlake.landing.check import footer_columns
+from mirrorlake.landing import check
 from mirrorlake.storage.files import Storage
 
 UTC = datetime.timezone.utc
@@ -157,7 +157,7 @@ def test_every_type(shop) -> None:
     assert_as_psql(shop, names)
     for file in landed_files(shop.root, "t"):
         path = str(file.relative_to(shop.root))
-        found = {n: c.table for n, c in footer_columns(Storage(shop.root), path).items()}
+        found = {n: c.table for n, c in check.footer_columns(Storage(shop.root), path).items()}
         wanted = {f"c{i}": kind for i, (kind, _) in enumerate(TYPES.values())}
         assert {name: found[name] for name in wanted} == wanted
 

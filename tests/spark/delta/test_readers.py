@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 
+from helpers.project import PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
 
 SAYS = {
     "none": "reads",

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
+from helpers.project import PARAMETERS
 from mirrorlake import Lake
 from mirrorlake.errors import (
     QueryError,
@@ -25,7 +26,6 @@ from mirrorlake.errors import (
     VersionError,
 )
 from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
-from mirrorlake.storage.paths import PARAMETERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

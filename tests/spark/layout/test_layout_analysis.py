@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import app
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.analysis import Analysis
 

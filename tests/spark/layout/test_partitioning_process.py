@@ -34,7 +34,7 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import app
 from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName

@@ -20,7 +20,7 @@ from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import app
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 ADA = "ada o'`\"\\ lovelace; =✓"

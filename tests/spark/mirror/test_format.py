@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import file_name
 

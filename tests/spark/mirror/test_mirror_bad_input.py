@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 # Each name costs two commits: a quick run tries all that is odd in three of them.

@@ -23,10 +23,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from helpers.markers import MARKER, Marker
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, file_name

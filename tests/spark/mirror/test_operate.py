@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror import ledger
 from mirrorlake.mirror.options import Step
 from mirrorlake.names import file_name

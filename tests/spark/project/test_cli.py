@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from helpers.project import PROJECT
+from mirrorlake.cli import app
 from mirrorlake.cli import main as cli
-from mirrorlake.cli.main import app
-from mirrorlake.storage.paths import PROJECT
 
 LAUNCHER = PROJECT / "mirrorlake"
 KEYS = {"name", "schema", "state", "rows", "last_file", "waiting_for", "waiting_since"}

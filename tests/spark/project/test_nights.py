@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Publisher
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.maintenance import MaintenancePolicy
-from mirrorlake.landing.publisher import Publisher
 
 VIEWS = {
     "by_shelf": "SELECT shelf, count(*) AS items, sum(n) AS pieces FROM stock GROUP BY shelf",

@@ -18,9 +18,9 @@ import pytest
 
 from helpers.environments import bare_environment
 from helpers.left_over import wait_until_gone
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_runs.plan import load_plan
 from mirrorlake_runs.store import RunRecord, list_runs, prune_runs, read_record
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake import Lake, monitor_lake
+from mirrorlake import Lake
 from mirrorlake.cli import main as cli
+from mirrorlake.monitoring import monitor_lake
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab import explore
 
 VERBS = {

@@ -11,9 +11,9 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from mirrorlake.cli.main import app
+from helpers.project import NOTEBOOKS
+from mirrorlake.cli import app
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import NOTEBOOKS
 from mirrorlake_lab.course.lessons import BLANK, PICTURE, find_solution, make_course, student_copy
 from mirrorlake_lab.course.tasks import tasks
 

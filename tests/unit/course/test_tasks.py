@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from helpers.lessons import closing, opening
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
 from mirrorlake.errors import CheckError
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_lab.course import check
 from mirrorlake_lab.course.check import LOOKS, TRUTHS, judge, plain
 from mirrorlake_lab.course.lessons import PATHS, course_page, find_solution, lesson_paths

@@ -10,14 +10,14 @@ import pytest
 
 from helpers.places import PROCESSED
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
-from mirrorlake.landing.zone import list_folder
+from mirrorlake.landing import zone
 from mirrorlake.names import file_name, file_number
 from mirrorlake.storage.files import Storage
 
 
 def move_processed(storage: Storage) -> None:
     """The part of the mirror that can disturb publishers: all but the last file go away."""
-    numbered = list_folder(storage, TABLE).numbered
+    numbered = zone.list_folder(storage, TABLE).numbered
     for number in sorted(numbered)[:-1]:
         name = numbered[number].name
         # Never overwrites: a number that a slow writer has for a moment stays where it is.

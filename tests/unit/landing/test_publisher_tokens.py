@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.places import PROCESSED, READY_TO_DELETE
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.zone import TOKEN, footers_from_the_newest, read_footer
+from mirrorlake import Publisher
+from mirrorlake.landing import zone
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -57,10 +57,10 @@ def test_the_same_token_writes_nothing(any_storage: Storage) -> None:
 def test_footers_carry_token_and_position(any_storage: Storage) -> None:
     publisher = Publisher(any_storage, T, keys=["id"], footer={"who": "me"})
     file = publisher.insert([{"id": 1}], token="a", footer={"position": "7"}).file
-    footer = read_footer(any_storage, f"{T.folder}/{file}")
-    assert (footer[TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
+    footer = zone.read_footer(any_storage, f"{T.folder}/{file}")
+    assert (footer[zone.TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
     publisher.insert([{"id": 2}])
-    newest = [found.get(b"position") for found in footers_from_the_newest(any_storage, T)]
+    newest = [found.get(b"position") for found in zone.footers_from_the_newest(any_storage, T)]
     assert newest == [None, b"7"]
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from mirrorlake import Publisher
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.metadata import ensure_identity
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

@@ -17,10 +17,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
+from helpers.markers import MARKER, Marker
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
+from mirrorlake.landing import check
 from mirrorlake.landing import text as module
-from mirrorlake.landing.check import FileFacts, inspect_file
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
+from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.storage.files import Storage
 
@@ -183,7 +184,9 @@ def file_name(dialect: Dialect) -> str:
     return "f.csv.snappy" if dialect.compression in ("framed", "hadoop") else "f.csv"
 
 
-def check(dialect: Dialect, header: list[str], rows: list[list[Value]], quoted: Iterator[bool]):
+def check_dialect(
+    dialect: Dialect, header: list[str], rows: list[list[Value]], quoted: Iterator[bool]
+):
     text = dialect.write([header, *rows], quoted)
     assert dialect.read(text) == ([header, *rows], True) or len(header) == 1  # the reference itself
     found = parse(dialect.encode(text), dialect.metadata, file_name(dialect))
@@ -216,7 +219,7 @@ def test_the_whole_matrix(step: int) -> None:
         encoding, compression = next(encodings), next(compressions)
         dialect = Dialect(row, column, quote, escape, null, encoding, compression, final)
         rows = [r for r in PLAIN + ODD if quote or not any(dialect.needs_quote(v) for v in r)]
-        check(dialect, ["id", "v"], rows, cycle([False, True, True]))
+        check_dialect(dialect, ["id", "v"], rows, cycle([False, True, True]))
         seen.add((encoding, compression))
     assert len(seen) == len(ENCODINGS) * len(COMPRESSIONS)
 
@@ -254,7 +257,7 @@ def test_any_table_reads_back(piece: int, block: int) -> None:
     @given(tables())
     def reads_back(table: tuple[Dialect, list[str], list[list[Value]], list[bool]]) -> None:
         dialect, header, rows, quoted = table
-        check(dialect, header, rows, cycle([*quoted, True]))
+        check_dialect(dialect, header, rows, cycle([*quoted, True]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE", piece)
@@ -431,11 +434,11 @@ def test_a_reserved_chunk_of_snappy_is_not_passed_over() -> None:
         parse(data, declared())
 
 
-def inspect(data: bytes, name: str = "1.csv", **document: Any) -> FileFacts:
+def inspect(data: bytes, name: str = "1.csv", **document: Any) -> check.FileFacts:
     storage = Storage("memory:///")
     storage.write(f"z/{name}", data)
     metadata = TableMetadata.parse(json.dumps(document).encode())
-    return inspect_file(storage, f"z/{name}", metadata, staged="staged/1.parquet")
+    return check.inspect_file(storage, f"z/{name}", metadata, staged="staged/1.parquet")
 
 
 def test_the_marker_column_is_a_number_whatever_is_declared() -> None:

@@ -8,9 +8,9 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
-from mirrorlake import Lake, operate, run_cycle
+from mirrorlake import Lake
 from mirrorlake.errors import CheckError, TableNotFoundError, UsageError
-from mirrorlake.mirror.tools import Cycle, CycleLine
+from mirrorlake.mirror.tools import Cycle, CycleLine, operate, run_cycle
 from mirrorlake.names import TableName
 
 

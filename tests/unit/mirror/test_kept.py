@@ -9,14 +9,13 @@ import pytest
 
 from helpers.places import IDENTITY
 from helpers.plans import plan_files
+from mirrorlake import Publisher
 from mirrorlake.errors import FormatError
 from mirrorlake.landing import manifest, metadata
-from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import next_batch, options, state, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName, file_name
@@ -41,7 +40,7 @@ def make_identity(storage: Storage) -> str:
 
 
 def make_manifest(storage: Storage) -> str:
-    write_manifest(storage, T, Manifest(3, "id", ("id",), ()))
+    manifest.write_manifest(storage, T, manifest.Manifest(3, "id", ("id",), ()))
     return f"{T.folder}/_manifest.json"
 
 
@@ -68,7 +67,7 @@ def make_state(storage: Storage) -> str:
 CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
     (make_plan, lambda storage: next_batch.find_plan(storage, LIFE, 1), next_batch.PLAN_FORMAT),
     (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
-    (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
+    (make_manifest, lambda storage: manifest.read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: options.read_settings(storage, T), options.SETTINGS_FORMAT),
     (make_settings, lambda storage: options.all_settings(storage)(T), options.SETTINGS_FORMAT),
     (make_trash, trash.dropped_tables, trash.FORMAT),

@@ -10,9 +10,9 @@ import pytest
 from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
-from mirrorlake import Lake
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -20,11 +20,10 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import applied_files, next_batch, state, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.state import TableState
 from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import TableName, file_name
@@ -34,7 +33,7 @@ T, OLD = TableName(None, "t"), TableName(None, "before")
 LIFE = Identity(T, "one life")
 COLUMNS = {"id": "long", "item": "string"}
 OTHER = {"id": [7], "item": ["other"]}
-TAG_ONLY = b"x" * (SMALL + 1)
+TAG_ONLY = b"x" * (check.SMALL + 1)
 
 
 def no_spark():

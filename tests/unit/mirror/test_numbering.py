@@ -11,8 +11,8 @@ import pytest
 from helpers.places import IDENTITY, METADATA, PROCESSED
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
+from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
-from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror import applied_files, next_batch, state
 from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
@@ -207,19 +207,19 @@ def test_a_number_is_one_that_delta_can_keep(storage: Storage):
     largest = 2**63 - 1
     for name in ("#notes.txt", file_name(1), file_name(largest)):
         put(storage, name, 0)
-    assert list(list_folder(storage, T).numbered) == [1, largest]
+    assert list(zone.list_folder(storage, T).numbered) == [1, largest]
     for number in (0, largest + 1):
         put(storage, file_name(number), 0)
         with pytest.raises(SequenceError, match=f"not between 1 and {largest}"):
-            list_folder(storage, T)
+            zone.list_folder(storage, T)
         Path(storage.root, T.folder, file_name(number)).unlink()
 
 
 def test_an_empty_entry_stands_for_a_file_that_need_not_be_there(storage: Storage):
     for number in (1, 3, 6):
         put(storage, file_name(number), 0)
-    ready, missing = list_folder(storage, T).pending(0, skip={2, 4})
+    ready, missing = zone.list_folder(storage, T).pending(0, skip={2, 4})
     assert [entry.name for entry in ready] == [file_name(number) for number in (1, 2, 3, 4)]
     assert [entry.size > 0 for entry in ready] == [True, False, True, False]
     assert missing == 5
-    assert list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None
+    assert zone.list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None

@@ -10,7 +10,7 @@ import pytest
 
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
+from mirrorlake.landing import zone
 from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import TableState, load_states, save_states
@@ -41,7 +41,7 @@ def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: St
     for folder in ("t", "a.schema/t", "b.schema/t", "b.schema/u", "_scratchPad", "a.schema/_x"):
         put(any_storage, folder, 1)
     names = [TableName("a", "t"), TableName("b", "t"), TableName("b", "u"), TableName(None, "t")]
-    assert list(find_tables(any_storage)) == names
+    assert list(zone.find_tables(any_storage)) == names
     assert [(t.schema, t.name) for t in status_report(any_storage).tables] == [
         (name.schema, name.name) for name in names
     ]
@@ -109,8 +109,8 @@ def test_a_bad_folder_is_reported_and_the_others_go_on(storage: Storage, schema,
 
 def test_a_bad_schema_folder_is_reported(storage: Storage):
     Path(storage.root, ZONE, "bad:one.schema", "t").mkdir(parents=True)
-    (found,) = find_tables(storage)
-    assert isinstance(found, BadFolder)
+    (found,) = zone.find_tables(storage)
+    assert isinstance(found, zone.BadFolder)
     assert found.folder == f"{ZONE}/bad:one.schema/t"
     assert status_report(storage).failed
 
@@ -147,7 +147,7 @@ def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, 
 @pytest.mark.promise("LZ-13")
 def test_pending_files_end_at_a_gap(any_storage: Storage):
     put(any_storage, "t", 3, 1, 2, 5, 6)
-    folder = list_folder(any_storage, TableName(None, "t"))
+    folder = zone.list_folder(any_storage, TableName(None, "t"))
     ready, missing = folder.pending(1)
     assert [entry.name for entry in ready] == [file_name(2), file_name(3)]
     assert missing == 4

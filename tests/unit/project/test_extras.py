@@ -16,9 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from helpers.project import SETTINGS
+from helpers.project import PROJECT, SETTINGS
 from mirrorlake import EXTRAS
-from mirrorlake.storage.paths import PROJECT
 
 # Finds nothing that an extra brings, as if it were not installed.
 BARE = """

@@ -16,7 +16,7 @@ CORE = "mirrorlake"
 # A package of the library imports from packages that are named before it.
 ORDER = (
     *("errors", "names", "results", "registry", "notices", "storage", "spark"),
-    *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
+    *("delta", "landing", "query", "mirror", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "show"),
     *("monitoring", "table", "lake", "cli"),
 )

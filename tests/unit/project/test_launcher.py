@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod")
 TOOLS += ("sed", "grep", "sleep")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 TESTS = PROJECT / "tests"
 SUBJECTS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake.views.definition import QUERY_REASONS, STATE_REASONS
 from mirrorlake.views.query import parse_query
 from mirrorlake.views.shape import Method, Role, Shape, read_shape, settle_types

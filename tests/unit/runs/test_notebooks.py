@@ -14,7 +14,7 @@ import pytest
 import yaml
 from papermill.inspection import inspect_notebook
 
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake_runs.plan import load_plan
 
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))

@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
+from helpers.project import PARAMETERS
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import PARAMETERS
 from mirrorlake_runs.parameters import Parameter, fill, known_names, read_parameters
 from mirrorlake_runs.plan import SCHEMA, load_plan, open_target, prepare, with_overrides
 from mirrorlake_runs.run import days_after, days_of

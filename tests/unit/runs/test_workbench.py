@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_lab.workbench import (
     KEPT,
     START,

@@ -5,7 +5,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import home, lake_path
+from mirrorlake.storage import paths
 from mirrorlake_lab.samples.flights import (
     ARRIVAL,
     DEPARTURE,
@@ -165,6 +165,6 @@ def test_rows_that_came_back_regain_their_types(flights: pd.DataFrame) -> None:
 
 def test_lake_paths_start_from_home(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
-    assert lake_path("lakes/a") == str(home() / "lakes/a") == str(tmp_path / "lakes/a")
-    assert lake_path("/data/a") == "/data/a"
-    assert lake_path("s3://bucket/a") == "s3://bucket/a"
+    assert paths.lake_path("lakes/a") == str(paths.home() / "lakes/a") == str(tmp_path / "lakes/a")
+    assert paths.lake_path("/data/a") == "/data/a"
+    assert paths.lake_path("s3://bucket/a") == "s3://bucket/a"

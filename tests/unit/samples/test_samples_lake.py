@@ -18,8 +18,8 @@ from helpers.examples import under_long
 from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
+from mirrorlake.storage import paths
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import home, lake_path
 from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
 from mirrorlake_runs.plan import only_run
 
@@ -89,8 +89,8 @@ class TestOpening:
         monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
         assert (
             open_sample("lakes/a", tables=["t"]).storage.root
-            == lake_path("lakes/a")
-            == f"{home()}/lakes/a"
+            == paths.lake_path("lakes/a")
+            == f"{paths.home()}/lakes/a"
         )
 
     def test_the_marker_is_there_before_anything_else(self, root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 from mirrorlake_docs.figures import (
     FIGURES,
     count_runs,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 SERVE = "import sys; from pathlib import Path; from mirrorlake_lab.commands import serve_folder\n"
 SERVE += "serve_folder(Path(sys.argv[1]), 0)"

@@ -1,10 +1,11 @@
-"""What is wrong with a table's folder: its `_metadata.json` and the names of its files."""
+"""Lint folders."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,13 +13,119 @@ from itertools import accumulate
 from typing import Any
 
 from mirrorlake.errors import MetadataError, SequenceError
-from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
-from mirrorlake.landing.text_format import PROPERTIES
-from mirrorlake.landing.zone import Folder, by_number
-from mirrorlake.lint.rules import LintFinding, finding
-from mirrorlake.mirror.next_batch import is_as_planned, plan_of
-from mirrorlake.names import METADATA, TableName, file_name, file_number
+from mirrorlake.landing.lint_rules import LintFinding, finding
+from mirrorlake.landing.metadata import BY_TIME, PROPERTIES, TableMetadata
+from mirrorlake.landing.zone import BadFolder, Folder, by_number
+from mirrorlake.names import (
+    METADATA,
+    PARTNER_EVENTS,
+    SCHEMA_SUFFIX,
+    ZONE,
+    TableName,
+    file_name,
+    file_number,
+)
 from mirrorlake.storage.files import Entry, Listing, Storage, to_json
+
+_STAGING = "_scratchPad"  # the format's own place for it
+NOTHING = Listing((), ())
+
+
+def lint_root(storage: Storage, zone: Listing, schemas: list[str]) -> Iterator[LintFinding]:
+    """What lies in the zone, and in its schemas, beside the tables."""
+    if zone == NOTHING:
+        yield finding("zone-missing", f"There is nothing in {ZONE}.")
+        return
+    yield from _lint_partner(storage, zone)
+    yield from _lint_outside(storage, "", zone)
+    for folder in schemas:
+        yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
+
+
+def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[LintFinding]:
+    for entry in listing.files:
+        file = f"{inside}{entry.name}"
+        if entry.name == METADATA or (
+            looks_like_data(entry.name) and not entry.name.startswith(("_", "."))
+        ):
+            yield finding("file-misplaced", f"{file!r} lies in no table's folder.", file=file)
+        elif not entry.name.startswith(("_", ".")):
+            yield finding("file-unexpected", f"{file!r} is not part of the format.", file=file)
+    for folder in listing.folders:
+        if not folder.startswith("_") or folder == _STAGING:
+            continue
+        files = storage.list(f"{ZONE}/{inside}{folder}").files
+        held = [e for e in files if e.name == METADATA or looks_like_data(e.name)]
+        if held:
+            text = f"{folder!r} is ignored, with {held[0].name} in it."
+            yield finding("folder-hidden", text, table=f"{inside}{folder}")
+
+
+def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
+    if zone.file(PARTNER_EVENTS) is None:
+        yield finding("partner-missing", f"There is no {PARTNER_EVENTS}.", file=PARTNER_EVENTS)
+        return
+    try:
+        document = json.loads(storage.read(f"{ZONE}/{PARTNER_EVENTS}").decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        text = f"{PARTNER_EVENTS} is not valid JSON: {error}."
+        yield finding("partner-invalid", text, file=PARTNER_EVENTS)
+        return
+    outer = _fields(document)
+    inner = _fields(outer.get("sourceinfo"))
+    problems = [
+        f"{name} is missing or not text"
+        for name, value in (
+            ("partnerName", outer.get("partnername")),
+            ("sourceInfo.sourceType", inner.get("sourcetype")),
+        )
+        if not isinstance(value, str) or not value
+    ]
+    if not isinstance(inner.get("sourceversion", ""), (str, type(None))):
+        problems.append("sourceInfo.sourceVersion is not text")
+    if problems:
+        yield finding("partner-invalid", f"{'; '.join(problems)}.", file=PARTNER_EVENTS)
+
+
+def _fields(document: object) -> dict[str, object]:
+    if not isinstance(document, dict):
+        return {}
+    return {str(name).lower(): value for name, value in document.items()}
+
+
+def lint_folder_names(
+    schemas: list[str], tables: list[TableName | BadFolder]
+) -> Iterator[LintFinding]:
+    """The folders' names, each by itself and beside the others."""
+    met: dict[tuple[str | None, str], str] = {}
+    alike = []
+    for folder in schemas:
+        schema = folder.removesuffix(SCHEMA_SUFFIX)
+        other = met.setdefault((None, _alike(schema)), folder)
+        if other != folder:
+            first = other.removesuffix(SCHEMA_SUFFIX)
+            text = f"The schemas {schema!r} and {first!r} differ at most by case."
+            alike.append(finding("folder-case", text, table=folder))
+    for table in tables:
+        if isinstance(table, BadFolder):
+            place = table.folder.removeprefix(f"{ZONE}/")
+            yield finding("folder-name", table.error.message, table=place)
+            continue
+        if table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas:
+            text = f"The table {table} is named like the schema {table.name}."
+            yield finding("folder-clash", text, table=str(table))
+            continue
+        other = met.setdefault((table.schema, _alike(table.name)), table.name)
+        if other != table.name:
+            text = f"{table.name!r} and {other!r} differ at most by case."
+            yield finding("folder-case", text, table=str(table))
+    yield from alike
+
+
+def _alike(name: str) -> str:
+    """What names have in common that a file system or a query may take for one."""
+    return unicodedata.normalize("NFC", name).casefold()
+
 
 _FIELDS = (
     "keyColumns",
@@ -188,30 +295,6 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
             text = f"Waiting for {missing} since {_utc(waiting[-1 - place])}: {behind} behind it."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
-
-
-def lint_applied(
-    storage: Storage, identity: Identity, folder: Folder, last: int
-) -> Iterator[LintFinding]:
-    """Checks that files with applied numbers are those that were applied.
-
-    A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
-    """
-    plan = None
-    for number, entry in sorted(folder.numbered.items()):
-        if number > last:
-            return
-        if plan is None or not plan.first <= number <= plan.last:
-            plan = plan_of(storage, identity, number)
-        if plan is None and number == last:
-            return  # it is meant to lie there, and no plan knows it
-        try:
-            same = is_as_planned(storage, identity, plan, entry)
-        except FileNotFoundError:
-            continue  # moved since the listing
-        if not same:
-            text = f"Number {number} was applied before; this file never will be."
-            yield finding("number-reused", text, table=str(folder.table), file=entry.name)
 
 
 def lint_times(folder: Folder, last: int) -> Iterator[LintFinding]:

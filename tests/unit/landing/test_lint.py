@@ -20,12 +20,11 @@ from helpers.lint_clean import CLEAN, clean_mirrored, clean_plain
 from helpers.places import PARTNER_EVENTS, ZONE
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import app
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check, lint_rules
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.lint.rules import RULES, as_page
-from mirrorlake.lint.zone import lint_zone
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
@@ -47,12 +46,14 @@ def test_each_rule_and_no_other(storage: Storage, rule, make, where):
 
 
 def test_every_rule_is_tested():
-    assert {rule for rule, _, _ in CASES} == set(RULES)
-    assert {rule.severity for rule in RULES.values()} == {"error", "warning"}
+    assert {rule for rule, _, _ in CASES} == set(lint_rules.RULES)
+    assert {rule.severity for rule in lint_rules.RULES.values()} == {"error", "warning"}
 
 
 def test_the_page_is_the_one_that_the_rules_make():
-    assert DOCS.read_text(encoding="utf-8") == as_page(), "python -m mirrorlake.lint.rules"
+    assert DOCS.read_text(encoding="utf-8") == lint_rules.as_page(), (
+        "python -m mirrorlake.landing.lint_rules"
+    )
 
 
 @pytest.mark.parametrize("make", CLEAN, ids=lambda make: make.__name__)
@@ -302,6 +303,6 @@ def test_rows_as_a_plain_loop_finds_them(tmp_path_factory, files, keys, upsert):
         path = f"{ZONE}/t/{file_name(number)}"
         if number in {number for number, _, _ in expected}:
             with pytest.raises(MirrorlakeError):
-                inspect_file(storage, path, metadata)
+                check.inspect_file(storage, path, metadata)
         else:
-            inspect_file(storage, path, metadata)
+            check.inspect_file(storage, path, metadata)

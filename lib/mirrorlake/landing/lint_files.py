@@ -1,10 +1,4 @@
-"""What is wrong with one data file, and what a table's files, in their order, do to its columns.
-
-The mirror's own check decides: a file that `inspect_file` takes has no error. One that it refuses
-is read again for everything that is wrong, since the check stops at the first. Text files are
-converted outside the lake, which is not written to. Memory stays at one row group of the marker and
-the keys. What concerns one file after the other is reported where it begins, not for every file.
-"""
+"""Lint data files."""
 
 from __future__ import annotations
 
@@ -22,16 +16,19 @@ from mirrorlake.errors import DataFileError, MirrorlakeError
 from mirrorlake.landing.check import (
     Columns,
     FileFacts,
+    SeenKeys,
     convert_text,
+    describe_fault,
     inspect_file,
     is_text,
     read_columns,
+    read_markers,
+    row_faults,
 )
+from mirrorlake.landing.lint_rules import LintFinding, finding
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
-from mirrorlake.landing.rows import SeenKeys, describe_fault, read_markers, row_faults
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import ColumnType, fits, published_schema, widened
-from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage.files import Entry, Storage
 

@@ -1,9 +1,7 @@
-"""The whole zone: its own files and its folders' names, then table by table. Nothing is written."""
+"""Lint a zone."""
 
 from __future__ import annotations
 
-import json
-import unicodedata
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +10,17 @@ from functools import partial
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
+from mirrorlake.landing.lint_files import ColumnWatch, lint_file
+from mirrorlake.landing.lint_folders import (
+    NOTHING,
+    lint_folder_names,
+    lint_metadata,
+    lint_names,
+    lint_root,
+    lint_sequence,
+    lint_times,
+)
+from mirrorlake.landing.lint_rules import LintFinding, LintReport, finding
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -20,24 +29,37 @@ from mirrorlake.landing.metadata import (
     read_identity,
     read_own_snapshot,
 )
-from mirrorlake.landing.zone import BadFolder, Folder, find_tables, no_folder
-from mirrorlake.lint.files import ColumnWatch, lint_file
-from mirrorlake.lint.folder import (
-    lint_applied,
-    lint_metadata,
-    lint_names,
-    lint_sequence,
-    lint_times,
-    looks_like_data,
-)
-from mirrorlake.lint.rules import LintFinding, LintReport, finding
-from mirrorlake.mirror.next_batch import is_refilled, number_files
+from mirrorlake.landing.zone import Folder, find_tables, no_folder
+from mirrorlake.mirror.next_batch import is_as_planned, is_refilled, number_files, plan_of
 from mirrorlake.mirror.options import KEYS_PROPERTY, declared_keys, is_stale_incarnation
-from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.storage.files import Entry, Listing, Storage
+from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.storage.files import Entry, Storage
 
-_STAGING = "_scratchPad"  # the format's own place for it
-_NOTHING = Listing((), ())
+
+def lint_applied(
+    storage: Storage, identity: Identity, folder: Folder, last: int
+) -> Iterator[LintFinding]:
+    """Checks that files with applied numbers are those that were applied.
+
+    A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
+    """
+    plan = None
+    for number, entry in sorted(folder.numbered.items()):
+        if number > last:
+            return
+        if plan is None or not plan.first <= number <= plan.last:
+            plan = plan_of(storage, identity, number)
+        if plan is None and number == last:
+            return  # it is meant to lie there, and no plan knows it
+        try:
+            same = is_as_planned(storage, identity, plan, entry)
+        except FileNotFoundError:
+            continue  # moved since the listing
+        if not same:
+            text = f"Number {number} was applied before; this file never will be."
+            yield finding("number-reused", text, table=str(folder.table), file=entry.name)
+
+
 _READERS = 8
 _AT_ONCE = 64  # files, so that what is known of them stays small
 
@@ -60,7 +82,7 @@ def lint_zone(
     Raises:
         TableNotFoundError: the single table has no folder in the zone.
     """
-    if only is not None and storage.list(only.folder) == _NOTHING:
+    if only is not None and storage.list(only.folder) == NOTHING:
         outer, _, name = only.folder.rpartition("/")
         if name not in storage.list(outer).folders:  # where there are folders one may be empty
             raise no_folder(only)
@@ -68,10 +90,10 @@ def lint_zone(
     zone = storage.list(ZONE)
     schemas = [f for f in zone.folders if f.endswith(SCHEMA_SUFFIX) and not f.startswith("_")]
     tables = list(find_tables(storage, folders=zone.folders))
-    findings = [] if only else list(_lint_root(storage, zone, schemas))
+    findings = [] if only else list(lint_root(storage, zone, schemas))
     findings += [
         found
-        for found in _lint_folders(schemas, tables)
+        for found in lint_folder_names(schemas, tables)
         if only is None or found.table == str(only)
     ]
     # A folder that can't be a table has nothing more to look at.
@@ -87,100 +109,6 @@ def lint_zone(
             findings.append(finding("folder-unreadable", text, table=str(table)))
         files += lint.files
     return LintReport(tuple(findings), len(good), files)
-
-
-def _lint_root(storage: Storage, zone: Listing, schemas: list[str]) -> Iterator[LintFinding]:
-    """What lies in the zone, and in its schemas, beside the tables."""
-    if zone == _NOTHING:
-        yield finding("zone-missing", f"There is nothing in {ZONE}.")
-        return
-    yield from _lint_partner(storage, zone)
-    yield from _lint_outside(storage, "", zone)
-    for folder in schemas:
-        yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
-
-
-def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[LintFinding]:
-    for entry in listing.files:
-        file = f"{inside}{entry.name}"
-        if entry.name == METADATA or (
-            looks_like_data(entry.name) and not entry.name.startswith(("_", "."))
-        ):
-            yield finding("file-misplaced", f"{file!r} lies in no table's folder.", file=file)
-        elif not entry.name.startswith(("_", ".")):
-            yield finding("file-unexpected", f"{file!r} is not part of the format.", file=file)
-    for folder in listing.folders:
-        if not folder.startswith("_") or folder == _STAGING:
-            continue
-        files = storage.list(f"{ZONE}/{inside}{folder}").files
-        held = [e for e in files if e.name == METADATA or looks_like_data(e.name)]
-        if held:
-            text = f"{folder!r} is ignored, with {held[0].name} in it."
-            yield finding("folder-hidden", text, table=f"{inside}{folder}")
-
-
-def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
-    if zone.file(PARTNER_EVENTS) is None:
-        yield finding("partner-missing", f"There is no {PARTNER_EVENTS}.", file=PARTNER_EVENTS)
-        return
-    try:
-        document = json.loads(storage.read(f"{ZONE}/{PARTNER_EVENTS}").decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        text = f"{PARTNER_EVENTS} is not valid JSON: {error}."
-        yield finding("partner-invalid", text, file=PARTNER_EVENTS)
-        return
-    outer = _fields(document)
-    inner = _fields(outer.get("sourceinfo"))
-    problems = [
-        f"{name} is missing or not text"
-        for name, value in (
-            ("partnerName", outer.get("partnername")),
-            ("sourceInfo.sourceType", inner.get("sourcetype")),
-        )
-        if not isinstance(value, str) or not value
-    ]
-    if not isinstance(inner.get("sourceversion", ""), (str, type(None))):
-        problems.append("sourceInfo.sourceVersion is not text")
-    if problems:
-        yield finding("partner-invalid", f"{'; '.join(problems)}.", file=PARTNER_EVENTS)
-
-
-def _fields(document: object) -> dict[str, object]:
-    if not isinstance(document, dict):
-        return {}
-    return {str(name).lower(): value for name, value in document.items()}
-
-
-def _lint_folders(schemas: list[str], tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
-    """The folders' names, each by itself and beside the others."""
-    met: dict[tuple[str | None, str], str] = {}
-    alike = []
-    for folder in schemas:
-        schema = folder.removesuffix(SCHEMA_SUFFIX)
-        other = met.setdefault((None, _alike(schema)), folder)
-        if other != folder:
-            first = other.removesuffix(SCHEMA_SUFFIX)
-            text = f"The schemas {schema!r} and {first!r} differ at most by case."
-            alike.append(finding("folder-case", text, table=folder))
-    for table in tables:
-        if isinstance(table, BadFolder):
-            place = table.folder.removeprefix(f"{ZONE}/")
-            yield finding("folder-name", table.error.message, table=place)
-            continue
-        if table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas:
-            text = f"The table {table} is named like the schema {table.name}."
-            yield finding("folder-clash", text, table=str(table))
-            continue
-        other = met.setdefault((table.schema, _alike(table.name)), table.name)
-        if other != table.name:
-            text = f"{table.name!r} and {other!r} differ at most by case."
-            yield finding("folder-case", text, table=str(table))
-    yield from alike
-
-
-def _alike(name: str) -> str:
-    """What names have in common that a file system or a query may take for one."""
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 @dataclass(frozen=True)
@@ -219,7 +147,7 @@ class TableLint:
         """
         report = partial(finding, table=str(self.table))
         listing = self.storage.list(self.table.folder)
-        if listing == _NOTHING:
+        if listing == NOTHING:
             yield report("folder-empty", "The folder is empty.")
             return
         found, metadata = lint_metadata(self.storage, self.table, listing)

@@ -1,6 +1,7 @@
-"""The rules of the linter, as `rules.yaml` has them: what each finds, why that matters, what to do.
+"""The rules of the linter: what each finds, why it matters, and how to fix it.
 
-`python -m mirrorlake.lint.rules` prints them as the page `docs/lint.md`; a test compares the two.
+The rules are in `lint_rules.yaml`. `python -m mirrorlake.landing.lint_rules` prints them as the
+page `docs/lint.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,9 +14,22 @@ from typing import Any
 
 import yaml
 
-from mirrorlake import lint
 from mirrorlake.results import Finding, Findings
 
+_INTRODUCTION = """\
+`./mirrorlake lint ROOT` checks a landing zone, or one `--table` of it, before it is mirrored.
+
+It only reads, and needs no Spark. Files that are applied already are not read again. Every problem
+of the others is named, not only the first, with file, row and column; of a text file that can't be
+read to its end, only the first. Rows are counted from 1; where several rows of a file have the same
+problem, the first is named and all are counted. What concerns one file after the other is reported
+at the first of them.
+
+An **error** is what the mirror stops at, or rows that it never sees; a **warning** is what works,
+but probably not as its author meant it. With an error the exit status is 1. `--json` prints
+`{"findings": [{rule, severity, table, file, row, column, message, fix}]}`; what does not apply is
+null. Footers, markers and keys are read, not every page of every column.
+"""
 ERROR, WARNING = "error", "warning"  # only errors make the command's exit status 1
 
 
@@ -55,7 +69,7 @@ RULES = _read_rules()
 
 def as_page() -> str:
     """The rules in Markdown, after what the package says of itself."""
-    page, section = f"# The linter's rules\n\n{lint.__doc__}", ""
+    page, section = f"# The linter's rules\n\n{_INTRODUCTION}", ""
     for rule in RULES.values():
         if rule.section != section:
             section = rule.section
