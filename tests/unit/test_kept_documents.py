@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
-from mirrorlake.delta.snapshot import append_policy, has_policy
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FormatError
 from mirrorlake.feed.archive import Archive
@@ -27,7 +26,7 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.mirror.properties import VIEW_PROPERTY, is_partitioned
 from mirrorlake.names import STATE, TableName
 from mirrorlake.partitioning.process import Process
 from mirrorlake.partitioning.receipts import (
@@ -40,6 +39,7 @@ from mirrorlake.partitioning.receipts import (
 )
 from mirrorlake.partitioning.store import (
     Idle,
+    append_policy,
     read_capacity,
     read_idle,
     read_setting,
@@ -102,7 +102,7 @@ CASES: list[tuple[str, Callable[[Storage], object]]] = [
     (RECORD, lambda storage: reserve_frame(storage, FRAME)),
     (RECORD, lambda storage: find_pins(storage, utc_now())),  # so nothing is vacuumed
     (SETTING, lambda storage: read_setting(storage, T)),
-    (SETTING, lambda storage: has_policy(storage, T)),  # so nothing is compacted
+    (SETTING, lambda storage: is_partitioned(storage, T)),  # so nothing is compacted
     (SETTING, lambda storage: partitioning(storage).history()),
     (SETTING, lambda storage: partitioning(storage).set(POLICY)),
     (SETTING, lambda storage: partitioning(storage).alter_merge({})),

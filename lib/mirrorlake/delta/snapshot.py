@@ -20,10 +20,9 @@ from mirrorlake.delta.log_files import (
     is_dropped,
     read_actions,
 )
-from mirrorlake.errors import ConflictError, TableNotFoundError
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
-from mirrorlake.storage.files import Storage, to_json
-from mirrorlake.storage.kept import check_format
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.names import TABLES, TableName
+from mirrorlake.storage.files import Storage
 
 FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"
@@ -194,85 +193,3 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
             if "_delta_log" in storage.list(path).folders and has_log(storage, path):
                 found.append(TableName(folder, name))
     return sorted(found, key=lambda table: (table.schema or "", table.name))
-
-
-FORMAT = 1
-_TRIES = 20
-_ALL = f"{STATE}/partitioning"
-
-
-def append_policy(storage: Storage, table: TableName, document: dict[str, Any]) -> int:
-    """Puts down the next document; of two writers at once both are kept, one after the other.
-
-    Returns:
-        Its number.
-
-    Raises:
-        ConflictError: others are always quicker.
-        FormatError: the newest document is of a newer format, and not to be superseded.
-    """
-    newest_policy(storage, table)
-    for _ in range(_TRIES):
-        number = len(_names(storage, table)) + 1
-        body = to_json({"format": FORMAT, **document})
-        if storage.create(f"{_folder(table)}/{number:08d}.json", body):
-            return number
-    raise ConflictError(f"The policy of {table} is written by many at once.", hint="try again.")
-
-
-def newest_policy(storage: Storage, table: TableName) -> dict[str, Any] | None:
-    """The newest document, or None if there is none.
-
-    Raises:
-        FormatError: it is of a newer format.
-    """
-    names = _names(storage, table)
-    return _read(storage, table, names[-1]) if names else None
-
-
-def all_policies(storage: Storage, table: TableName) -> list[dict[str, Any]]:
-    """All documents, the oldest first."""
-    return [_read(storage, table, name) for name in _names(storage, table)]
-
-
-def has_policy(storage: Storage, table: TableName) -> bool:
-    """Whether the table's files are partitioned by a policy, and not to be compacted.
-
-    The policy of a table that was there before under the same name is none of this one's.
-    """
-    newest = newest_policy(storage, table)
-    if newest is None or newest["policy"] is None:
-        return False
-    snapshot = read_snapshot(storage, table.table_path)
-    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])
-
-
-def count_policies(storage: Storage, table: TableName) -> int:
-    """The newest document's number, 0 if there is none: one listing, and nothing is read."""
-    return len(_names(storage, table))
-
-
-def tables_with_policies(storage: Storage) -> list[TableName]:
-    """The tables that have, or had, a policy; nobody looks at those that never had one."""
-    found = []
-    for folder in storage.list(_ALL).folders:
-        if not folder.endswith(SCHEMA_SUFFIX):
-            found.append(TableName(None, folder))
-            continue
-        schema = folder[: -len(SCHEMA_SUFFIX)]
-        inner = storage.list(f"{_ALL}/{folder}").folders
-        found += [TableName(schema, name) for name in inner]
-    return found
-
-
-def _folder(table: TableName) -> str:
-    return f"{table.partitioning_path}/policies"
-
-
-def _names(storage: Storage, table: TableName) -> list[str]:
-    return [entry.name for entry in storage.list(_folder(table)).files if entry.name[0] != "_"]
-
-
-def _read(storage: Storage, table: TableName, name: str) -> dict[str, Any]:
-    path = f"{_folder(table)}/{name}"
-    return check_format(json.loads(storage.read(path)), path, FORMAT, file=name)

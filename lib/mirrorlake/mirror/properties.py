@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.names import STATE
+from mirrorlake.names import STATE, TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 FORMAT = 1  # of the defaults
+POLICY_FORMAT = 1  # of the partitioning policies
 _DEFAULTS = f"{STATE}/defaults.json"
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
@@ -70,3 +71,20 @@ def read_defaults(storage: Storage) -> TableDefaults:
 def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
     """Write a lake's defaults."""
     storage.write_json(_DEFAULTS, {"format": FORMAT} | asdict(defaults))
+
+
+def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocuments:
+    """Return the documents of a table's partitioning policy; `partitioning` writes them."""
+    return NumberedDocuments(storage, f"{table.partitioning_path}/policies", POLICY_FORMAT)
+
+
+def is_partitioned(storage: Storage, table: TableName) -> bool:
+    """Check whether a policy partitions the table's files, so that compaction must not mix them.
+
+    The policy of an earlier table of the same name does not count.
+    """
+    newest = partitioning_policies(storage, table).newest()
+    if newest is None or newest["policy"] is None:
+        return False
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.delta.snapshot import VECTORS, Snapshot, has_policy, read_snapshot
+from mirrorlake.delta.snapshot import VECTORS, Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SetupError
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import (
@@ -41,7 +41,12 @@ from mirrorlake.mirror.next_batch import (
 )
 from mirrorlake.mirror.options import MirrorOptions, OperatorSettings, Step, StepListener
 from mirrorlake.mirror.plan import Plan, find_plan, make_plan, staging
-from mirrorlake.mirror.properties import is_stale_incarnation, read_defaults, retention
+from mirrorlake.mirror.properties import (
+    is_partitioned,
+    is_stale_incarnation,
+    read_defaults,
+    retention,
+)
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA, TableName
@@ -251,7 +256,11 @@ class TableCycle:
         if not due and vectors:
             due = has_too_many_deleted(at.files.of(version))
         # Partitioned files are merged by their own process, and only with their like.
-        if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
+        if (
+            due
+            and not is_partitioned(self._storage, self._table)
+            and compact(self._spark(), at.path)
+        ):
             self._done(Step.COMPACTED)
             return version
         return before

@@ -18,9 +18,9 @@ from threading import Event
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, MirrorlakeError
+from mirrorlake.mirror.properties import is_partitioned, partitioning_policies
 from mirrorlake.names import TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.partitioning import store
@@ -32,7 +32,7 @@ from mirrorlake.partitioning.statistics import (
     TableStatistics,
     count_files,
 )
-from mirrorlake.partitioning.store import Idle
+from mirrorlake.partitioning.store import Idle, tables_with_policies
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
@@ -200,7 +200,7 @@ class Process:
         found: list[tuple[int, TableName]] = []
         there, now = set(), now_micros()
         for name in self._tables():
-            number = count_policies(self._storage, name)
+            number = partitioning_policies(self._storage, name).count()
             newest = find_newest(self._storage, name.table_path) if number else None
             if newest is None:
                 continue
@@ -335,7 +335,7 @@ class LakePartitioning:
         spark, storage = self._spark(), self._storage
         lines, at_work = [], 0
         for name in tables_with_policies(storage):
-            if has_policy(storage, name):
+            if is_partitioned(storage, name):
                 # By a policy that no longer fits, nothing is partitioned.
                 setting = store.fitting_setting(storage, name)
                 lines.append(count_files(TableHandle(spark, storage, name), setting))

@@ -12,14 +12,13 @@ from typing import Any
 
 from mirrorlake.delta.snapshot import (
     Snapshot,
-    append_policy,
-    newest_policy,
     open_snapshot,
     physical_names,
 )
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.names import STATE, TableName
+from mirrorlake.mirror.properties import partitioning_policies
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName
 from mirrorlake.partitioning.groups import bucket_sql
 from mirrorlake.partitioning.policy import (
     HashKey,
@@ -40,6 +39,7 @@ _IDLE_FORMAT = 2
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _TIMES = ("timestamp", "timestamp_ntz")
+_ALL = f"{STATE}/partitioning"
 _CAPACITY = f"{STATE}/partitioning_capacity.json"
 
 
@@ -71,7 +71,7 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
-    document = newest_policy(storage, name)
+    document = partitioning_policies(storage, name).newest()
     if document is None or document["policy"] is None:
         return None
     snapshot = open_snapshot(storage, name)
@@ -80,6 +80,29 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     policy, hot = parse_policy(document["policy"]), parse_hot(document["hot"])
     setting = Setting(policy, hot, document.get("bucket_column"))
     return _fitted(setting, snapshot) if fitted else setting
+
+
+def append_policy(storage: Storage, name: TableName, document: dict[str, Any]) -> int:
+    """Write the next document of a table's policy and return its number.
+
+    Raises:
+        ConflictError: other writers won each of 20 attempts.
+        FormatError: the newest document has a newer format and can't be superseded.
+    """
+    return partitioning_policies(storage, name).append(document, f"The policy of {name}")
+
+
+def tables_with_policies(storage: Storage) -> list[TableName]:
+    """Return the tables that have, or had, a policy, from listings of the policies' folders."""
+    found = []
+    for folder in storage.list(_ALL).folders:
+        if not folder.endswith(SCHEMA_SUFFIX):
+            found.append(TableName(None, folder))
+            continue
+        schema = folder[: -len(SCHEMA_SUFFIX)]
+        inner = storage.list(f"{_ALL}/{folder}").folders
+        found += [TableName(schema, name) for name in inner]
+    return found
 
 
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:

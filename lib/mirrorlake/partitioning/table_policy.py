@@ -8,9 +8,9 @@ from typing import Any, Literal, overload
 
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import all_policies
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.properties import partitioning_policies
 from mirrorlake.notices import noop
 from mirrorlake.partitioning import store, tags
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
@@ -210,7 +210,7 @@ class TablePolicy:
     def history(self) -> TextTable:
         """All policies that the table has had, the oldest first, with what set each."""
         rows = []
-        for one in all_policies(self.table.storage, self.table.name):
+        for one in partitioning_policies(self.table.storage, self.table.name).all():
             policy = one["policy"] and json.dumps(one["policy"], ensure_ascii=False)
             rows.append((one["at"], one["reason"], policy, one["hot"]))
         return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))

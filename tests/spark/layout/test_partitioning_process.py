@@ -35,14 +35,13 @@ from helpers.partitions import check_homogeneous, live_files
 from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.cli.main import app
-from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
 from mirrorlake.partitioning.groups import MOST_GROUPS
 from mirrorlake.partitioning.operation import Step, is_at_work, table_lock
 from mirrorlake.partitioning.process import Process
 from mirrorlake.partitioning.receipts import write_receipt
-from mirrorlake.partitioning.store import read_capacity
+from mirrorlake.partitioning.store import read_capacity, tables_with_policies
 from mirrorlake.storage.files import Storage
 
 KILLER = """

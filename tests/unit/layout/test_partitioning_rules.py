@@ -11,14 +11,9 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
-from mirrorlake.delta.snapshot import (
-    append_policy,
-    count_policies,
-    has_policy,
-    tables_with_policies,
-)
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.properties import is_partitioned, partitioning_policies
 from mirrorlake.names import TableName
 from mirrorlake.partitioning.advice import Advice, advise, review
 from mirrorlake.partitioning.policy import (
@@ -41,10 +36,12 @@ from mirrorlake.partitioning.statistics import (
 )
 from mirrorlake.partitioning.store import (
     Idle,
+    append_policy,
     fitting_setting,
     read_capacity,
     read_idle,
     read_setting,
+    tables_with_policies,
     write_capacity,
     write_idle,
 )
@@ -259,7 +256,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     table.create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
     kept = partitioning(storage)
     assert read_setting(storage, T) is None
-    assert not has_policy(storage, T)
+    assert not is_partitioned(storage, T)
     assert kept.show().rows == (("DataPartitioning", "sales.o'brien", None, None, "Table"),)
     with pytest.raises(UsageError, match="set one first"):
         kept.alter_merge({})
@@ -268,7 +265,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'n' is long"):
         kept.set({"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})
     checked = kept.set(POLICY, dry_run=True)
-    assert not has_policy(storage, T)
+    assert not is_partitioned(storage, T)
     policy = kept.set(POLICY)
     setting = read_setting(storage, T)
     assert setting is not None
@@ -277,7 +274,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     effective = policy.effective or 0
     assert now_micros() - 60_000_000 < (checked.effective or 0) <= effective <= now_micros()
     assert replace(checked, effective=effective) == policy
-    assert has_policy(storage, T)
+    assert is_partitioned(storage, T)
     change = {"EffectiveDateTime": "2020-01-01"}
     assert kept.alter_merge(change, hot="31d", dry_run=True).effective == 1_577_836_800_000_000
     assert kept.delete(dry_run=True) == policy
@@ -290,7 +287,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     assert shown.columns == ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
     assert '"EffectiveDateTime": "2020-01-01T00:00:00"' in shown.rows[0][2]
     assert kept.delete() == altered
-    assert not has_policy(storage, T)
+    assert not is_partitioned(storage, T)
     with pytest.raises(UsageError, match="no partitioning policy"):
         kept.delete()
     history = kept.history()
@@ -312,7 +309,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     assert read_setting(storage, T) is None
     append_policy(storage, T, {**newest, "policy": parse_policy(POLICY).document()})
     assert read_setting(storage, T) is None
-    assert not has_policy(storage, T)  # so that it is compacted like any other
+    assert not is_partitioned(storage, T)  # so that it is compacted like any other
 
 
 def described(folder: Path, **columns: dict[str, str]) -> None:
@@ -381,8 +378,8 @@ def test_tables_with_policies_are_found_without_a_look_at_the_others(tmp_path: P
     assert tables_with_policies(storage) == []
     names = [T, TableName(None, "sales"), TableName("dbo", "a.schema b"), TableName(None, "ü `x")]
     for name in names:
-        assert count_policies(storage, name) == 0
+        assert partitioning_policies(storage, name).count() == 0
         append_policy(storage, name, {"policy": None})
         append_policy(storage, name, {"policy": None})
-        assert count_policies(storage, name) == 2
+        assert partitioning_policies(storage, name).count() == 2
     assert set(tables_with_policies(storage)) == set(names)
