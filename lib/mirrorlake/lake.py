@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.landing.publish_files import PublishedFiles
-    from mirrorlake.layout.overview import FilesOverview
+    from mirrorlake.layout.analysis import FilesOverview
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.lint.zone import FileListener
     from mirrorlake.mirror.forget import Forgotten
@@ -777,7 +777,7 @@ class Lake:
             >>> lake.analyze(sku="F64")  # doctest: +SKIP
             7 tables, 1 beyond a guardrail of F64, 0 can't be read
         """
-        from mirrorlake.layout.overview import survey_files
+        from mirrorlake.layout.analysis import survey_files
 
         return survey_files(self.table, self.tables(tables), sku)
 

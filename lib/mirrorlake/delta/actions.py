@@ -1,21 +1,32 @@
-"""The files that a table's log names, read on the driver: live ones, removed ones, and row ids.
+"""Read a table's data files from its log, on the driver: live and removed files, deletion vectors.
 
-Delta keeps a removed file for a while, so that older versions can be read; VACUUM ends that. The
-newest checkpoint and the commits after it name every file removed within that while.
+Delta keeps a removed file until VACUUM deletes it, so that older versions can be read. The newest
+checkpoint and the commits after it name every file removed within the retention.
 
-With row tracking a file has the id of its first row; rows that were not moved there count on from
-it. Rows that were carry their ids in hidden columns of the file.
+A deletion vector is an array of 32-bit Roaring bitmaps in their portable serialisation. It is
+stored in a file of its own or, if it is tiny, in the log.
+
+With row tracking, a file has the id of its first row, and the following rows are numbered from
+there. Rows that were moved from another file carry their ids in hidden columns. Source: the Delta
+transaction log protocol.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.log_files import (
@@ -25,7 +36,7 @@ from mirrorlake.delta.log_files import (
     parse_actions,
     read_actions,
 )
-from mirrorlake.delta.vectors import vector_id, vector_path
+from mirrorlake.errors import DataFileError
 from mirrorlake.storage.files import Storage
 
 _THREADS = 16
@@ -34,6 +45,12 @@ HADOOP_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 # What only ever writes new rows; any other operation may carry rows and their ids along.
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
 _KEPT = ("path", "partitionValues", "size", "stats", "deletionVector")
+Positions = npt.NDArray[np.int64]
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85 = str.maketrans(Z85, _B85)
+_UUID_TEXT = 20
+_MAGIC = 1_681_511_377
 
 
 def file_actions(
@@ -349,3 +366,86 @@ def _moved(path: str, old: str, new: str) -> str:
     if not decoded.startswith(f"{old}/"):
         return path
     return quote(new + decoded[len(old) :], safe="/:")
+
+
+def vector_path(vector: dict[str, Any] | None) -> str | None:
+    """The file that holds a deletion vector; None if there is none, or if it stands in the log.
+
+    Example:
+        >>> vector_path({"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"})
+        'ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin'
+    """
+    if not vector or vector["storageType"] == "i":
+        return None
+    where = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return unquote(where)
+    prefix, number = where[:-_UUID_TEXT], UUID(bytes=decode_z85(where[-_UUID_TEXT:]))
+    return f"{prefix}/deletion_vector_{number}.bin".lstrip("/")
+
+
+def vector_id(vector: dict[str, Any] | None) -> str:
+    """What tells a file's deletion vectors apart; empty if there is none."""
+    if not vector:
+        return ""
+    parts = (vector.get(part) for part in ("storageType", "pathOrInlineDv", "offset"))
+    return "".join("" if part is None else str(part) for part in parts)
+
+
+def deleted_positions(
+    place: Callable[[str], tuple[Storage, str]], vector: dict[str, Any]
+) -> Positions:
+    """The positions of the rows that a vector takes, counted from 0 and ordered.
+
+    Args:
+        place: the storage that has a file of the table, and the file's path in it.
+        vector: an `add`'s `deletionVector`.
+
+    Raises:
+        DataFileError: it is not a vector of the protocol.
+    """
+    size = vector["sizeInBytes"]
+    path = vector_path(vector)
+    if path is None:
+        return parse_vector(decode_z85(vector["pathOrInlineDv"])[:size])
+    storage, file = place(path)
+    start = vector.get("offset", 1)
+    data = storage.read_range(file, start, start + 4 + size)
+    if struct.unpack_from(">i", data)[0] != size:
+        raise DataFileError("A deletion vector is not as long as the log says.", file=path)
+    return parse_vector(data[4:])
+
+
+def without_deleted(
+    rows: pa.Table, place: Callable[[str], tuple[Storage, str]], vector: dict[str, Any] | None
+) -> pa.Table:
+    """All rows of a data file but those that its vector takes.
+
+    Args:
+        rows: of the whole file, in its order.
+        place: see `deleted_positions`.
+        vector: its `add`'s `deletionVector`; None if it has none.
+    """
+    if not vector:
+        return rows
+    keep = np.ones(rows.num_rows, bool)
+    keep[deleted_positions(place, vector)] = False
+    return rows.filter(pa.array(keep))
+
+
+def parse_vector(data: bytes) -> Positions:
+    """The positions in a serialised array of bitmaps."""
+    from pyroaring import BitMap64  # only who reads vectors needs it
+
+    magic = int.from_bytes(data[:4], "little", signed=True)
+    if magic != _MAGIC:
+        raise DataFileError(f"A deletion vector starts with {magic}, not {_MAGIC}.")
+    try:
+        return np.asarray(BitMap64.deserialize(data[4:]).to_array(), np.int64)
+    except ValueError as error:
+        raise DataFileError(f"A deletion vector is broken: {error}.") from error
+
+
+def decode_z85(text: str) -> bytes:
+    """The bytes of a text in ZeroMQ's form of base 85."""
+    return base64.b85decode(text.translate(_TO_B85))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import Places, encode
+from mirrorlake.delta.actions import Places, encode, vector_path
 from mirrorlake.delta.log_files import Segment, commit_path, find_segment
 from mirrorlake.delta.snapshot import (
     OPEN_TAG,
@@ -28,7 +28,6 @@ from mirrorlake.delta.snapshot import (
     physical_name,
 )
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.vectors import vector_path
 from mirrorlake.spark.executors import ensure_python, map_in_arrow, parallelism
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage.files import Storage

@@ -31,8 +31,6 @@ ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 OPEN_TAG = "mirrorlake.vorder"
 """What the log says of a file whose rows this project has ordered: the sort key, as JSON."""
-SORTED_TAG = "mirrorlake.partition.sorted"
-"""What the log says of a partitioned file whose rows are sorted: the column."""
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _COLUMN_ID = '"delta.columnMapping.id":'
 

@@ -46,7 +46,7 @@ from mirrorlake.mirror.batch import (
     refused,
 )
 from mirrorlake.mirror.next_batch import Batch, Target
-from mirrorlake.mirror.properties import is_partitioned
+from mirrorlake.mirror.properties import has_partitioning_policy
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import literal, quote
@@ -229,7 +229,7 @@ def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
     if any("`" in name for name in snapshot.schema):
         return False
     known = set(snapshot.writer_features) <= _FEATURES
-    return known and not is_partitioned(batch.at.storage, batch.at.identity.table)
+    return known and not has_partitioning_policy(batch.at.storage, batch.at.identity.table)
 
 
 class _Exchange:

@@ -78,7 +78,7 @@ def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocumen
     return NumberedDocuments(storage, f"{table.partitioning_path}/policies", POLICY_FORMAT)
 
 
-def is_partitioned(storage: Storage, table: TableName) -> bool:
+def has_partitioning_policy(storage: Storage, table: TableName) -> bool:
     """Check whether a policy partitions the table's files, so that compaction must not mix them.
 
     The policy of an earlier table of the same name does not count.

@@ -42,7 +42,7 @@ from mirrorlake.mirror.next_batch import (
 from mirrorlake.mirror.options import MirrorOptions, OperatorSettings, Step, StepListener
 from mirrorlake.mirror.plan import Plan, find_plan, make_plan, staging
 from mirrorlake.mirror.properties import (
-    is_partitioned,
+    has_partitioning_policy,
     is_stale_incarnation,
     read_defaults,
     retention,
@@ -258,7 +258,7 @@ class TableCycle:
         # Partitioned files are merged by their own process, and only with their like.
         if (
             due
-            and not is_partitioned(self._storage, self._table)
+            and not has_partitioning_policy(self._storage, self._table)
             and compact(self._spark(), at.path)
         ):
             self._done(Step.COMPACTED)

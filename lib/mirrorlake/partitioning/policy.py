@@ -1,7 +1,7 @@
-"""A data partitioning policy: Kusto's JSON, its defaults and ranges, its timespans and timestamps.
+"""Parse and write data partitioning policies: Kusto's JSON, timespans and timestamps.
 
-Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
-is allowed. Times are whole microseconds.
+Property names and their meaning are Kusto's. An error names the property and the allowed values.
+Times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -380,3 +380,20 @@ def format_timestamp(micros: int) -> str:
         '1970-01-01T00:00:00'
     """
     return from_micros(micros).replace(tzinfo=None).isoformat()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A table's policy and what belongs to it.
+
+    Attributes:
+        policy: the policy.
+        hot: files created longer ago are cold and stay as they are, microseconds; None for never.
+        bucket_column: the column in which operations store the bucket; None for none.
+        fingerprint: what the files' tags name; empty until the policy is fitted to the table.
+    """
+
+    policy: Policy
+    hot: int | None = None
+    bucket_column: str | None = None
+    fingerprint: str = ""

@@ -1,10 +1,10 @@
-"""The background process over a lake, `lake.partitioning`: an operation for each table in need.
+"""Partition all tables of a lake in the background: `Lake.partitioning`.
 
-Round after round, the table with most rows to be partitioned comes first, as many tables at once as
-the capacity and the machine's cores allow. A table on which nothing was left to do costs a look at
-its newest version until it changes, the next process, too; one without a policy costs nothing. Over
-a lake of very many files the process slows to one operation at a time and moves the policies'
-effective date into the future, so that somebody can reconsider them.
+In each round, the table with most pending rows comes first. The capacity and the machine's cores
+limit the number of concurrent operations. A table without remaining work costs one look at its
+newest version until it changes, in the next process too; a table without a policy costs nothing.
+If a lake has very many files, the process slows down to one operation at a time and moves the
+policies' effective date into the future, so that users can reconsider the policies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from threading import Event
 
 from pyspark.sql import SparkSession
@@ -20,28 +21,40 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, MirrorlakeError
-from mirrorlake.mirror.properties import is_partitioned, partitioning_policies
-from mirrorlake.names import TableName, as_table
+from mirrorlake.mirror.properties import has_partitioning_policy, partitioning_policies
+from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
-from mirrorlake.partitioning import store
-from mirrorlake.partitioning.operation import StepListener, is_at_work, run_operation
-from mirrorlake.partitioning.policy import now_micros
-from mirrorlake.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
-from mirrorlake.partitioning.statistics import (
-    Diagnostics,
-    TableStatistics,
-    count_files,
+from mirrorlake.partitioning.operation import (
+    MERGE,
+    PARTITION,
+    Receipt,
+    StepListener,
+    clean_up,
+    is_at_work,
+    run_operation,
 )
-from mirrorlake.partitioning.store import Idle, tables_with_policies
+from mirrorlake.partitioning.policy import now_micros
+from mirrorlake.partitioning.statistics import Diagnostics, TableStatistics, count_files
+from mirrorlake.partitioning.store import (
+    fitting_setting,
+    read_setting,
+    tables_with_policies,
+    write_setting,
+)
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
 
 FILE_LIMIT = 5_000_000
 _PUT_OFF = 6 * 3600 * 10**6
 _SLOWER, _LONGEST_PAUSE = 1.5, 60.0
 _LEAST, _MOST = 1, 32
 _SUCCESS_RATE = 0.9
+# Format 1 is of versions that left mixed files behind: their tables are looked at again.
+_IDLE_FORMAT = 2
+_CAPACITY = f"{STATE}/partitioning_capacity.json"
+_CAPACITY_FORMAT = 1
 
 
 def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
@@ -155,7 +168,7 @@ class Process:
         self._busy.clear()  # the process that worked on them may be dead
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
-            capacity = store.read_capacity(self._storage)
+            capacity = read_capacity(self._storage)
             if sum(seen.files for seen in self._seen.values()) > self._limit:
                 put_off |= self._put_off()
                 capacity = _LEAST
@@ -169,7 +182,7 @@ class Process:
                     receipts.setdefault(str(name), []).append(receipt)
         names = sorted({*receipts, *errors})
         lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
-        capacity = store.read_capacity(self._storage)
+        capacity = read_capacity(self._storage)
         return ProcessReport(tuple(lines), capacity, tuple(sorted(put_off)))
 
     def watch(
@@ -207,12 +220,12 @@ class Process:
             there.add(name)
             if name in self._busy or str(name) in errors:
                 continue
-            seen = self._seen.get(name) or store.read_idle(self._storage, name)
+            seen = self._seen.get(name) or read_idle(self._storage, name)
             # A table that waits for its turn is not counted again in each round.
             if seen is None or not seen.holds(newest, number, now):
                 self._pending.pop(name, None)
                 try:
-                    if (setting := store.read_setting(self._storage, name)) is not None:
+                    if (setting := read_setting(self._storage, name)) is not None:
                         table = TableHandle(self._spark, self._storage, name)
                         self._pending[name] = count_files(table, setting)
                 except MirrorlakeError as error:
@@ -232,13 +245,13 @@ class Process:
     ) -> dict[TableName, Receipt | str | None]:
         """One operation each for the first tables: its receipt, an error, or None if it is idle."""
         chosen = needs[:capacity]
-        store.write_capacity(self._storage, capacity, len(chosen))
+        write_capacity(self._storage, capacity, len(chosen))
         self._spark()  # once, before the threads
         with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
             done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
         failed = sum(isinstance(one, str) for one in done.values())
         succeeded = sum(isinstance(one, Receipt) for one in done.values())
-        store.write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
+        write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
         return done
 
     def _operate(self, name: TableName) -> Receipt | str | None:
@@ -250,7 +263,7 @@ class Process:
                     return receipt
             self._seen[name] = replace(self._seen[name], due=clean_up(table))
             del self._pending[name]
-            store.write_idle(self._storage, name, self._seen[name])
+            write_idle(self._storage, name, self._seen[name])
         except BusyError:
             self._busy.add(name)  # another process works on it
         except MirrorlakeError as error:
@@ -264,12 +277,12 @@ class Process:
         now = now_micros()
         found = set()
         for name in sorted(self._seen):
-            setting = store.fitting_setting(self._storage, name)
+            setting = fitting_setting(self._storage, name)
             if setting is None or (setting.policy.effective or 0) > now:
                 continue
             later = replace(setting.policy, effective=now + _PUT_OFF)
             reason = f"put off: more than {self._limit:,} files"
-            store.write_setting(self._storage, name, replace(setting, policy=later), reason)
+            write_setting(self._storage, name, replace(setting, policy=later), reason)
             found.add(str(name))
         return found
 
@@ -335,9 +348,73 @@ class LakePartitioning:
         spark, storage = self._spark(), self._storage
         lines, at_work = [], 0
         for name in tables_with_policies(storage):
-            if is_partitioned(storage, name):
+            if has_partitioning_policy(storage, name):
                 # By a policy that no longer fits, nothing is partitioned.
-                setting = store.fitting_setting(storage, name)
+                setting = fitting_setting(storage, name)
                 lines.append(count_files(TableHandle(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
-        return Diagnostics(tuple(lines), store.read_capacity(storage), at_work)
+        return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+
+
+def read_capacity(storage: Storage) -> int:
+    """How many operations may run at a time: what was kept last, or 1.
+
+    Raises:
+        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
+    """
+    return int((read_kept(storage, _CAPACITY, _CAPACITY_FORMAT) or {}).get("capacity", 1))
+
+
+def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
+    """Keeps it for the next process, with how many operations are at work."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
+    storage.write_json(_CAPACITY, {"format": _CAPACITY_FORMAT, **kept})
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What a table was like when nothing was left to do, kept for the next round and process.
+
+    Only a new version, another policy, or replaced files that fall due make work again. So one
+    small document spares the process the table's log and a job that counts files.
+
+    Attributes:
+        version: of the table.
+        policy: the number of its newest policy.
+        files: how many it had; they count against the process's limit.
+        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
+    """
+
+    version: int
+    policy: int
+    files: int = 0
+    due: int | None = None
+
+    def holds(self, version: int, policy: int, now: int) -> bool:
+        """Whether there is still nothing to do."""
+        same = (self.version, self.policy) == (version, policy)
+        return same and (self.due is None or now < self.due)
+
+
+def read_idle(storage: Storage, name: TableName) -> Idle | None:
+    """What the last process found.
+
+    None if there was work to do, or if it is of another format: it is a cache.
+    """
+    document = storage.read_json(_idle_path(name))
+    if document is None or document.pop("format", 1) != _IDLE_FORMAT:
+        return None
+    return Idle(**document)
+
+
+def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
+    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
+    kept = storage.read_json(_idle_path(name)) or {}
+    if kept.get("format", 1) > _IDLE_FORMAT:
+        return
+    storage.write_json(_idle_path(name), {"format": _IDLE_FORMAT, **asdict(idle)})
+
+
+def _idle_path(name: TableName) -> str:
+    return f"{name.partitioning_path}/idle.json"

@@ -1,20 +1,14 @@
-"""What the lake keeps about partitioning: policies with their history, capacity, idle tables.
+"""Keep the partitioning policies of a lake's tables, and check that they fit the tables.
 
-A policy must fit its table's columns. What it changes of the table, a column for the bucket and a
-guard, is done here, too.
+A policy may add a column for the bucket and a guard to its table; both are done here.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from typing import Any
 
-from mirrorlake.delta.snapshot import (
-    Snapshot,
-    open_snapshot,
-    physical_names,
-)
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot, physical_names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.properties import partitioning_policies
@@ -23,6 +17,7 @@ from mirrorlake.partitioning.groups import bucket_sql
 from mirrorlake.partitioning.policy import (
     HashKey,
     Policy,
+    Setting,
     format_timespan,
     format_timestamp,
     now_micros,
@@ -31,33 +26,11 @@ from mirrorlake.partitioning.policy import (
 )
 from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.kept import read_kept
 
-FORMAT = 1
-# Format 1 is of versions that left mixed files behind: their tables are looked at again.
-_IDLE_FORMAT = 2
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _TIMES = ("timestamp", "timestamp_ntz")
 _ALL = f"{STATE}/partitioning"
-_CAPACITY = f"{STATE}/partitioning_capacity.json"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A table's policy and what belongs to it.
-
-    Attributes:
-        policy: the policy.
-        hot: files created longer ago are cold and stay as they are, microseconds; None for never.
-        bucket_column: the column in which operations store the bucket; None for none.
-        fingerprint: what the files' tags name; empty until the policy is fitted to the table.
-    """
-
-    policy: Policy
-    hot: int | None = None
-    bucket_column: str | None = None
-    fingerprint: str = ""
 
 
 def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> Setting | None:
@@ -290,67 +263,3 @@ def _constraint(name: str) -> str:
 
 def _check(name: str, key: HashKey) -> str:
     return f"{quote(name)} IS NULL OR {quote(name)} = {bucket_sql(key.column, key)}"
-
-
-def read_capacity(storage: Storage) -> int:
-    """How many operations may run at a time: what was kept last, or 1.
-
-    Raises:
-        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
-    """
-    return int((read_kept(storage, _CAPACITY, FORMAT) or {}).get("capacity", 1))
-
-
-def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
-    """Keeps it for the next process, with how many operations are at work."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
-    storage.write_json(_CAPACITY, {"format": FORMAT, **kept})
-
-
-@dataclass(frozen=True)
-class Idle:
-    """What a table was like when nothing was left to do, kept for the next round and process.
-
-    Only a new version, another policy, or replaced files that fall due make work again. So one
-    small document spares the process the table's log and a job that counts files.
-
-    Attributes:
-        version: of the table.
-        policy: the number of its newest policy.
-        files: how many it had; they count against the process's limit.
-        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
-    """
-
-    version: int
-    policy: int
-    files: int = 0
-    due: int | None = None
-
-    def holds(self, version: int, policy: int, now: int) -> bool:
-        """Whether there is still nothing to do."""
-        same = (self.version, self.policy) == (version, policy)
-        return same and (self.due is None or now < self.due)
-
-
-def read_idle(storage: Storage, name: TableName) -> Idle | None:
-    """What the last process found.
-
-    None if there was work to do, or if it is of another format: it is a cache.
-    """
-    document = storage.read_json(_idle_path(name))
-    if document is None or document.pop("format", 1) != _IDLE_FORMAT:
-        return None
-    return Idle(**document)
-
-
-def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
-    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
-    kept = storage.read_json(_idle_path(name)) or {}
-    if kept.get("format", 1) > _IDLE_FORMAT:
-        return
-    storage.write_json(_idle_path(name), {"format": _IDLE_FORMAT, **asdict(idle)})
-
-
-def _idle_path(name: TableName) -> str:
-    return f"{name.partitioning_path}/idle.json"

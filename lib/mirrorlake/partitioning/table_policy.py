@@ -1,10 +1,11 @@
-"""A table's partitioning policy with all its verbs; the modules beside it do the work."""
+"""Manage one table's partitioning policy: `Table.partitioning`, and the report on it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark.sql import functions as F
 
@@ -12,40 +13,55 @@ from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.properties import partitioning_policies
 from mirrorlake.notices import noop
-from mirrorlake.partitioning import store, tags
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
+from mirrorlake.partitioning.groups import created, row_count
 from mirrorlake.partitioning.operation import (
+    MERGE,
+    PARTITION,
+    Dropped,
     PlannedOperation,
+    Receipt,
     StepListener,
     plan_operations,
+    read_receipts,
     run_operation,
 )
 from mirrorlake.partitioning.policy import (
     Policy,
+    Setting,
     merge_policy,
     now_micros,
     parse_policy,
     parse_timespan,
 )
-from mirrorlake.partitioning.receipts import (
-    MERGE,
-    PARTITION,
-    Dropped,
-    Receipt,
-    read_receipts,
-)
-from mirrorlake.partitioning.scan import PartitionReport, report_partitioning
 from mirrorlake.partitioning.statistics import (
+    Scan,
     Spread,
     TableStatistics,
     count_files,
+    scan_table,
     spread_of,
 )
-from mirrorlake.partitioning.store import Setting
-from mirrorlake.results import TextTable
+from mirrorlake.partitioning.store import (
+    add_bucket_column,
+    check_bucket_column,
+    check_guard,
+    guard_table,
+    parse_hot,
+    read_setting,
+    remove_setting,
+    write_setting,
+)
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.sql import literal, quote
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
+_SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")
+_MOST_OPERATIONS = 20
 
 
 class TablePolicy:
@@ -124,15 +140,15 @@ class TablePolicy:
         """
         table, policy, key = self.table, parse_policy(document), None
         if bucket_column is not None:
-            key = store.check_bucket_column(table, policy, bucket_column)
+            key = check_bucket_column(table, policy, bucket_column)
         if guard:
-            store.check_guard(table)
-        wanted = Setting(policy, store.parse_hot(hot), bucket_column)
-        kept = store.write_setting(table.storage, table.name, wanted, "set", dry_run=dry_run)
+            check_guard(table)
+        wanted = Setting(policy, parse_hot(hot), bucket_column)
+        kept = write_setting(table.storage, table.name, wanted, "set", dry_run=dry_run)
         if not dry_run and key is not None and bucket_column is not None:
-            store.add_bucket_column(table, key, bucket_column)
+            add_bucket_column(table, key, bucket_column)
         if not dry_run and guard:
-            store.guard_table(table, kept.policy)
+            guard_table(table, kept.policy)
         return kept.policy
 
     def alter_merge(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
@@ -158,12 +174,12 @@ class TablePolicy:
         if setting is None:
             raise self._no_policy()
         policy = merge_policy(setting.policy, changes)
-        span = setting.hot if hot is None else store.parse_hot(hot)
+        span = setting.hot if hot is None else parse_hot(hot)
         # With other buckets the column would be wrong, and is no longer filled.
         same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
         wanted = Setting(policy, span, setting.bucket_column if same else None)
         storage, name = self.table.storage, self.table.name
-        return store.write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
+        return write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
 
     def delete(self, *, dry_run: bool = False) -> Policy:
         """Takes the policy away; the files stay as they are, and the history keeps it.
@@ -187,7 +203,7 @@ class TablePolicy:
         if setting is None:
             raise UsageError(f"{self.table.name} has no partitioning policy.")
         if not dry_run:
-            store.remove_setting(self.table.storage, self.table.name)
+            remove_setting(self.table.storage, self.table.name)
         return setting.policy
 
     def show(self, policy: Policy | None = None) -> TextTable:
@@ -366,8 +382,8 @@ class TablePolicy:
         oldest = now_micros() - parse_timespan(keep)
         note = json.dumps({"mirrorlake": "retention"})
         with transaction(self.table.spark, self.table.path, note=note) as txn:
-            old = txn.files().where(tags.created() < F.lit(oldest))
-            found = old.select("path", "size", tags.row_count().alias("rows")).collect()
+            old = txn.files().where(created() < F.lit(oldest))
+            found = old.select("path", "size", row_count().alias("rows")).collect()
             version = None
             if found and apply:
                 gone = txn.take([line["path"] for line in found])
@@ -376,7 +392,156 @@ class TablePolicy:
         return Dropped(str(self.table.name), len(found), rows, size, version)
 
     def _setting(self, *, fitted: bool = True) -> Setting | None:
-        return store.read_setting(self.table.storage, self.table.name, fitted=fitted)
+        return read_setting(self.table.storage, self.table.name, fitted=fitted)
 
     def _no_policy(self) -> UsageError:
         return UsageError(f"{self.table.name} has no partitioning policy.", hint="set one first.")
+
+
+@dataclass(frozen=True)
+class PartitionReport(Result):
+    """How a table is partitioned, and how it could be.
+
+    Attributes:
+        table: which table.
+        policy: the policy that is looked at: a proposed one, else the table's; None for none.
+        proposed: whether it is not the table's own.
+        advice: whether the table should have a policy, and which.
+        stats: rows and files, partitioned and pending.
+        spread: the rows of each bucket by file; None without a hash key.
+        planned: the operations to do under the table's own policy.
+        where: the predicate that was tried; empty for none.
+        scan: what it reads; None without one.
+        notes: what is not shown, and why.
+    """
+
+    table: str
+    policy: Policy | None
+    proposed: bool
+    advice: Advice
+    stats: TableStatistics
+    spread: Spread | None
+    planned: tuple[PlannedOperation, ...]
+    where: str
+    scan: Scan | None
+    notes: tuple[str, ...]
+
+    def shown(self) -> TextTable:
+        """The figures, then the notes."""
+        stats = self.stats
+        keys = "none" if self.policy is None else ", ".join(self.policy.columns)
+        rows = [
+            ("policy on", f"{keys} (proposed, not set)" if self.proposed else keys),
+            ("files", f"{stats.files:,}"),
+            ("rows partitioned", f"{stats.partitioned_rows:,} of {stats.rows:,}"),
+            ("rows pending", f"{stats.pending_rows:,}"),
+            ("operations to do", f"{len(self.planned):,}"),
+        ]
+        if self.spread is not None:
+            rows.append(("files of one bucket", repr(self.spread)))
+        rows += [("note", note) for note in self.notes]
+        return TextTable(("what", "value"), tuple(rows))
+
+    def operations(self) -> TextTable:
+        """The operations to do: one row each, the first ones."""
+        rows = tuple((one.kind, one.files, one.rows, size_text(one.size)) for one in self.planned)
+        more = len(rows) > _MOST_OPERATIONS
+        return TextTable(("operation", "files", "rows", "size"), rows[:_MOST_OPERATIONS], more)
+
+    def reads(self) -> TextTable:
+        """How many files the predicate reads."""
+        if self.scan is None:
+            return TextTable(("filter", "none"), ())
+        rows = (
+            ("files read", f"{len(self.scan.read):,} of {self.scan.files:,}"),
+            ("of them not partitioned", f"{self.scan.unpartitioned:,}"),
+            ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
+        )
+        return TextTable(("filter", self.where), rows)
+
+    def plot(self, after: PartitionReport | None = None) -> Chart | None:
+        """Draw the rows by file and bucket.
+
+        Args:
+            after: a later report, to be drawn beside this one.
+
+        Returns:
+            None if there are no buckets to show.
+        """
+        from mirrorlake.show.plots import plot_spread
+
+        reports = {"now": self} if after is None else {"now": self, "after": after}
+        spreads = {
+            name: report.spread.counts
+            for name, report in reports.items()
+            if report.spread is not None
+        }
+        if not spreads:
+            return None
+        return plot_spread(spreads, title=f"Rows of {self.table} by file and bucket")
+
+    def __repr__(self) -> str:
+        return f"{self.stats}; {len(self.planned)} operations to do"
+
+
+def report_partitioning(
+    table: TableHandle, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+) -> PartitionReport:
+    """Looks at a table's partitioning; see `TablePolicy.report` for arguments and errors."""
+    storage, name, proposed = table.storage, table.name, bool(document.strip())
+    tried = None
+    if proposed:
+        tried = write_setting(storage, name, Setting(parse_policy(document)), "set", dry_run=True)
+    setting = read_setting(storage, name)
+    shown = tried or setting
+    policy = None if shown is None else shown.policy
+    advice = advise_table(table, columns)
+    stats, notes = count_files(table, setting), list[str]()
+    spread = None
+    if policy is None:
+        notes.append("There is no policy: without one there is no spread, and nothing to do.")
+    elif policy.hash is None:
+        notes.append("The policy has no hash key, so there are no buckets to show.")
+    elif stats.rows == 0:
+        notes.append("The table is empty.")
+    else:
+        spread = spread_of(table, policy)
+    if policy is not None and not stats.pending_rows and stats.unpartitioned_rows:
+        notes.append(
+            f"{stats.unpartitioned_rows:,} rows stay unpartitioned: they are older than the policy,"
+            " or cold. EffectiveDateTime in the policy takes older ones along."
+        )
+    wanted = where.strip() or _some_filter(table, policy)
+    scan = scan_table(table, wanted) if wanted else None
+    if scan is None:
+        notes.append("No filter was tried: give one (where).")
+    planned = () if proposed else plan_operations(table)
+    return PartitionReport(
+        str(name),
+        policy,
+        proposed,
+        advice,
+        stats,
+        spread,
+        planned,
+        wanted,
+        scan,
+        tuple(notes),
+    )
+
+
+def _some_filter(table: TableHandle, policy: Policy | None) -> str:
+    """An equality on the policy's key, or a partition column; empty if there is none."""
+    rows = table.rows()
+    kinds = dict(rows.dtypes)
+    names = [policy.hash.column] if policy and policy.hash else []
+    for name in names + table.snapshot().partition_columns:
+        if kinds.get(name) in _SIMPLE:
+            column = F.col(quote(name))
+            some = rows.where(column.isNotNull()).agg(F.min(column.cast("string"))).first()
+            if some is not None and some[0] is not None:
+                value = literal(some[0])
+                if kinds[name] != "string":
+                    value = f"CAST({value} AS {kinds[name]})"
+                return f"{quote(name)} = {value}"
+    return ""
