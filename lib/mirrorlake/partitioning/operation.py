@@ -63,6 +63,7 @@ from mirrorlake.partitioning.groups import (
 from mirrorlake.partitioning.policy import Policy, Setting, to_micros
 from mirrorlake.partitioning.statistics import file_name, newest_files
 from mirrorlake.partitioning.store import read_setting
+from mirrorlake.results import counted
 from mirrorlake.spark.gateway import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
@@ -86,11 +87,10 @@ ABANDONED = -1
 _KEEP = timedelta(days=30)
 _TRIES = 5
 MOST_FILES = 1_000
-_PATIENCE = 1.0  # seconds
+_PATIENCE = 1.0  # seconds to wait for the lock
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
-# Files are read more often than written, and written in the background: ZSTD at a level that takes
-# a little longer, and timestamps as the standard's microseconds where Spark's default is INT96,
-# half as large again.
+# Files are written in the background and read more often than written, so ZSTD uses a slower level.
+# Timestamps are the standard's microseconds; Spark's default, INT96, is half as large again.
 CONFS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "parquet.compression.codec.zstd.level": "9",
@@ -100,12 +100,12 @@ CONFS = {
 
 @dataclass(frozen=True)
 class Dropped:
-    """What was, or would be, dropped.
+    """The files that retention dropped, or would drop.
 
     Attributes:
-        table: which table.
-        files, rows, size: what goes; bytes as stored.
-        version: the commit; None for a dry run, or if nothing was old enough.
+        table: the table's name.
+        files, rows, size: the number of files, their rows, and their bytes as stored.
+        version: the commit; None for a preview, or if no file was old enough.
     """
 
     table: str
@@ -116,28 +116,30 @@ class Dropped:
 
     def __repr__(self) -> str:
         verb = "would drop" if self.version is None else "dropped"
-        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
+        files, rows = counted(self.files, "file"), counted(self.rows, "row")
+        return f"{self.table}: {verb} {files} with {rows}"
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """One operation.
+    """The record of one operation.
 
     Attributes:
-        id: the commit's note holds it.
-        kind: `partition` makes homogeneous files, `merge` puts those of one partition together.
-        at: when the operation began, ISO-8601 UTC.
-        table_id: the table's own id, which a table made in its place does not have.
-        fingerprint: the policy's, as in the files' tags.
+        id: the operation's id, which the commit's note contains.
+        kind: `partition` writes homogeneous files, `merge` combines files of one partition.
+        at: when the operation began, as ISO 8601 in UTC.
+        table_id: the table's own id, which differs for a table created in its place.
+        fingerprint: the policy's fingerprint, as in the files' tags.
         read_version: the version that was read.
-        rows: rows in, and as many out.
-        checksum: of all rows with their ids, in any order; the same for both sides.
-        files_in, files_out: paths as the log has them.
+        rows: the number of rows read, which is also the number written.
+        checksum: the checksum of all rows with their ids, independent of their order; the same for
+            the rows read and written.
+        files_in, files_out: the paths of the files read and written, as in the log.
         bytes_in, bytes_out: their sizes.
-        partitions: how many partitions the new files make.
-        outlier_rows: rows that went to files of their own.
-        seconds: from the choice of files to the receipt.
-        version: the commit; None while nobody knows, -1 if there was none.
+        partitions: the number of partitions in the new files.
+        outlier_rows: the number of rows in files of outliers.
+        seconds: the time from choosing files to writing the receipt.
+        version: the commit; None while unknown, -1 if nothing was committed.
     """
 
     id: str
@@ -159,27 +161,27 @@ class Receipt:
 
     def __repr__(self) -> str:
         return (
-            f"version {self.version}: {len(self.files_in)} files of {self.bytes_in:,} bytes became"
-            f" {len(self.files_out)} of {self.bytes_out:,}, {self.rows:,} rows in"
-            f" {self.partitions} partitions"
+            f"version {self.version}: {counted(len(self.files_in), 'file')} of"
+            f" {self.bytes_in:,} bytes became {len(self.files_out):,} of {self.bytes_out:,},"
+            f" {counted(self.rows, 'row')} in {counted(self.partitions, 'partition')}"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The receipt without the files' names."""
+        """Return the receipt with the number of files instead of their names."""
         found = asdict(self)
         return found | {"files_in": len(self.files_in), "files_out": len(self.files_out)}
 
 
 def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:
-    """Writes a receipt, in place of an earlier state of it."""
+    """Write a receipt, replacing an earlier state of it."""
     storage.write_json(_path(table, receipt.id), {"format": _FORMAT, **asdict(receipt)})
 
 
 def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
-    """The operations of the last 30 days, the oldest first.
+    """Return the receipts of the last 30 days, the oldest first.
 
     Raises:
-        FormatError: a receipt is of a newer format.
+        FormatError: a receipt has a newer format.
     """
     names = [entry.name for entry in storage.list(_folder(table)).files]
     documents = (read_kept(storage, f"{_folder(table)}/{name}", _FORMAT) for name in names)
@@ -189,15 +191,15 @@ def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
 def recover(
     storage: Storage, table: TableName, fence_off: Callable[[Receipt], None] = noop
 ) -> None:
-    """Finds out what became of operations that were cut off, and cleans up after them.
+    """Settle interrupted operations: note their commits, or delete their files.
 
-    A receipt's version is then the commit, or -1 if the operation was never committed. The caller
-    holds the table's lease.
+    Afterwards a receipt's version is the commit, or -1 if the operation was never committed. The
+    caller must hold the table's lease.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        fence_off: called on an object store, before anything is deleted; see `fence_off`.
+        table: the table's name.
+        fence_off: called on an object store before anything is deleted; see `fence_off`.
     """
     for receipt in read_receipts(storage, table):
         age = datetime.now(timezone.utc) - datetime.fromisoformat(receipt.at)
@@ -210,29 +212,29 @@ def recover(
 
 
 def heed_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
-    """Lets a transaction fail if its operation is fenced off before it commits; see `recover`.
+    """Make a transaction fail if its operation is fenced off before it commits; see `recover`.
 
     Args:
         txn: the operation's transaction.
-        storage: the lake's files; on a local disk a lock says who is at work.
-        operation: its id.
-        table: which table, for the message.
+        storage: the lake's files; on a local disk a lock excludes other processes.
+        operation: the operation's id.
+        table: the table's name, for the message.
 
     Raises:
-        BusyError: it is fenced off already: another process has cleaned up after it.
+        BusyError: the operation is fenced off already, and another process has deleted its files.
     """
     if storage.local is None and txn.has_seen(operation, 1):
         raise BusyError(
             f"Another process has taken over the partitioning of {table}.",
-            hint="nothing is lost: it goes on from there.",
+            hint="no action is needed: the other process continues the work.",
         )
 
 
 def fence_off(table: TableHandle, receipt: Receipt) -> None:
-    """Makes sure that an operation which has not committed by now never will.
+    """Make sure that an operation that has not committed yet never will.
 
     Raises:
-        BusyError: other writers of the table were quicker each time.
+        BusyError: other writers of the table won each of five attempts.
     """
     note = json.dumps({"mirrorlake": "partitioning", "fenced": receipt.id})
     for _ in range(_TRIES):
@@ -244,12 +246,12 @@ def fence_off(table: TableHandle, receipt: Receipt) -> None:
                 txn.commit_exchange(none, none, updated=0, app_id=receipt.id, number=1)
                 return
     raise BusyError(
-        f"Other writers of {table.name} were quicker {_TRIES} times.", hint="try again."
+        f"Other writers of {table.name} won {_TRIES} attempts in a row.", hint="try again."
     )
 
 
 def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
-    """Deletes what an operation wrote that was never committed."""
+    """Delete the files of an operation that was never committed."""
     for path in receipt.files_out:
         storage.delete(f"{table.table_path}/{unquote(path)}")
 
@@ -262,7 +264,7 @@ def _settle(storage: Storage, table: TableName, receipt: Receipt) -> None:
         if receipt.id in note and "fenced" not in note:
             write_receipt(storage, table, replace(receipt, version=version))
             return
-    # With a gap in the log its commit may have been there.
+    # If the log has a gap, the commit may have been in it.
     if after == list(range(start, start + len(after))):
         delete_files(storage, table, receipt)
         write_receipt(storage, table, replace(receipt, version=ABANDONED))
@@ -284,18 +286,18 @@ def _receipt(document: dict[str, Any]) -> Receipt:
 
 
 def clean_up(table: TableHandle) -> int | None:
-    """Vacuums a table if files that operations replaced are out of its retention.
+    """Vacuum a table if files that operations replaced are past its retention.
 
     Returns:
-        When it is to be done next, microseconds since 1970; None for never.
+        When the next vacuum is due, in microseconds since 1970; None if none is due.
 
     Raises:
-        FormatError: the receipts, or the note of the last time, are of a newer format.
+        FormatError: the receipts, or the note of the last vacuum, have a newer format.
     """
     path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
     last = (read_kept(table.storage, path, _FORMAT) or {}).get("at", "")
     keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
-    # The operations whose replaced files no vacuum has removed yet, and when each falls due.
+    # When the replaced files of each operation, not vacuumed yet, are past the retention.
     due = {
         one.at: datetime.fromisoformat(one.at) + keep
         for one in read_receipts(table.storage, table.name)
@@ -316,22 +318,22 @@ def prove_files(
     *,
     derived: str | None = None,
 ) -> dict[str, Row]:
-    """Reads new files back, in one job.
+    """Read new files back, in one job, and check that each contains one group.
 
     Args:
         txn: the transaction that wrote them.
         adds: the files.
-        keys: the policy's.
-        groups: of the operation.
-        derived: the column that operations fill, which the proof leaves out.
+        keys: the policy's columns.
+        groups: the operation's groups.
+        derived: the column that operations fill, which the proof ignores.
 
     Returns:
-        By the file's name what it holds: `rows`, `low` and `high` as the sums of both halves of
-        their hashes, `task` as the number of their group, and `least` and `most` of the range key
-        with NULL as the reference, in microseconds since 1970.
+        For each file name: `rows`; `low` and `high`, the sums of both halves of the rows' hashes;
+        `task`, the number of the group; `least` and `most`, the range key's bounds in microseconds
+        since 1970, with NULL as the reference.
 
     Raises:
-        RewriteError: a file has rows of two partitions, or none at all.
+        RewriteError: a file has rows of two partitions, or no rows.
     """
     if not adds:
         return {}
@@ -361,14 +363,14 @@ def prove_files(
 
 
 def logged_rows(adds: Sequence[Add]) -> int | None:
-    """The rows of files as the log counts them; None if it does not of each."""
+    """Return the number of rows of files according to the log; None if a file lacks statistics."""
     counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
     masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
     return None if None in counts else sum(counts) - masked
 
 
 class Step(Enum):
-    """What an operation has just done; progress displays listen, and tests kill it in between."""
+    """The step that an operation has just completed. Progress displays and tests use it."""
 
     RECOVERED = "settled"
     CHOSEN = "chosen"
@@ -385,11 +387,11 @@ StepListener = Callable[[TableName, Step], None]
 
 @dataclass(frozen=True)
 class PlannedOperation:
-    """An operation that a dry run found to do.
+    """An operation that a dry run found.
 
     Attributes:
         kind: `partition` or `merge`.
-        files, rows, size: what it would read; bytes as stored.
+        files, rows, size: what the operation would read; bytes as stored.
     """
 
     kind: str
@@ -398,18 +400,17 @@ class PlannedOperation:
     size: int
 
     def __repr__(self) -> str:
-        return (
-            f"would {self.kind} {self.files} files of {self.size:,} bytes with {self.rows:,} rows"
-        )
+        files, rows = counted(self.files, "file"), counted(self.rows, "row")
+        return f"would {self.kind} {files} of {self.size:,} bytes with {rows}"
 
 
 def table_lock(storage: Storage, name: TableName) -> AbstractContextManager[Lease]:
-    """Lets one process at a time work on a table; raises as `only_one`."""
+    """Return a lock that one process at a time holds on a table; raises like `only_one`."""
     return only_one(storage, _lock_path(name), _PATIENCE, f"partitioning of {name}")
 
 
 def is_at_work(storage: Storage, name: TableName) -> bool:
-    """Whether a process is partitioning the table now."""
+    """Return whether a process is partitioning the table now."""
     return is_held(storage, _lock_path(name))
 
 
@@ -420,21 +421,21 @@ def _lock_path(name: TableName) -> str:
 def run_operation(
     table: TableHandle, *, kind: str = PARTITION, on_step: StepListener = noop
 ) -> Receipt | None:
-    """Runs one operation on a table.
+    """Run one operation on a table.
 
     Args:
-        table: which table; its session is a classic one.
+        table: the table; its session must be a classic one.
         kind: `partition` or `merge`.
         on_step: called after every step.
 
     Returns:
-        What was committed, or None if there is no policy or nothing to do.
+        The receipt of the commit, or None without a policy or without files to process.
 
     Raises:
-        BusyError: another process partitions this table.
-        ConflictError: other writers were quicker each time.
-        RewriteError: the new files are not what they should be; nothing was committed.
-        UsageError: the policy no longer fits the table, or there is no JVM to commit through.
+        BusyError: another process is partitioning this table.
+        ConflictError: other writers won each attempt.
+        RewriteError: the new files do not contain the same rows; nothing was committed.
+        UsageError: the policy no longer fits the table, or the session has no JVM gateway.
     """
     storage, name = table.storage, table.name
     with table_lock(storage, name) as lease:
@@ -463,9 +464,9 @@ def run_operation(
 
 
 def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
-    """What operations would take of the files that are there now; nothing is written.
+    """Return the operations that the current files require; nothing is written.
 
-    Merges of files that these operations would make are not known yet, and so are not listed.
+    Merges of files that these operations would write are not included.
 
     Raises:
         UsageError: the policy no longer fits the table.
@@ -481,7 +482,7 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
             "size", physical_row_count().alias("logged"), row_count().alias("rows")
         )
         taken = Bounds(0, 0, 0)
-        # One file after the other: the driver holds none of the list.
+        # An iterator, so that the driver does not keep the whole list.
         for file in listed.toLocalIterator():
             more = Bounds(taken.files + 1, taken.rows + file["logged"], taken.size + file["size"])
             fits = more.rows <= bounds.rows and more.size <= bounds.size
@@ -493,7 +494,7 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
             planned.append(
                 PlannedOperation(kind, taken.files, last.rows + file["rows"], taken.size)
             )
-    # The last ones wait where they have fewer rows than an operation is worth.
+    # The last operations wait while they have fewer rows than the policy's minimum.
     waiting, planned = 0, found[PARTITION]
     while planned and (waiting := waiting + planned[-1].rows) < policy.min_rows:
         planned.pop()
@@ -509,10 +510,9 @@ def _candidates(files: DataFrame, setting: Setting, kind: str) -> DataFrame:
 
 
 def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
-    """The columns to sort a file by: the keys, then the table's first timestamp.
+    """Return the columns to sort a file by: the keys, then the table's first timestamp column.
 
-    Rows of one key that lie in the order of time have most in common with their neighbours; a
-    filter on the time then skips pages, too.
+    Rows of one key in the order of time compress best, and a filter on the time skips pages.
     """
     kinds = (TimestampType, TimestampNTZType)
     times = [field.name for field in schema.fields if isinstance(field.dataType, kinds)]
@@ -520,7 +520,7 @@ def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
 
 
 class _Job:
-    """One operation on one table: how to write the chosen files, each attempt from the start."""
+    """One operation on one table; each attempt writes the chosen files from the beginning."""
 
     def __init__(
         self, table: TableHandle, setting: Setting, kind: str, on_step: StepListener, lease: Lease
@@ -536,17 +536,17 @@ class _Job:
         self._keys = KeyColumns(policy, with_zone=with_zone)
         self._sorted = physical_names(snapshot.metadata)[policy.columns[0]]
         features = snapshot.writer_features
-        # On such a table it keeps a plain OPTIMIZE away; elsewhere it means nothing.
+        # On a clustered table a plain OPTIMIZE skips such files; on others it has no effect.
         self._provider = {"clusteringProvider": PROVIDER} if "clustering" in features else {}
         self.receipt: Receipt | None = None
 
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
-        """Writes homogeneous files, proves them, and writes the receipt."""
+        """Write homogeneous files, prove them, and write the receipt."""
         storage, name = self._table.storage, self._table.name
         self._on_step(name, Step.CHOSEN)
         heed_fence(txn, storage, self.id, name)
         if self.receipt is not None:
-            # Another writer was quicker: no version has what the attempt before this one wrote.
+            # Another writer won, so no version contains the files of the previous attempt.
             delete_files(storage, name, self.receipt)
         column = self._setting.bucket_column
         sources = txn.rows(chosen)
@@ -573,18 +573,18 @@ class _Job:
         sums = [sum(proof[what] for proof in proofs.values()) for what in ("rows", "low", "high")]
         rows, checksum = as_pair(sums)
         if as_pair(seen()) != (rows, checksum) or logged_rows(chosen) not in (None, rows):
-            # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
-            # statistics may be wrong. So the old files are asked, in a job of their own.
+            # Neither is a proof of a difference: Spark sums the rows of a repeated task twice, and
+            # statistics of other writers may be wrong. So the old files are read in another job.
             compare_sides(as_pair(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
         adds = []
         for add in written:
             proof = proofs[file_name(add["path"])]
             found = partition_tags(proof["task"], groups, self._policy, fingerprint)
             least, most = arrival(chosen, found)
-            # A file is as old as what it was made of: what goes by age must not take it for new.
+            # A new file is as old as the files it was made of, for policies that go by age.
             aged = add | {"modificationTime": most // 1000}
             arrived = {ARRIVED: f"{least}/{most}"}
-            if groups.is_rest(proof["task"]):  # as unpartitioned as the files that it was made of
+            if groups.is_rest(proof["task"]):  # still unpartitioned
                 adds.append(aged | {"tags": arrived})
                 continue
             found |= arrived | {SORTED_TAG: self._sorted}

@@ -41,7 +41,7 @@ from mirrorlake.partitioning.store import (
     tables_with_policies,
     write_setting,
 )
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
@@ -51,14 +51,17 @@ _PUT_OFF = 6 * 3600 * 10**6
 _SLOWER, _LONGEST_PAUSE = 1.5, 60.0
 _LEAST, _MOST = 1, 32
 _SUCCESS_RATE = 0.9
-# Format 1 is of versions that left mixed files behind: their tables are looked at again.
+# Versions that wrote format 1 left mixed files: their tables are checked again.
 _IDLE_FORMAT = 2
 _CAPACITY = f"{STATE}/partitioning_capacity.json"
 _CAPACITY_FORMAT = 1
 
 
 def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
-    """The capacity after a round: one more, to 32, if it was full and 90 % succeeded.
+    """Return the capacity after a round.
+
+    The capacity grows by one, up to 32, if the round used all of it and 90 % of the operations
+    succeeded. It shrinks by one if fewer succeeded.
 
     Example:
         >>> next_capacity(2, 2, 0), next_capacity(2, 1, 1), next_capacity(2, 1, 0)
@@ -72,12 +75,12 @@ def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
 
 @dataclass(frozen=True)
 class TableRun:
-    """What was done for one table.
+    """The operations of one table in a run.
 
     Attributes:
-        table: its name.
+        table: the table's name.
         receipts: the operations, in their order.
-        error: what stopped it; None if nothing did.
+        error: the error that ended them; None without an error.
     """
 
     table: str
@@ -87,12 +90,12 @@ class TableRun:
 
 @dataclass(frozen=True)
 class ProcessReport(Result):
-    """One run of the process.
+    """The result of one run of the process.
 
     Attributes:
-        tables: the tables with a policy that had something to do, or failed.
-        capacity: operations at a time, afterwards.
-        put_off: tables whose effective date was put off because there are too many files.
+        tables: the tables with a policy on which an operation was committed or failed.
+        capacity: the number of concurrent operations, after the run.
+        put_off: tables whose effective date was moved because the lake has too many files.
     """
 
     tables: tuple[TableRun, ...]
@@ -106,11 +109,11 @@ class ProcessReport(Result):
 
     @property
     def operations(self) -> int:
-        """How many operations were committed."""
+        """The number of committed operations."""
         return sum(len(line.receipts) for line in self.tables)
 
     def shown(self) -> TextTable:
-        """One row per operation, and one per failure."""
+        """Return one row per operation, and one per failure."""
         columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
                    "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
         rows: list[tuple[object, ...]] = []
@@ -127,17 +130,19 @@ class ProcessReport(Result):
 
     def __repr__(self) -> str:
         late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
-        return f"{self.operations} operations, {len(self.failed)} tables failed{late}"
+        failed = counted(len(self.failed), "table")
+        return f"{counted(self.operations, 'operation')}, {failed} failed{late}"
 
 
 class Process:
-    """The process over one lake.
+    """The background process over one lake.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed; a classic one.
-        tables: the lake's tables, listed again in each round.
-        file_limit: over so many files in all tables with a policy it is slowed.
+        spark: called when a session is needed; returns a classic one.
+        tables: returns the tables to process, in each round again.
+        file_limit: the number of files, in all tables with a policy, above which the process slows
+            down.
         on_step: called after every step of every operation, from several threads.
     """
 
@@ -153,19 +158,19 @@ class Process:
         self._storage, self._spark, self._tables = storage, spark, tables
         self._limit, self._on_step = file_limit, on_step
         self._seen: dict[TableName, Idle] = {}
-        self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
+        self._pending: dict[TableName, TableStatistics] = {}  # of tables that may have work
         self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> ProcessReport:
-        """Round after round until no table has anything left to do.
+        """Run rounds until no table has remaining work.
 
         Args:
-            stop: once it is set, the running operations end and no other is begun.
+            stop: if it is set, the running operations finish and no new one starts.
         """
         receipts: dict[str, list[Receipt]] = {}
         errors: dict[str, str] = {}
         put_off: set[str] = set()
-        self._busy.clear()  # the process that worked on them may be dead
+        self._busy.clear()  # the process that locked them may have been killed
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
             capacity = read_capacity(self._storage)
@@ -192,11 +197,11 @@ class Process:
         interval: float = 5,
         on_report: Callable[[ProcessReport], None] = noop,
     ) -> ProcessReport:
-        """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
+        """Run repeatedly until `stop` is set; the pauses grow while there is no work.
 
         Args:
-            stop: set by a signal's handler or another thread; running operations end first.
-            interval: seconds from one run to the next while there is something to do.
+            stop: set by a signal handler or another thread; running operations finish first.
+            interval: seconds between two runs while there is work; 5 by default.
             on_report: called after every run.
         """
         pause = interval
@@ -209,7 +214,7 @@ class Process:
                 return report
 
     def _needs(self, errors: dict[str, str]) -> list[TableName]:
-        """The tables that are not known to be idle, those with most pending rows first."""
+        """Return the tables that may have work, those with most pending rows first."""
         found: list[tuple[int, TableName]] = []
         there, now = set(), now_micros()
         for name in self._tables():
@@ -221,7 +226,7 @@ class Process:
             if name in self._busy or str(name) in errors:
                 continue
             seen = self._seen.get(name) or read_idle(self._storage, name)
-            # A table that waits for its turn is not counted again in each round.
+            # A table that waits is not counted again in each round.
             if seen is None or not seen.holds(newest, number, now):
                 self._pending.pop(name, None)
                 try:
@@ -231,9 +236,9 @@ class Process:
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
                     continue
-                counted = self._pending.get(name)
-                # Whatever is committed or set after the look above is looked at again.
-                seen = Idle(newest, number, counted.files if counted else 0)
+                stats = self._pending.get(name)
+                # A later commit or policy has another number, so the table is counted again.
+                seen = Idle(newest, number, stats.files if stats else 0)
             self._seen[name] = seen
             if name in self._pending:
                 found.append((-self._pending[name].pending_rows, name))
@@ -243,10 +248,14 @@ class Process:
     def _round(
         self, needs: list[TableName], capacity: int
     ) -> dict[TableName, Receipt | str | None]:
-        """One operation each for the first tables: its receipt, an error, or None if it is idle."""
+        """Run one operation on each of the first tables, as many as the capacity allows.
+
+        Returns:
+            For each table its receipt, an error, or None if the table is idle.
+        """
         chosen = needs[:capacity]
         write_capacity(self._storage, capacity, len(chosen))
-        self._spark()  # once, before the threads
+        self._spark()  # starts the session once, before the threads
         with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
             done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
         failed = sum(isinstance(one, str) for one in done.values())
@@ -265,15 +274,15 @@ class Process:
             del self._pending[name]
             write_idle(self._storage, name, self._seen[name])
         except BusyError:
-            self._busy.add(name)  # another process works on it
+            self._busy.add(name)  # another process has locked it
         except MirrorlakeError as error:
             return str(error)
-        except Exception as error:  # Spark's own: the other tables go on
+        except Exception as error:  # an error of Spark must not stop the other tables
             return spark_message(error)
         return None
 
     def _put_off(self) -> set[str]:
-        """Lets only files from six hours on be partitioned, and says so in the history."""
+        """Move the policies' effective date six hours ahead, and record why in the history."""
         now = now_micros()
         found = set()
         for name in sorted(self._seen):
@@ -288,7 +297,7 @@ class Process:
 
 
 class LakePartitioning:
-    """The background process over all tables with a policy.
+    """The background process over all tables with a policy, as `lake.partitioning`.
 
     Args:
         storage: the lake's files.
@@ -306,12 +315,12 @@ class LakePartitioning:
         file_limit: int = FILE_LIMIT,
         on_step: StepListener = noop,
     ) -> Process:
-        """The process itself, to run it once or to watch.
+        """Return the process, to run it once or to watch.
 
         Args:
-            table: only this one; by default all with a policy.
-            file_limit: over so many files in all these tables the process slows down to one
-                operation at a time.
+            table: process only this table; by default all tables with a policy.
+            file_limit: the number of files in these tables above which the process slows down to
+                one operation at a time; 5,000,000 by default.
             on_step: called after every step of an operation, with the table and the step.
 
         Example:
@@ -326,11 +335,14 @@ class LakePartitioning:
     def run(
         self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
     ) -> ProcessReport:
-        """Partitions what is new in all tables with a policy, or in one of them.
+        """Partition new files in all tables with a policy, or in one of them.
 
         Args:
-            table: only this one; by default all with a policy.
+            table: process only this table; by default all tables with a policy.
             file_limit: as for `process`.
+
+        Returns:
+            The operations and errors of each table.
 
         Example:
             >>> lake.partitioning.run("planes").failed  # doctest: +SKIP
@@ -339,7 +351,7 @@ class LakePartitioning:
         return self.process(table, file_limit=file_limit).run()
 
     def diagnostics(self) -> Diagnostics:
-        """The state of the partitioning of all tables, in Kusto's words.
+        """Return how far all tables with a policy are partitioned, in Kusto's terms.
 
         Example:
             >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
@@ -349,7 +361,7 @@ class LakePartitioning:
         lines, at_work = [], 0
         for name in tables_with_policies(storage):
             if has_partitioning_policy(storage, name):
-                # By a policy that no longer fits, nothing is partitioned.
+                # A policy that no longer fits counts as none.
                 setting = fitting_setting(storage, name)
                 lines.append(count_files(TableHandle(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
@@ -357,16 +369,17 @@ class LakePartitioning:
 
 
 def read_capacity(storage: Storage) -> int:
-    """How many operations may run at a time: what was kept last, or 1.
+    """Return the number of operations that may run concurrently: the stored value, or 1.
 
     Raises:
-        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
+        FormatError: the document has a newer format. The value could be found again, but the
+            document must not be overwritten.
     """
     return int((read_kept(storage, _CAPACITY, _CAPACITY_FORMAT) or {}).get("capacity", 1))
 
 
 def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
-    """Keeps it for the next process, with how many operations are at work."""
+    """Store the capacity for the next process, with the number of running operations."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
     storage.write_json(_CAPACITY, {"format": _CAPACITY_FORMAT, **kept})
@@ -374,16 +387,16 @@ def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> Non
 
 @dataclass(frozen=True)
 class Idle:
-    """What a table was like when nothing was left to do, kept for the next round and process.
+    """The state of a table without remaining work, stored for the next round and process.
 
-    Only a new version, another policy, or replaced files that fall due make work again. So one
-    small document spares the process the table's log and a job that counts files.
+    Only a new version, another policy, or replaced files past their retention make new work. So
+    reading one small document replaces reading the table's log and a job that counts files.
 
     Attributes:
-        version: of the table.
+        version: the table's version.
         policy: the number of its newest policy.
-        files: how many it had; they count against the process's limit.
-        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
+        files: the number of its files, which count against the process's limit.
+        due: when replaced files must be vacuumed, in microseconds since 1970; None for never.
     """
 
     version: int
@@ -392,15 +405,15 @@ class Idle:
     due: int | None = None
 
     def holds(self, version: int, policy: int, now: int) -> bool:
-        """Whether there is still nothing to do."""
+        """Return whether the table still has no work."""
         same = (self.version, self.policy) == (version, policy)
         return same and (self.due is None or now < self.due)
 
 
 def read_idle(storage: Storage, name: TableName) -> Idle | None:
-    """What the last process found.
+    """Return the stored state of an idle table.
 
-    None if there was work to do, or if it is of another format: it is a cache.
+    None means that the table had work, or that the document has another format: it is a cache.
     """
     document = storage.read_json(_idle_path(name))
     if document is None or document.pop("format", 1) != _IDLE_FORMAT:
@@ -409,7 +422,10 @@ def read_idle(storage: Storage, name: TableName) -> Idle | None:
 
 
 def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
-    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
+    """Store the state of an idle table.
+
+    A document of a newer format is not overwritten, because it can be computed again each time.
+    """
     kept = storage.read_json(_idle_path(name)) or {}
     if kept.get("format", 1) > _IDLE_FORMAT:
         return

@@ -37,7 +37,7 @@ from mirrorlake.partitioning.groups import (
 )
 from mirrorlake.partitioning.policy import HashKey, Policy, Setting
 from mirrorlake.partitioning.store import fitting_setting
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import query_errors
@@ -49,15 +49,15 @@ Values = frozenset[str | None]
 
 @dataclass(frozen=True)
 class TableStatistics(Result):
-    """One table's state.
+    """How far one table is partitioned.
 
     Attributes:
-        table: its name.
-        policy: as JSON; None without one.
-        rows, files, size: all there are.
-        partitioned_rows, partitioned_files: those of files that the present policy has made.
-        outlier_rows: of them, those in files of their own.
-        pending_rows, pending_files: the unpartitioned ones that an operation would take.
+        table: the table's name.
+        policy: its policy as JSON; None without one.
+        rows, files, size: the whole table; size in bytes.
+        partitioned_rows, partitioned_files: the part written by the present policy.
+        outlier_rows: the partitioned rows in files of outliers.
+        pending_rows, pending_files: the unpartitioned part that an operation would process.
     """
 
     table: str
@@ -73,22 +73,22 @@ class TableStatistics(Result):
 
     @property
     def percentage(self) -> float:
-        """Partitioned rows in percent; 100 of an empty table."""
+        """The share of partitioned rows in percent; 100 for an empty table."""
         return 100 * self.partitioned_rows / self.rows if self.rows else 100.0
 
     @property
     def unpartitioned_rows(self) -> int:
-        """Rows of files that are not partitioned: new, cold, or older than the policy."""
+        """The rows of unpartitioned files: new, cold, or older than the policy."""
         return self.rows - self.partitioned_rows
 
     def __repr__(self) -> str:
         return (
-            f"{self.table}: {self.partitioned_rows:,} of {self.rows:,} rows partitioned"
-            f" ({self.percentage:.1f} %), {self.pending_rows:,} to be"
+            f"{self.table}: {self.partitioned_rows:,} of {counted(self.rows, 'row')} partitioned"
+            f" ({self.percentage:.1f} %), {self.pending_rows:,} pending"
         )
 
     def shown(self) -> TextTable:
-        """One row; the columns are those of `partition stats`."""
+        """Return one row, with the columns of `partition stats`."""
         row = {
             "TableName": self.table,
             "PartitioningPolicy": self.policy,
@@ -105,12 +105,12 @@ class TableStatistics(Result):
 
 @dataclass(frozen=True)
 class Diagnostics(Result):
-    """The process's state, in Kusto's words.
+    """The state of the background process, in Kusto's terms.
 
     Attributes:
         tables: the statistics of the tables with a policy.
-        capacity: operations at a time.
-        operations_in_progress: how many are at work.
+        capacity: the number of operations that may run concurrently.
+        operations_in_progress: the number of running operations.
     """
 
     tables: tuple[TableStatistics, ...]
@@ -119,16 +119,16 @@ class Diagnostics(Result):
 
     @property
     def least(self) -> TableStatistics | None:
-        """The table that is farthest behind; None without a policy anywhere."""
+        """The table with the lowest percentage; None if no table has a policy."""
         return min(self.tables, key=lambda table: table.percentage, default=None)
 
     @property
     def is_behind(self) -> bool:
-        """Whether a table is so far behind that the capacity should be looked at."""
+        """Whether a table is below 90 %, so that the capacity should be reviewed."""
         return self.least is not None and self.least.percentage < LOW_PERCENTAGE
 
     def shown(self) -> TextTable:
-        """One row."""
+        """Return one row."""
         least, at_work = self.least, self.operations_in_progress
         row = {
             "DataPartitioningLoadFactor": round(100 * at_work / self.capacity, 1),
@@ -139,14 +139,14 @@ class Diagnostics(Result):
         return TextTable(tuple(row), (tuple(row.values()),))
 
     def __repr__(self) -> str:
-        at_work = f"{self.operations_in_progress} operations at work"
+        at_work = f"{counted(self.operations_in_progress, 'operation')} running"
         if self.least is None or not self.is_behind:
             return at_work
         return f"{at_work}, {self.least.table} is at {self.least.percentage:.1f} %"
 
 
 def newest_files(table: TableHandle) -> DataFrame:
-    """The newest version's files: Delta's own listing, or the log itself under Spark Connect."""
+    """Return the newest version's files, from Delta or, under Spark Connect, from the log."""
     if has_gateway(table.spark):
         with transaction(table.spark, table.path) as txn:
             return txn.files()
@@ -164,13 +164,13 @@ def newest_files(table: TableHandle) -> DataFrame:
 
 
 def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
-    """Adds up the newest version's files.
+    """Count the newest version's files and rows.
 
     Args:
-        table: which table.
+        table: the table.
         setting: its policy; None without one.
     """
-    files = newest_files(table)  # first, for a column needs a session
+    files = newest_files(table)  # starts the session, which creating columns requires
     done, pending, policy = F.lit(False), F.lit(False), None
     if setting is not None:
         policy = setting.policy.to_json()
@@ -194,26 +194,25 @@ def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
 
 @dataclass(frozen=True)
 class Spread:
-    """Rows by file and bucket.
+    """The rows of a table by file and bucket.
 
     Attributes:
-        counts: one entry per file, in it the rows per bucket; ordered by these numbers, not by the
-            files' names.
+        counts: one entry per file with its rows per bucket, ordered by these numbers.
     """
 
     counts: tuple[tuple[int, ...], ...]
 
     @property
     def homogeneous(self) -> int:
-        """How many files hold one bucket only."""
+        """The number of files that contain one bucket only."""
         return sum(sum(count > 0 for count in line) == 1 for line in self.counts)
 
     def __repr__(self) -> str:
-        return f"{self.homogeneous} of {len(self.counts)} files hold one bucket only"
+        return f"{self.homogeneous} of {counted(len(self.counts), 'file')} hold one bucket only"
 
 
 def spread_of(table: TableHandle, policy: Policy) -> Spread:
-    """Counts the rows of each bucket in each file, of the first 1,000 files.
+    """Count the rows of each bucket in each file, for the first 1,000 files.
 
     Raises:
         UsageError: the policy has no hash key.
@@ -229,19 +228,19 @@ def spread_of(table: TableHandle, policy: Policy) -> Spread:
 
 
 def file_name(path: str) -> str:
-    """A file's own name, without the folders of Delta's partitions."""
+    """Return a file's own name, without the folders of Delta's partitions."""
     return unquote(path).rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class ScannedFile:
-    """One file that is read.
+    """One file that a scan reads.
 
     Attributes:
-        path: as the log has it.
+        path: its path, as in the log.
         size: its bytes.
-        bucket: of a homogeneous file; None of unpartitioned ones, and of far outliers.
-        is_partitioned: whether it holds one partition of the table's policy.
+        bucket: the bucket of a homogeneous file; None for unpartitioned files and far outliers.
+        is_partitioned: whether it contains one partition of the table's policy.
     """
 
     path: str
@@ -252,13 +251,13 @@ class ScannedFile:
 
 @dataclass(frozen=True)
 class Scan(Result):
-    """What a predicate reads of a table.
+    """The files that a predicate reads, and the rows that match.
 
     Attributes:
-        table: which table.
+        table: the table's name.
         read: the files that are read.
-        files, size: of all there are.
-        rows: the rows that the predicate holds for.
+        files, size: the number of all files, and their bytes.
+        rows: the rows that match the predicate.
     """
 
     table: str
@@ -269,7 +268,7 @@ class Scan(Result):
 
     @property
     def unpartitioned(self) -> int:
-        """How many of the files that are read are not partitioned."""
+        """The number of read files that are not partitioned."""
         return sum(not file.is_partitioned for file in self.read)
 
     @property
@@ -278,32 +277,33 @@ class Scan(Result):
         return sum(file.size for file in self.read)
 
     def shown(self) -> TextTable:
-        """One row per fact."""
+        """Return one row per fact."""
         facts = (
             ("files read", len(self.read)),
             ("of them, unpartitioned", self.unpartitioned),
-            ("files there", self.files),
+            ("files in the table", self.files),
             ("bytes read", self.bytes_read),
-            ("bytes there", self.size),
+            ("bytes in the table", self.size),
         )
         return TextTable(("scan", str(self.table)), facts)
 
     def __repr__(self) -> str:
         return (
-            f"{self.table}: {len(self.read)} of {self.files} files read, {self.unpartitioned} of"
-            f" them unpartitioned; {self.bytes_read:,} of {self.size:,} bytes"
+            f"{self.table}: {len(self.read)} of {counted(self.files, 'file')} read,"
+            f" {self.unpartitioned} of them unpartitioned;"
+            f" {self.bytes_read:,} of {self.size:,} bytes"
         )
 
 
 def scan_table(table: TableHandle, where: str | None = None) -> Scan:
-    """Finds out what a predicate needs to read, and reads no more.
+    """Find the files that a predicate needs, and read only these.
 
     Args:
-        table: which table.
+        table: the table.
         where: a predicate in SQL; by default all rows.
 
     Raises:
-        QueryError: Spark can't read the predicate.
+        QueryError: Spark can't parse the predicate.
     """
     if not has_gateway(table.spark):
         return _without_tags(table, where)
@@ -314,7 +314,7 @@ def scan_table(table: TableHandle, where: str | None = None) -> Scan:
         key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
-        # Tags of another policy say nothing about this one's buckets.
+        # Tags of another policy do not describe this policy's buckets.
         bucket, value = (F.when(done, tag(name)) for name in (BUCKET, VALUE))
         listed = files.select(
             "path",
@@ -338,7 +338,7 @@ def scan_table(table: TableHandle, where: str | None = None) -> Scan:
 
 
 def _may_match(values: Values, key: HashKey) -> Column:
-    """Whether a file may hold a row with one of the values; `bucket` and `value` are columns."""
+    """Return whether a file, by its `bucket` and `value`, may contain one of the values."""
     buckets = [bucket_of(value, key) for value in values]
     texts = [json.dumps(value) for value in values]
     in_bucket = F.col("bucket").isNull() | F.col("bucket").isin(buckets)
@@ -348,12 +348,12 @@ def _may_match(values: Values, key: HashKey) -> Column:
 
 @query_errors()
 def _by_statistics(table: TableHandle, where: str, version: int) -> set[str]:
-    """The names of the files that Delta itself would read."""
+    """Return the names of the files that Delta itself would read."""
     return set(map(file_name, table.rows(version).where(where).inputFiles()))
 
 
 def _without_tags(table: TableHandle, where: str | None) -> Scan:
-    """Under Spark Connect nobody can name files to read: what Delta skips has to do."""
+    """Scan under Spark Connect, which can't read files by name, so only statistics prune."""
     rows = table.rows()
     every = rows.inputFiles()
     chosen = rows if where is None else rows.where(where)
@@ -362,14 +362,14 @@ def _without_tags(table: TableHandle, where: str | None) -> Scan:
 
 
 def key_values(where: str, column: str) -> Values | None:
-    """The values of a column that rows of a predicate can have.
+    """Return the values that a column can have in the rows that match a predicate.
 
     Args:
         where: the predicate as Spark's SQL.
         column: the column's name.
 
     Returns:
-        None if it may be any value; NULL is None among the values.
+        The values, None among them for NULL; None if any value is possible.
 
     Example:
         >>> sorted(key_values("n > 1 AND k IN ('a', 'b')", "k"))
@@ -377,7 +377,7 @@ def key_values(where: str, column: str) -> Values | None:
         >>> key_values("k = 'a' OR n = 1", "k") is None
         True
     """
-    if "\\" in where or '"' in where:  # escapes and quotes that settings give another meaning
+    if "\\" in where or '"' in where:  # their meaning depends on the session's settings
         return None
     try:
         tree = sqlglot.parse_one(where, read="spark")
@@ -412,6 +412,6 @@ def _is_column(node: exp.Expr, column: str) -> bool:
 def _literals(nodes: list[exp.Expr]) -> Values | None:
     if nodes and all(isinstance(node, exp.Literal) and node.is_string for node in nodes):
         values = frozenset(node.this for node in nodes)
-        # Half of a surrogate pair has no bytes, and so no hash.
+        # Half of a surrogate pair has no UTF-8 bytes, and so no hash.
         return None if any("\ud800" <= char <= "\udfff" for v in values for char in v) else values
     return None

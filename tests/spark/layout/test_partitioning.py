@@ -290,9 +290,7 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
         moments = file.rows["at"].to_pylist()
         ends = [f"{int(m.timestamp()) * 1_000_000}" for m in (min(moments), max(moments))]
         assert file.tag("created") == "/".join(ends)
-    assert repr(partitioning.drop_older_than("365d")).startswith(
-        "t: would drop 1 files with 2 rows"
-    )
+    assert repr(partitioning.drop_older_than("365d")).startswith("t: would drop 1 file with 2 rows")
     assert lake.table("t").read().count() == 6
     dropped = partitioning.drop_older_than("365d", apply=True)
     assert (dropped.rows, dropped.version) == (2, 3)

@@ -62,7 +62,7 @@ def test_timestamps_in_the_sessions_zone() -> None:
         timestamps.parse_session_timestamp(datetime(2024, 4, 28, 9, 15), "UTC")
     )
     for text in ("yesterday", "2020-13-01", "2024-04", "20240428", "20240428091500500"):
-        with pytest.raises(UsageError, match="not a version, nor a timestamp"):
+        with pytest.raises(UsageError, match="neither a version nor a timestamp"):
             timestamps.parse_session_timestamp(text, "UTC")
     with pytest.raises(UsageError, match="not a timestamp"):
         timestamps.parse_utc_timestamp("0001-01-01T00:00:00+05:00")

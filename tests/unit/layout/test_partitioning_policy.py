@@ -160,7 +160,7 @@ def test_range_properties_and_the_policys_own() -> None:
         ({"MaxRowCountPerOperation": 2**63}, "MaxRowCountPerOperation is 9223"),
         ({"MaxOriginalSizePerOperation": 1.0}, "MaxOriginalSizePerOperation is 1.0"),
         ({"MaxRowCount": 1}, "unknown property 'MaxRowCount'"),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
     ):
         with pytest.raises(UsageError, match=said):
             policies.merge_policy(policies.parse_policy(EXAMPLE), change)

@@ -84,7 +84,7 @@ def test_diagnostics_name_the_table_that_is_farthest_behind() -> None:
     found = statistics.Diagnostics(lines, 4, 1)
     assert found.shown().rows == ((25.0, 1, 89.0, "b"),)
     assert found.is_behind
-    assert repr(found) == "1 operations at work, b is at 89.0 %"
+    assert repr(found) == "1 operation running, b is at 89.0 %"
     assert not statistics.Diagnostics(lines[:1], 4, 0).is_behind
     assert statistics.Diagnostics((), 1, 0).shown().rows == ((0.0, 0, None, None),)
 
@@ -326,7 +326,7 @@ def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
     for metadata, said in (
         ({"__COLLATIONS": {"k": "spark.UTF8_LCASE"}}, "has a collation"),
         ({"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}, r"is char\(5\).*STRING"),
-        ({"renamed": "other"}, "no column 'k'.*it has other, n"),
+        ({"renamed": "other"}, "no column 'k'.*its columns are other, n"),
     ):
         described(folder, k={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"})
         policy = kept.set(POLICY)
