@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.landing.lint_rules import LintReport
     from mirrorlake.landing.publisher import PublishedFiles
-    from mirrorlake.layout.overview import FilesOverview
+    from mirrorlake.layout.analysis import FilesOverview
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.lint import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mirrorlake.partitioning.process import LakePartitioning
     from mirrorlake.table import Table
     from mirrorlake.views.api import Views
+
 
 _PATIENCE = 10.0  # seconds until `watch` looks at the other tables while one is still applied
 
@@ -777,7 +778,7 @@ class Lake:
             >>> lake.analyze(sku="F64")  # doctest: +SKIP
             7 tables, 1 beyond a guardrail of F64, 0 can't be read
         """
-        from mirrorlake.layout.overview import survey_files
+        from mirrorlake.layout.analysis import survey_files
 
         return survey_files(self.table, self.tables(tables), sku)
 

@@ -37,7 +37,7 @@ from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import split_names
-from mirrorlake.partitioning.scan import Scan, scan_table
+from mirrorlake.partitioning.statistics import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.older import to_arrow

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirrorlake.layout.analysis import Analysis
-
 MICROSOFT = {"com.microsoft.parquet.vorder.enabled": "true"}
 
 
-def rows(analysis: Analysis, table: str) -> list[dict[str, Any]]:
+def rows(analysis: Any, table: str) -> list[dict[str, Any]]:
     """The rows of one of an analysis's tables."""
     return [row.asDict() for row in analysis.tables[table].collect()]

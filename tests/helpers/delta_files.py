@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import unquote
 
-from mirrorlake.delta.vectors import vector_path
+from mirrorlake.delta import actions
 
 
 def log_file(folder: Path, version: int) -> Path:
@@ -35,11 +35,11 @@ def masked_files(folder: Path, version: int | None = None) -> dict[str, tuple[st
     last = newest_version(folder) if version is None else version
     for number in range(last + 1):
         lines = log_file(folder, number).read_text(encoding="utf-8").splitlines()
-        actions = [json.loads(line) for line in lines]
+        listed = [json.loads(line) for line in lines]
         for kind in ("remove", "add"):
-            for action in (a[kind] for a in actions if kind in a):
+            for action in (a[kind] for a in listed if kind in a):
                 vector = action.get("deletionVector") or {}
-                key = unquote(action["path"]), vector_path(vector)
+                key = unquote(action["path"]), actions.vector_path(vector)
                 live.pop(key, None)
                 if kind == "add":
                     live[key] = vector.get("cardinality", 0)

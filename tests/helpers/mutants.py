@@ -81,9 +81,9 @@ DECIDING = {
         ("BadFolder", "Folder", "find_tables", *_LISTINGS, "by_number", "by_time"),
     ),
     "receipts of operations": Deciding(
-        "mirrorlake/partitioning/receipts.py",
+        "mirrorlake/partitioning/operation.py",
         ("unit/layout/test_partitioning_receipts.py",),
-        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
+        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows"),
     ),
     "receipts of renames": Deciding(
         "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)

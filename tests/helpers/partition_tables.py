@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,7 +14,6 @@ from helpers.delta_by_hand import HandMade
 from helpers.partitions import LiveFile, live_files
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.partitioning.policy import now_micros
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 START = datetime(2024, 3, 1, tzinfo=timezone.utc)
@@ -53,7 +53,7 @@ def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | No
     folder = Path(lake.storage.path("Tables/t"))
     table = HandMade(folder)
     table.create(SCHEMA)
-    now = now_micros() // 1000
+    now = time.time_ns() // 10**6
     names = [
         table.file(
             f"f{n}.parquet",

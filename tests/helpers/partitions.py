@@ -13,9 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.policy import Policy
-
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICRO = timedelta(microseconds=1)
 
@@ -32,7 +29,11 @@ class LiveFile:
 
     @property
     def is_done(self) -> bool:
-        return tags.POLICY in self.tags
+        return self.tag("policy") is not None
+
+    def tag(self, name: str) -> str | None:
+        """Return the value of a partitioning tag, or None if the file lacks it."""
+        return self.tags.get(f"mirrorlake.partition.{name}")
 
 
 def live_files(folder: str | Path) -> list[LiveFile]:
@@ -68,14 +69,14 @@ def _in_micros(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(fields))
 
 
-def bucket(value: str | None, policy: Policy) -> int:
+def bucket(value: str | None, policy: Any) -> int:
     """By the definition: XXH64 of the UTF-8 bytes, modulo the count; NULL is empty text."""
     assert policy.hash is not None
     hashed = xxhash.xxh64_intdigest((value or "").encode(), policy.hash.seed)
     return hashed % policy.hash.max_partition_count
 
 
-def bin_start(moment: datetime | None, policy: Policy) -> int:
+def bin_start(moment: datetime | None, policy: Any) -> int:
     """By the definition: the last `reference + n * size` that is not later, in microseconds."""
     key = policy.range
     assert key is not None
@@ -85,7 +86,7 @@ def bin_start(moment: datetime | None, policy: Policy) -> int:
     return key.reference + (micros - key.reference) // key.range_size * key.range_size
 
 
-def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
+def check_homogeneous(files: list[LiveFile], policy: Any) -> int:
     """Every tagged file holds one partition, the one that its tags name; how many there are."""
     done = [file for file in files if file.is_done]
     for file in done:
@@ -102,14 +103,14 @@ def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
                     for key, at in zip(keys, moments, strict=True)
                 ]
                 assert places == sorted(places), "rows of one key are in the order of time"
-        if file.tags.get(tags.OUTLIER) == tags.FAR:
-            assert tags.BUCKET not in file.tags
+        if file.tag("outlier") == "far":
+            assert file.tag("bucket") is None
             continue
         if policy.hash is not None:
-            assert {bucket(key, policy) for key in keys} == {int(file.tags[tags.BUCKET])}
+            assert {bucket(key, policy) for key in keys} == {int(file.tag("bucket") or -1)}
         if policy.range is not None:
             bins = {bin_start(row[policy.range.column], policy) for row in rows}
-            assert bins == {int(file.tags[tags.BIN])}
-        if file.tags.get(tags.OUTLIER) == tags.DOMINANT:
-            assert {json.dumps(key) for key in keys} == {file.tags[tags.VALUE]}
+            assert bins == {int(file.tag("bin") or -1)}
+        if file.tag("outlier") == "value":
+            assert {json.dumps(key) for key in keys} == {file.tag("value")}
     return len(done)

@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake, Table
-from mirrorlake.delta.actions import Places, live_files
-from mirrorlake.delta.snapshot import Snapshot, physical_name
-from mirrorlake.delta.vectors import without_deleted
+from mirrorlake.delta import actions
 from mirrorlake.landing import types
 
 
@@ -30,13 +28,13 @@ def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
     """
     handle = lake.table(table)
     snapshot, where = handle.snapshot(), handle.name.table_path
-    places = Places(lake.storage, where)
+    places = actions.Places(lake.storage, where)
     found: Counter[tuple[Any, ...]] = Counter()
-    for add in live_files(lake.storage, where, snapshot.version):
+    for add in actions.live_files(lake.storage, where, snapshot.version):
         storage, path = places.place(unquote(add["path"]))
         file = pq.read_table(pa.BufferReader(storage.read(path)))
         rows = _columns(file, snapshot, columns)
-        rows = without_deleted(rows, places.place, add.get("deletionVector"))
+        rows = actions.without_deleted(rows, places.place, add.get("deletionVector"))
         found.update(
             zip(*(map(_value, column.to_pylist()) for column in rows.columns), strict=True)
         )
@@ -49,13 +47,14 @@ def bag_by_spark(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[An
     return Counter(tuple(row) for row in rows)
 
 
-def _columns(file: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table:
+def _columns(file: pa.Table, snapshot: Any, columns: list[str]) -> pa.Table:
     """A file's columns by the table's names and types; NULL where the file has none."""
     known = {field["name"].lower(): field for field in snapshot.fields}
     found = []
     for name in columns:
         field = known[name.lower()]
-        inside = physical_name(field)
+        metadata = field.get("metadata") or {}
+        inside = metadata.get("delta.columnMapping.physicalName", field["name"])
         kind = types.arrow_of(field["type"]) if isinstance(field["type"], str) else None
         if inside in file.column_names:
             found.append(file[inside] if kind is None else file[inside].cast(kind))

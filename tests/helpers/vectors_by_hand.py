@@ -6,8 +6,7 @@ import base64
 import struct
 from typing import Any
 
-from mirrorlake.delta.vectors import Z85
-
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 
 
@@ -15,7 +14,7 @@ def inline_vector(positions: set[int]) -> dict[str, Any]:
     """A deletion vector that lies in the log itself."""
     data = serialised(sorted(positions), runs=False)
     text = base64.b85encode(data + b"\0" * (-len(data) % 4))
-    inline = text.decode().translate(str.maketrans(_B85, Z85))
+    inline = text.decode().translate(str.maketrans(_B85, _Z85))
     return {"storageType": "i", "pathOrInlineDv": inline, "sizeInBytes": len(data),
             "cardinality": len(positions)}  # fmt: skip
 

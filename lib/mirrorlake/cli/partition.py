@@ -91,7 +91,7 @@ def run(
 ) -> None:
     """Partition new files and merge small ones; a dry run counts what is pending."""
     at_most_one(watch=watch, dry_run=dry_run)
-    from mirrorlake.delta.snapshot import tables_with_policies
+    from mirrorlake.partitioning.store import tables_with_policies
 
     lake = open_lake(root)
     chosen = None if table == EVERY else lake.table(table).name

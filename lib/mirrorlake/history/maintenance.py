@@ -25,11 +25,12 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
-from mirrorlake.delta.snapshot import VECTORS, has_policy
+from mirrorlake.delta.snapshot import VECTORS
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import query_errors, quote
@@ -109,7 +110,7 @@ def compact_files(
     Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
     """
     work = table.for_one_operation()
-    if has_policy(table.storage, table.name):
+    if has_partitioning_policy(table.storage, table.name):
         raise UsageError(
             f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
             hint="`partition run` merges small files of one partition.",
@@ -411,7 +412,9 @@ def _maintain_table(table: TableHandle, policy: MaintenancePolicy) -> TableMaint
         found = purge_files(table, dry_run=True)
         if found.files:
             reorg = purge_files(table) if policy.apply else found
-    if policy.optimize and not has_policy(table.storage, table.name):  # merged elsewhere
+    if policy.optimize and not has_partitioning_policy(
+        table.storage, table.name
+    ):  # merged elsewhere
         target = policy.target_mib * MIB
         found = compact_files(table, target_bytes=target, dry_run=True)
         if found.files >= policy.min_files:

@@ -1,6 +1,9 @@
-"""Rewrites a table's files and none of its rows: `lake.table(…).optimize`.
+"""Rewrite a table's files without changing rows (`Table.optimize`), and compare layouts.
 
-Also writes rows in V-Order, and compares layouts.
+V-Order sorts the rows within each file so that the file is smaller and faster to read. The files
+remain plain Parquet. Files carry this project's footer key and tag, never Microsoft's. A file that
+no order makes smaller stays, with a tag that says so. The work is a Spark job, one file at a time
+in each task, and one short commit that changes no data.
 """
 
 from __future__ import annotations
@@ -10,32 +13,50 @@ import statistics
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from mirrorlake.delta.files import tag
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_names,
+)
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.layout.analysis import analyze_table
+from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.vorder import (
-    VOrderReport,
+    SORTED_TAG,
+    FileOutcome,
+    Task,
     order_files,
     ordered_add,
     sort_prefix,
-    vorder_table,
 )
-from mirrorlake.layout.vorder_file import Task
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.gateway import Add, transaction
+from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage.files import Storage
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"
+TRIED_TAG = f"{OPEN_TAG}.tried"
+_NOTE = json.dumps({"mirrorlake": "vorder"})
 
 
 class Optimize:
@@ -386,3 +407,193 @@ def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
             for f in fields
         ]
     )
+
+
+@dataclass(frozen=True)
+class VOrderReport(Result):
+    """What ordering a table's files did, or would do.
+
+    Attributes:
+        table: which table.
+        applied: whether anything was committed; otherwise this is what would come of it.
+        commits: one entry a commit.
+        outcomes: one entry a file that was looked at.
+    """
+
+    table: str
+    applied: bool
+    commits: tuple[Rewrite, ...]
+    outcomes: tuple[FileOutcome, ...]
+
+    @property
+    def bytes_before(self) -> int:
+        """The bytes of the files that were looked at."""
+        return sum(one.size for one in self.outcomes)
+
+    @property
+    def bytes_after(self) -> int:
+        """The bytes of the files in their place, those that stay among them."""
+        return sum(one.new_size for one in self.outcomes)
+
+    @property
+    def ordered(self) -> int:
+        """How many files are, or would be, replaced."""
+        return sum(not one.reason for one in self.outcomes)
+
+    def summary(self) -> TextTable:
+        """What became, or would become, of the files: one row for each kind of outcome."""
+        groups: dict[tuple[str, str, str], list[FileOutcome]] = {}
+        for one in self.outcomes:
+            done = "stays" if one.reason else "ordered" if self.applied else "would be ordered"
+            key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
+            groups.setdefault(key, []).append(one)
+        rows = tuple(
+            (*key, len(some), sum(o.rows for o in some), size_text(sum(o.size for o in some)),
+             size_text(sum(o.new_size for o in some)))
+            for key, some in sorted(groups.items())
+        )  # fmt: skip
+        names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
+        return TextTable(names, rows)
+
+    def plot(self) -> Chart:
+        """Draw the bytes of the files that were looked at, as they are and ordered."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(
+            {"as they are": self.bytes_before / 1024, "ordered": self.bytes_after / 1024},
+            title=f"Files of {self.table} that are not in V-Order",
+            label="KiB",
+            fmt="{x:,.1f}",
+        )
+
+    def __repr__(self) -> str:
+        if not self.outcomes:
+            return f"{self.table}: no file is without V-Order"
+        verb = "became" if self.applied else "would become"
+        gain = 100 * (1 - self.bytes_after / max(1, self.bytes_before))
+        return (
+            f"{self.table}: {self.ordered} of {len(self.outcomes)} files in V-Order,"
+            f" {self.bytes_before:,} bytes {verb} {self.bytes_after:,} ({gain:.1f} % less)"
+        )
+
+    def shown(self) -> TextTable:
+        """The files as rows."""
+        columns = ("file", "rows", "bytes", "bytes after", "order", "sorted by", "why it stays")
+        return TextTable(
+            columns,
+            tuple(
+                (one.path, one.rows, one.size, one.new_size, one.order, ", ".join(one.columns),
+                 one.reason)
+                for one in self.outcomes
+            ),
+        )  # fmt: skip
+
+
+def vorder_table(
+    table: TableHandle,
+    *,
+    apply: bool,
+    sort_by: Sequence[str] = (),
+    again: bool = False,
+    where: str | None = None,
+) -> VOrderReport:
+    """Orders the files that are not ordered yet, in commits of bounded size.
+
+    A dry run looks at as much as one commit may rewrite. Arguments and errors are those of
+    `Optimize.vorder`.
+    """
+    sort_prefix(table.snapshot().metadata, sort_by)  # before anything is read or written
+    job = _Job(table, tuple(sort_by), again, where)
+    if not apply:
+        return VOrderReport(str(table.name), False, (), job.dry_run())
+    commits: list[Rewrite] = []
+    outcomes: list[FileOutcome] = []
+    make = partial(rewrite_files, table.spark, table.path, job.choose, job.write, note=_NOTE)
+    while (commit := make()) is not None:
+        commits.append(commit)
+        outcomes += job.outcomes
+        job.done |= {one.new_path or one.path for one in job.outcomes}
+    return VOrderReport(str(table.name), bool(commits), tuple(commits), tuple(outcomes))
+
+
+@dataclass
+class _Job:
+    """Ordering one table: what to choose, and how to write it."""
+
+    table: TableHandle
+    sort_by: tuple[str, ...]
+    again: bool
+    where: str | None
+    outcomes: tuple[FileOutcome, ...] = ()
+    done: set[str] = field(default_factory=set)
+
+    def choose(self, files: DataFrame) -> DataFrame:
+        """Files without any V-Order, the largest first; with `again` all but those just done."""
+        if self.where is not None:
+            files = in_partitions(files, self.table.snapshot(), self.where)
+        if self.again:
+            chosen = files.where(~F.col("path").isin(list(self.done)))
+        else:
+            marks = map(tag, (OPEN_TAG, TRIED_TAG, MICROSOFT_TAG))
+            chosen = files.where(F.coalesce(*marks).isNull())
+        return chosen.orderBy(F.desc("size"), "path")
+
+    def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
+        """Writes the files that get smaller; the others only get a tag."""
+        self.outcomes = self._order(txn, chosen, write=True)
+        by_path = {add["path"]: add for add in chosen}
+        replaced, adds, kept = [], [], []
+        for one in self.outcomes:
+            add = by_path[one.path]
+            if one.reason:
+                kept.append(add | {"tags": (add.get("tags") or {}) | {TRIED_TAG: one.reason}})
+            else:
+                replaced.append(add)
+                adds.append(ordered_add(add, one))
+        return Written(replaced, adds, kept)
+
+    def dry_run(self) -> tuple[FileOutcome, ...]:
+        """Orders files in memory and puts none of them down."""
+        with transaction(self.table.spark, self.table.path) as txn:
+            paths = within(self.choose(txn.files()), Bounds())
+            if not paths:
+                return ()
+            return self._order(txn, txn.take(paths), write=False)
+
+    def _order(
+        self, txn: DeltaTransaction, chosen: Sequence[Add], *, write: bool
+    ) -> tuple[FileOutcome, ...]:
+        metadata = txn.metadata()
+        # The columns of row ids and of commit versions, as a tracking table's files name them.
+        hidden = ("", "")
+        if txn.tracks_rows:
+            properties = metadata["configuration"]
+            hidden = properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
+        prefix = sort_prefix(metadata, self.sort_by)
+        # A partitioned file stays sorted by its key.
+        key = [(add.get("tags") or {}).get(SORTED_TAG) for add in chosen]
+        firsts = [prefix if name is None else (name, *prefix) for name in key]
+        tasks = [
+            Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)
+        ]
+        table = self.table
+        return order_files(table.spark, table.storage, table.name, tasks)
+
+
+def in_partitions(files: DataFrame, snapshot: Snapshot, where: str) -> DataFrame:
+    """The files of the partitions that a predicate picks.
+
+    Args:
+        files: a row an `add`, under the log's field names.
+        snapshot: the table.
+        where: SQL that names partition columns only.
+    """
+    schema = StructType.fromJson(snapshot.schema_document)
+    names = physical_names(snapshot.metadata)
+    values = [
+        F.try_element_at("partitionValues", F.lit(names[column]))
+        .cast(schema[column].dataType)
+        .alias(column)
+        for column in snapshot.partition_columns
+    ]
+    return files.select(F.struct("*").alias("_file"), *values).where(where).select("_file.*")

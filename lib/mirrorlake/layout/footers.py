@@ -21,8 +21,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.actions import HADOOP_URI, Places
-from mirrorlake.layout.leaves import Bools, Bytes, Ints, cut, read_bounds
-from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
+from mirrorlake.layout.thrift import (
+    Bools,
+    Bytes,
+    Ints,
+    Level,
+    Parsed,
+    Path,
+    cut,
+    parse_footers,
+    read_bounds,
+)
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.storage.files import Storage
 

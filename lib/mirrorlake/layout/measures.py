@@ -1,7 +1,8 @@
-"""The tables of an analysis: made from the files' facts; for columns also from the rows."""
+"""Compute the tables of an analysis with Spark: files, row groups, column chunks, columns."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,11 +15,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_name,
+)
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.guardrails import GuardrailReport, after_optimize, check_guardrails, measure
-from mirrorlake.layout.leaves import Leaf
 from mirrorlake.names import TableName
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.sql import quote
@@ -466,3 +472,49 @@ def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
         runs += runs_here - (last is not None and last.equals(first))
         last = ends.values[runs_here - 1]
     return runs
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a schema.
+
+    Attributes:
+        physical: the path in the Parquet schema, joined by dots.
+        name: the same with the names of the table.
+        kind: Spark's type.
+        parts: the way to it through structs, by the table's names; empty within lists and maps.
+    """
+
+    physical: str
+    name: str
+    kind: str
+    parts: tuple[str, ...]
+
+
+def leaves(metadata: dict[str, Any]) -> list[Leaf]:
+    """The leaves of a Delta table's schema, in its order.
+
+    Args:
+        metadata: the log's `metaData`.
+    """
+    schema = json.loads(metadata["schemaString"])
+    return list(_walk(schema, [], [], nested=False))
+
+
+def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
+    if isinstance(kind, str):
+        parts = () if nested else tuple(names)
+        yield Leaf(".".join(physical), ".".join(names), kind, parts)
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            inside = physical_name(field)
+            yield from _walk(
+                field["type"], [*physical, inside], [*names, field["name"]], nested=nested
+            )
+    elif kind["type"] == "array":
+        steps = ["list", "element"]
+        yield from _walk(kind["elementType"], physical + steps, names + steps, nested=True)
+    elif kind["type"] == "map":
+        for side in ("key", "value"):
+            steps = ["key_value", side]
+            yield from _walk(kind[f"{side}Type"], physical + steps, names + steps, nested=True)

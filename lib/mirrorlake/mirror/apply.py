@@ -36,7 +36,6 @@ from mirrorlake.delta.snapshot import (
     ROW_VERSION_COLUMN,
     VECTORS,
     Snapshot,
-    has_policy,
     physical_names,
     read_snapshot,
 )
@@ -61,7 +60,12 @@ from mirrorlake.mirror.batch import (
     wide_bounds,
 )
 from mirrorlake.mirror.next_batch import Batch, TableContext, check_keys_known
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, Step, keys_property
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    Step,
+    has_partitioning_policy,
+    keys_property,
+)
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.session import new_session
@@ -417,7 +421,7 @@ def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
     if any("`" in name for name in snapshot.schema):
         return False
     known = set(snapshot.writer_features) <= _FEATURES
-    return known and not has_policy(batch.at.storage, batch.at.identity.table)
+    return known and not has_partitioning_policy(batch.at.storage, batch.at.identity.table)
 
 
 class _Exchange:

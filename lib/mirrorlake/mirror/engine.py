@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, has_policy, read_snapshot
+from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import FormatError, InvalidNameError, MirrorlakeError, SetupError, UsageError
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import Identity, TableMetadata, ensure_identity, read_metadata
@@ -57,6 +57,7 @@ from mirrorlake.mirror.options import (
     StepListener,
     all_settings,
     at_once,
+    has_partitioning_policy,
     is_stale_incarnation,
     read_defaults,
     retention,
@@ -561,7 +562,11 @@ class TableCycle:
         if not due and vectors:
             due = has_too_many_deleted(at.files.of(version))
         # Partitioned files are merged by their own process, and only with their like.
-        if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
+        if (
+            due
+            and not has_partitioning_policy(self._storage, self._table)
+            and compact(self._spark(), at.path)
+        ):
             self._done(Step.COMPACTED)
             return version
         return before

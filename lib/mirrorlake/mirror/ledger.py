@@ -17,11 +17,10 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.actions import Places, live_files
+from mirrorlake.delta.actions import Places, live_files, without_deleted
 from mirrorlake.delta.commits import parse_note, read_commit_info, versions
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds
-from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
 from mirrorlake.mirror.next_batch import Batch, find_plan, staging

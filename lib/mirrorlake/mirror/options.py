@@ -17,16 +17,17 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import AT_ONCE, Storage
-from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 SETTINGS_FORMAT = 1
 DEFAULTS_FORMAT = 1
+POLICY_FORMAT = 1  # of the partitioning policies
 _CONTROL = f"{STATE}/control"
 _DEFAULTS = f"{STATE}/defaults.json"
 KEYS_PROPERTY = "mirrorlake.keys"
@@ -285,3 +286,20 @@ def read_defaults(storage: Storage) -> TableDefaults:
 def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
     """Write a lake's defaults."""
     storage.write_json(_DEFAULTS, {"format": DEFAULTS_FORMAT} | asdict(defaults))
+
+
+def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocuments:
+    """Return the documents of a table's partitioning policy; `partitioning` writes them."""
+    return NumberedDocuments(storage, f"{table.partitioning_path}/policies", POLICY_FORMAT)
+
+
+def has_partitioning_policy(storage: Storage, table: TableName) -> bool:
+    """Check whether a policy partitions the table's files, so that compaction must not mix them.
+
+    The policy of an earlier table of the same name does not count.
+    """
+    newest = partitioning_policies(storage, table).newest()
+    if newest is None or newest["policy"] is None:
+        return False
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])

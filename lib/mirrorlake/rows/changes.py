@@ -24,7 +24,15 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, encode, file_changes
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileChange,
+    FileHistory,
+    Places,
+    encode,
+    file_changes,
+    vector_path,
+)
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
@@ -36,7 +44,6 @@ from mirrorlake.delta.snapshot import (
     read_snapshot,
 )
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.vectors import vector_path
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.api import Changes
 from mirrorlake.feed.changes import End, Outside, resolve_span

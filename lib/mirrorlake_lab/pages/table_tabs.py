@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake.delta.actions import Places, live_files
-from mirrorlake.delta.commit_figures import describe_commit
-from mirrorlake.delta.commits import Commit, CommitLog, find_newest
+from mirrorlake.delta.commits import Commit, CommitLog, describe_commit, find_newest
 from mirrorlake.delta.log_files import commit_path, read_actions
 from mirrorlake.delta.snapshot import OPEN_TAG, Snapshot, open_snapshot
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,8 +26,8 @@ from helpers.partition_tables import (
 )
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.policy import Policy, now_micros
+
+PREFIX = "mirrorlake.partition"
 
 
 def test_outliers_get_files_of_their_own(lake: Lake) -> None:
@@ -46,10 +48,10 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert receipt is not None
     files = done(folder)
     assert check_homogeneous(files, policy) == len(files)
-    far = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    far = [file for file in files if file.tag("outlier") == "far"]
     assert [file.rows.num_rows for file in far] == [12]
-    own = [file for file in files if file.tags.get(tags.OUTLIER) == tags.DOMINANT]
-    assert Counter(file.tags[tags.VALUE] for file in own) == {"null": 2, '"N/A"': 2}
+    own = [file for file in files if file.tag("outlier") == "value"]
+    assert Counter(file.tag("value") for file in own) == {"null": 2, '"N/A"': 2}
     assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.stats().outlier_rows
     assert len(files) == 2 * 16 + 4 + 1
     assert everything(lake) == before
@@ -67,7 +69,7 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
 
 
-def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
+def check_limit(lake: Lake, folder: Path, policy: Any, most: int) -> None:
     """Operations of so many groups each end with homogeneous files, none of them of far rows."""
     before, partitioning = everything(lake), lake.table("t").partitioning
     rows = sum(before.values())
@@ -80,7 +82,7 @@ def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
     assert not lake.partitioning.run().failed
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files) > most
-    assert {file.tags.get(tags.OUTLIER) for file in files} <= {None, tags.DOMINANT}
+    assert {file.tag("outlier") for file in files} <= {None, "value"}
     assert everything(lake) == before
     assert partitioning.stats().percentage == 100
     assert partitioning.operate() is None
@@ -122,7 +124,7 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     policy = table.partitioning.set({"PartitionKeys": [hashed(), ranged()], **PAST})
     assert not lake.partitioning.run().failed
     named = next(file.tags for file in live_files(folder))
-    old = {name: named[name] for name in (tags.POLICY, "mirrorlake.partition.sorted")}
+    old = {name: named[name] for name in (f"{PREFIX}.policy", f"{PREFIX}.sorted")}
     mixed = some_rows(300, 100, days=4)
     distant = [
         {"id": 400 + n, "k": f"k{n}", "at": datetime(1950 + n, 1, 1, tzinfo=timezone.utc)}
@@ -130,8 +132,8 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     ]
     rows = pa.concat_tables([mixed, pa.Table.from_pylist(distant, SCHEMA)])
     log = HandMade(folder, version=table.snapshot().version + 1)
-    arrived = f"{now_micros() - 5}/{now_micros()}"
-    far = old | {tags.OUTLIER: tags.FAR, tags.ARRIVED: arrived}
+    arrived = f"{time.time_ns() // 1000 - 5}/{time.time_ns() // 1000}"
+    far = old | {f"{PREFIX}.outlier": "far", f"{PREFIX}.arrived": arrived}
     log.commit("OPTIMIZE", add=[log.file("far", rows, tags=far)])
     before, version = everything(lake), table.snapshot().version
     idle = {"format": 1, "version": version, "policy": 1, "files": 1, "due": None}
@@ -142,9 +144,9 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     assert len(line.receipts) == 1
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files)
-    outside = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    outside = [file for file in files if file.tag("outlier") == "far"]
     assert [file.rows.num_rows for file in outside] == [9]
-    assert rows_of([file for file in files if file.tags[tags.ARRIVED] == arrived]) == 109
+    assert rows_of([file for file in files if file.tag("arrived") == arrived]) == 109
     assert everything(lake) == before
     assert table.partitioning.stats().percentage == 100
     assert lake.partitioning.run().operations == 0  # files of far rows only are done

@@ -27,7 +27,6 @@ from helpers.partition_tables import (
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.partitioning.scan import ScannedFile
 
 
 @pytest.mark.promise("PP-06", "PP-19")
@@ -103,7 +102,7 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     assert max(counts) < 2 * min(counts)
 
 
-def task(lake: Lake, name: str, files: Sequence[ScannedFile]) -> DataFrame:
+def task(lake: Lake, name: str, files: Sequence[Any]) -> DataFrame:
     """Files of a table without deletion vectors, read by one task."""
     folder = lake.storage.path(f"Tables/{name}")
     return lake.spark.read.parquet(*[f"{folder}/{file.path}" for file in files]).coalesce(1)

@@ -21,7 +21,6 @@ from helpers.delta_by_hand import HandMade
 from helpers.tables import describe_history
 from mirrorlake import Lake
 from mirrorlake.cli import app
-from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
 from mirrorlake.spark.gateway import transaction
@@ -29,6 +28,7 @@ from mirrorlake.spark.rewrite import Bounds, Write, Written, rewrite_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 ALL = """
 CREATE TABLE delta.`{path}` (id BIGINT, `k e,y` STRING, d DECIMAL(10, 2), dd DECIMAL(30, 5),
@@ -175,7 +175,9 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
             found: dict[str, set[tuple[str, bool]]] = {}
             for row in txn.files().collect():
                 (day,) = row["partitionValues"].values()
-                found.setdefault(day, set()).add((row["path"], OPEN_TAG in (row["tags"] or {})))
+                found.setdefault(day, set()).add(
+                    (row["path"], "mirrorlake.vorder" in (row["tags"] or {}))
+                )
             return found
 
     before = files()
@@ -379,7 +381,7 @@ def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.M
             plain.spark.sql(statement)
         return found
 
-    monkeypatch.setattr(vorder, "order_files", order_beside_others)
+    monkeypatch.setattr("mirrorlake.layout.api.order_files", order_beside_others)
     report = plain.table("t").optimize.vorder()
     assert report.commits[0].attempts == 2
     found = bag(plain, "t", hidden)

@@ -12,17 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.cli.rows import parse_row_key
-from mirrorlake.delta.actions import (
-    DataFile,
-    FileHistory,
-    LiveFiles,
-    file_changes,
-    live_files,
-    named_files,
-    recent_removals,
-)
-from mirrorlake.delta.log_files import cut_before_checkpoint
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta import actions, log_files
+from mirrorlake.delta import snapshot as snapshots
 from mirrorlake.errors import UsageError
 from mirrorlake.rows.row_history import may_hold
 from mirrorlake.storage.files import Storage
@@ -53,15 +44,15 @@ def storage(tmp_path: Path) -> Storage:
     ]
     log = tmp_path / "t" / "_delta_log"
     log.mkdir(parents=True)
-    for version, (operation, actions) in enumerate(commits):
-        lines = [{"commitInfo": {"operation": operation}}, *actions]
+    for version, (operation, changes) in enumerate(commits):
+        lines = [{"commitInfo": {"operation": operation}}, *changes]
         text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
         (log / f"{version:020d}.json").write_text(text)
     return Storage(tmp_path)
 
 
 def test_files_that_versions_brought_and_took(storage: Storage) -> None:
-    uses = list(file_changes(storage, "t", 0, 3, FileHistory()))
+    uses = list(actions.file_changes(storage, "t", 0, 3, actions.FileHistory()))
     found = [(u.version, u.side, u.file.action["path"], u.file.carries) for u in uses]
     assert found == [
         (0, 1, "a", False),
@@ -76,13 +67,13 @@ def test_files_that_versions_brought_and_took(storage: Storage) -> None:
     assert old.stats["minValues"] == {"id": 0}  # a removal need not repeat them
     assert new.names[1].endswith("deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
     # Of files that came before the range nobody knows whether they carry ids.
-    (late,) = file_changes(storage, "t", 3, 3, FileHistory())
+    (late,) = actions.file_changes(storage, "t", 3, 3, actions.FileHistory())
     assert late.file.carries
 
 
 def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Path) -> None:
     def found(version: int) -> dict[str, int]:
-        return {a["path"]: a["records"] for a in live_files(storage, "t", version)}
+        return {a["path"]: a["records"] for a in actions.live_files(storage, "t", version)}
 
     assert found(0) == {"a": 10, "b": 10, "old": 10}
     assert found(1) == {"a": 8, "b": 10, "old": 10, "c": 2}
@@ -106,14 +97,14 @@ def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Pa
     pq.write_table(pa.table({"add": pa.array(rows, kind)}), log / f"{1:020d}.checkpoint.parquet")
     (log / "_last_checkpoint").write_text('{"version":1}')
     assert found(3) == {"p": 7, "d": 10}
-    (whole,) = (a for a in live_files(storage, "t", 1) if a["path"] == "p")
+    (whole,) = (a for a in actions.live_files(storage, "t", 1) if a["path"] == "p")
     assert whole["partitionValues"] == {"x": "1"}
 
 
 def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path) -> None:
-    files = LiveFiles(storage, "t")
+    files = actions.LiveFiles(storage, "t")
     first = files.of(1)
-    before = [live_files(storage, "t", version) for version in range(4)]
+    before = [actions.live_files(storage, "t", version) for version in range(4)]
     (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # is not read again
     assert [files.of(version) for version in (1, 2, 3)] == before[1:]
     assert first == before[1]
@@ -124,23 +115,23 @@ def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path)
 
 def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
     log = tmp_path / "t" / "_delta_log"
-    told = list(named_files(storage, f"t/_delta_log/{2:020d}.json"))
+    told = list(actions.named_files(storage, f"t/_delta_log/{2:020d}.json"))
     assert told == ["b", "d"]
     kind = pa.struct({"path": pa.string(), "stats": pa.string(), "baseRowId": pa.int64()})
     table = pa.table({"add": pa.array([{"path": "p"}, None], kind)})
     table = table.append_column("remove", pa.array([None, {"path": "gone"}], kind))
     name = f"{1:020d}.checkpoint.parquet"
     pq.write_table(table, log / name)
-    assert list(named_files(storage, f"t/_delta_log/{name}")) == ["p"]
+    assert list(actions.named_files(storage, f"t/_delta_log/{name}")) == ["p"]
     (log / f"{1:020d}.crc").write_text('{"allFiles": [{"path": "q"}]}')
-    assert list(named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
+    assert list(actions.named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
     (log / f".{1:020d}.json.crc").write_bytes(b"crc")
-    assert list(named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
+    assert list(actions.named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
     # Without the first commits, and without a pointer, the checkpoint is found by a listing.
     (log / f"{0:020d}.json").unlink()
-    assert {r.files[0] for r in recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
+    assert {r.files[0] for r in actions.recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
     (log / "_last_checkpoint").write_text('{"version":1}')
-    cut_before_checkpoint(storage, "t")
+    log_files.cut_before_checkpoint(storage, "t")
     assert sorted(path.name for path in log.glob("0*.json")) == [
         f"{version:020d}.json" for version in (1, 2, 3)
     ]
@@ -165,14 +156,14 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
     kinds = {"id": "integer", "v": "string", "d": "date", "t": "timestamp", "other": "long"}
     fields = [{"name": name, "type": kind, "metadata": {}} for name, kind in kinds.items()]
     fields[1]["metadata"] = {"delta.columnMapping.physicalName": "col-v"}
-    snapshot = Snapshot(metadata={"schemaString": json.dumps({"fields": fields})})
+    snapshot = snapshots.Snapshot(metadata={"schemaString": json.dumps({"fields": fields})})
     low = {"id": 3, "col-v": "m", "d": "2024-01-01", "t": "2024-01-01T00:00:00.000Z"}
     high = {"id": 7, "col-v": "p", "d": "2024-01-31", "t": "2024-01-01T00:00:00.000Z"}
     stats = json.dumps({"numRecords": 4, "minValues": low, "maxValues": high})
-    file = DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
+    file = actions.DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
     assert may_hold(file, snapshot, key) is expected
     assert [file.holds(n) for n in (99, 100, 103, 104)] == [False, True, True, False]
-    assert DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
+    assert actions.DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
 
 
 def test_keys_as_people_write_them() -> None:

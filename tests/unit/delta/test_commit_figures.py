@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
-from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta import commits
 from mirrorlake.storage.files import Storage
 
 
@@ -30,7 +29,7 @@ from mirrorlake.storage.files import Storage
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_rows_by_operation(operation: str, metrics: dict[str, Any], rows: tuple) -> None:
-    assert rows_changed(operation, metrics) == RowsChanged(*rows)
+    assert commits.rows_changed(operation, metrics) == commits.RowsChanged(*rows)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_rows_by_operation(operation: str, metrics: dict[str, Any], rows: tuple)
     ],
 )
 def test_what_was_done(operation: str, parameters: Any, note: str | None, said: str) -> None:
-    assert describe_commit(operation, parameters, {}, note) == said
+    assert commits.describe_commit(operation, parameters, {}, note) == said
 
 
 def test_a_table_of_delta_rs(storage: Storage) -> None:
@@ -57,7 +56,7 @@ def test_a_table_of_delta_rs(storage: Storage) -> None:
     path = storage.local / "Tables" / "t"
     write_deltalake(path, pa.table({"id": range(9)}))
     DeltaTable(path).delete("id < 4")
-    history = CommitLog(storage, "Tables/t").read(1, 10)
+    history = commits.CommitLog(storage, "Tables/t").read(1, 10)
     assert [(c.rows.inserted, c.rows.deleted) for c in history.commits] == [(0, 4), (9, None)]
     shown = history.shown()
     assert shown.columns[:3] == ("version", "made (UTC)", "operation")

@@ -17,8 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
-from mirrorlake.layout.footers import Storages, chunk_facts, footer_facts
-from mirrorlake.layout.leaves import LeafType, leaves, read_bounds
+from mirrorlake.layout import footers, measures, thrift
 from mirrorlake.storage.files import Storage
 
 
@@ -31,7 +30,7 @@ def parquet(table: pa.Table, **settings: Any) -> bytes:
 def tail(data: bytes) -> bytes:
     storage = Storage("memory:///")
     storage.write("t/f.parquet", data)
-    stores = Storages(Storage("memory:///"), "t")
+    stores = footers.Storages(Storage("memory:///"), "t")
     stores._own = storage
     found = stores.try_tail("f.parquet", len(data))
     assert isinstance(found, bytes)
@@ -44,11 +43,11 @@ def facts(*files: bytes) -> list[dict[str, Any]]:
 
 def both(tails: list[bytes | str], stats: list[str | None]) -> list[dict[str, Any]]:
     """The files' facts, with the chunks' put into their row groups."""
-    found: list[dict[str, Any]] = footer_facts(tails).to_pylist()
+    found: list[dict[str, Any]] = footers.footer_facts(tails).to_pylist()
     for file in found:
         for group in file["groups"] or []:
             group["chunks"] = []
-    for row in chunk_facts(tails, stats).to_pylist():
+    for row in footers.chunk_facts(tails, stats).to_pylist():
         group = found[row["file"]]["groups"][row["group"]]
         assert row["rows"] == group["rows"]
         group["chunks"].append(row["c"])
@@ -80,7 +79,7 @@ def test_a_footer_larger_than_the_first_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no parquet at all", b"x" * 100 + b"\xff" * 4])
 def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage: Storage) -> None:
     storage.write("t/f", data)
-    stores = Storages(storage, "t")
+    stores = footers.Storages(storage, "t")
     good = tail(parquet(pa.table({"a": [1]})))
     tails = [good, stores.try_tail("f", len(data)), stores.try_tail("gone", len(data)), good]
     first, bad, gone, last = both(tails, [None] * 4)
@@ -114,15 +113,15 @@ def test_only_the_end_of_a_remote_file_is_read() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        stores = Storages(Storage("memory:///"), "t")
+        stores = footers.Storages(Storage("memory:///"), "t")
         tails = [stores.try_tail(f"{url}/{name}.parquet", len(data)) for name in "xy"]
         server.shutdown()
-    assert [found["rows"] for found in footer_facts(tails).to_pylist()] == [100_000] * 2
+    assert [found["rows"] for found in footers.footer_facts(tails).to_pylist()] == [100_000] * 2
     assert asked == [("/x.parquet", 65_536), ("/y.parquet", 65_536)]
 
 
 def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
-    stores = Storages(Storage(tmp_path / "lake"), "Tables/t")
+    stores = footers.Storages(Storage(tmp_path / "lake"), "Tables/t")
     for path in (f"{tmp_path}/b c.parquet", f"file:{tmp_path}/b c.parquet"):
         (tmp_path / "b c.parquet").write_bytes(b"x")
         storage, inner = stores.place(path)
@@ -134,7 +133,7 @@ def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
         ["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"]
     )
     assert not stores.all_local(["p=1/f", "http://127.0.0.1:1/a/b.parquet"])
-    assert not Storages(Storage("memory:///"), "t").all_local(["f"])
+    assert not footers.Storages(Storage("memory:///"), "t").all_local(["f"])
 
 
 def slow_look(data: bytes) -> dict[str, Any]:
@@ -329,8 +328,8 @@ def test_bounds_read_as_people_write_them() -> None:
 
 def test_a_value_of_the_wrong_length_is_none() -> None:
     data = np.frombuffer(b"\x01\x00\x00", np.uint8)
-    leaf = LeafType("INT32", "{}")
-    texts, keys = read_bounds(data, np.array([0]), np.array([3]), leaf)
+    leaf = thrift.LeafType("INT32", "{}")
+    texts, keys = thrift.read_bounds(data, np.array([0]), np.array([3]), leaf)
     assert (texts.to_pylist(), keys.to_pylist()) == ([None], [None])
 
 
@@ -357,7 +356,7 @@ def test_leaves_of_a_nested_schema() -> None:
             "metadata": {},
         },
     ]
-    found = leaves({"schemaString": json.dumps({"type": "struct", "fields": fields})})
+    found = measures.leaves({"schemaString": json.dumps({"type": "struct", "fields": fields})})
     assert [(leaf.physical, leaf.name, leaf.kind, leaf.parts) for leaf in found] == [
         ("col-1.x", "a.x", "date", ("a", "x")),
         ("col-1.b.list.element", "a.b.list.element", "string", ()),

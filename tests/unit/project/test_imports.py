@@ -42,7 +42,6 @@ PUBLIC = {
 INTERNAL: dict[str, set[str]] = {
     "mirrorlake_lab": {
         "delta.actions",
-        "delta.commit_figures",
         "delta.commits",
         "delta.log_files",
         "delta.snapshot",
