@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
-from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.maintenance import MaintenancePolicy
+from helpers.feed_model import RESERVED
+from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.landing.publisher import Publisher
 
 VIEWS = {
