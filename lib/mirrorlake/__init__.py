@@ -25,6 +25,7 @@ from mirrorlake.errors import SetupError
 if TYPE_CHECKING:
     from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.landing.publisher import find_sources as find_sources
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mirrorlake.monitoring import monitor_lake as monitor_lake
     from mirrorlake.monitoring import recent_ledgers as recent_ledgers
     from mirrorlake.names import split_names as split_names
+    from mirrorlake.rows.changes import plot_row_ids as plot_row_ids
     from mirrorlake.show.pictures import plot_backlog as plot_backlog
     from mirrorlake.show.pictures import plot_lag as plot_lag
     from mirrorlake.show.plots import plot_bars as plot_bars
@@ -52,9 +54,8 @@ if TYPE_CHECKING:
     from mirrorlake.show.tables import show_errors as show_errors
     from mirrorlake.show.tables import show_files as show_files
     from mirrorlake.show.tables import show_status as show_status
-    from mirrorlake.show.versions import plot_files as plot_files
-    from mirrorlake.show.versions import plot_row_ids as plot_row_ids
     from mirrorlake.table import Table
+
 
 __version__ = "0.1.0"
 
@@ -81,12 +82,14 @@ _MODULES = {
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
     "history.diff": ["count_changes"],
+    "history.versions": ["plot_files"],
     "landing.publisher": ["find_sources"],
     "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
     "mirror.tools": ["operate", "run_cycle"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
+    "rows.changes": ["plot_row_ids"],
     "show.pictures": ["plot_backlog", "plot_lag"],
     "show.plots": [
         "plot_bars",
@@ -100,7 +103,6 @@ _MOVED = {
     ],
     "show.system": ["plot_system"],
     "show.tables": ["show_errors", "show_files", "show_status"],
-    "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {
     name: module

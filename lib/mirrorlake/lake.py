@@ -652,7 +652,7 @@ class Lake:
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
-        from mirrorlake.feed.schema import create_table
+        from mirrorlake.history.write import create_table
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
@@ -661,7 +661,7 @@ class Lake:
 
     def enable_feed_for_new_tables(self) -> None:
         """Let the session enable the change feed for every table that it creates."""
-        from mirrorlake.feed.schema import DEFAULT_CONF
+        from mirrorlake.feed.doctor import DEFAULT_CONF
 
         self.spark.conf.set(DEFAULT_CONF, "true")
 

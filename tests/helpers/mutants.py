@@ -95,7 +95,7 @@ DECIDING = {
         ("compact_changes", "_fill", "_keeps", "refuse_kept", "refused"),
     ),
     "net changes": Deciding(
-        "mirrorlake/feed/net.py",
+        "mirrorlake/feed/ranges.py",
         (
             f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
             f"{_NET}a_value_that_moves_where_null_was_is_a_change",
@@ -103,6 +103,7 @@ DECIDING = {
             f"{_NET}an_outcome_is_of_its_keys_last_change",
             f"{_NET}random_feeds_come_to_what_the_model_says",
         ),
+        ("net_changes", "_of_unique_keys", "_of_any_rows", "_kind"),
     ),
 }
 

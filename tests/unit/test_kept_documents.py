@@ -14,19 +14,9 @@ from helpers.delta_by_hand import HandMade
 from helpers.places import STATE
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FormatError
-from mirrorlake.feed.archive import Archive
-from mirrorlake.feed.cursor import Cursor
-from mirrorlake.history.frame_records import (
-    FRAMES,
-    PINNED,
-    Frame,
-    FramedTable,
-    find_pins,
-    read_frames,
-    reserve_frame,
-    save_frame,
-    utc_now,
-)
+from mirrorlake.feed import archive as archive_module
+from mirrorlake.feed import cursor as cursor_module
+from mirrorlake.history import frame_records
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName
 from mirrorlake.partitioning import operation, process, store
@@ -36,8 +26,16 @@ from mirrorlake.views.definition import Definition, list_definitions, read_defin
 from mirrorlake.views.explain import Cost, read_costs, save_cost
 
 T = TableName(None, "t")
-NOW = utc_now().isoformat()
-FRAME = Frame("model", 1, PINNED, "me", NOW, None, (FramedTable("t", 0, NOW, "by-hand"),))
+NOW = frame_records.utc_now().isoformat()
+FRAME = frame_records.Frame(
+    "model",
+    1,
+    frame_records.PINNED,
+    "me",
+    NOW,
+    None,
+    (frame_records.FramedTable("t", 0, NOW, "by-hand"),),
+)
 RECEIPT = operation.Receipt(
     "one", operation.MERGE, NOW, "by-hand", "f", 0, 1, "c", ("a",), ("b",), 1, 1, 1, 0, 0.1
 )
@@ -59,34 +57,34 @@ def partitioning(storage: Storage) -> TablePolicy:
     return TablePolicy(handle(storage))
 
 
-def archive(storage: Storage) -> Archive:
-    return Archive(handle(storage), TableName(None, "old"))
+def archive(storage: Storage) -> archive_module.Archive:
+    return archive_module.Archive(handle(storage), TableName(None, "old"))
 
 
 @pytest.fixture
 def storage(storage: Storage) -> Storage:
     """A lake with one table, of which a document of each kind is kept."""
     HandMade(Path(storage.root) / T.table_path).create(pa.schema([("k", pa.string())]))
-    save_frame(storage, FRAME)
+    frame_records.save_frame(storage, FRAME)
     partitioning(storage).set(POLICY)
     operation.write_receipt(storage, T, RECEIPT)
     process.write_idle(storage, T, process.Idle(0, 1))
     process.write_capacity(storage, 3)
     storage.write_json(f"{INNER}/cleaned.json", {"at": NOW})
-    Cursor(handle(storage), "me").move(0)
+    cursor_module.Cursor(handle(storage), "me").move(0)
     storage.write_json(f"{FEEDS}/archive-old.json", {"format": 1, "checkpoint": 1, "start": 0})
     return storage
 
 
-RECORD = f"{FRAMES}/model/00000001.json"
+RECORD = f"{frame_records.FRAMES}/model/00000001.json"
 SETTING = f"{INNER}/policies/00000001.json"
 RECEIPTS = f"{INNER}/receipts/one.json"
 CAPACITY = f"{STATE}/partitioning_capacity.json"
 
 CASES: list[tuple[str, Callable[[Storage], object]]] = [
-    (RECORD, lambda storage: read_frames(storage, "model")),
-    (RECORD, lambda storage: reserve_frame(storage, FRAME)),
-    (RECORD, lambda storage: find_pins(storage, utc_now())),  # so nothing is vacuumed
+    (RECORD, lambda storage: frame_records.read_frames(storage, "model")),
+    (RECORD, lambda storage: frame_records.reserve_frame(storage, FRAME)),
+    (RECORD, lambda storage: frame_records.find_pins(storage, frame_records.utc_now())),
     (SETTING, lambda storage: store.read_setting(storage, T)),
     (SETTING, lambda storage: has_partitioning_policy(storage, T)),  # so nothing is compacted
     (SETTING, lambda storage: partitioning(storage).history()),
@@ -100,10 +98,10 @@ CASES: list[tuple[str, Callable[[Storage], object]]] = [
     (f"{INNER}/cleaned.json", lambda storage: operation.clean_up(handle(storage))),
     (CAPACITY, process.read_capacity),
     (CAPACITY, lambda storage: process.Process(storage, no_spark, lambda: [T]).run()),
-    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").position),
-    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").lag),
-    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").read()),
-    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").move(5)),
+    (f"{FEEDS}/me.json", lambda storage: cursor_module.Cursor(handle(storage), "me").position),
+    (f"{FEEDS}/me.json", lambda storage: cursor_module.Cursor(handle(storage), "me").lag),
+    (f"{FEEDS}/me.json", lambda storage: cursor_module.Cursor(handle(storage), "me").read()),
+    (f"{FEEDS}/me.json", lambda storage: cursor_module.Cursor(handle(storage), "me").move(5)),
     (f"{FEEDS}/archive-old.json", lambda storage: archive(storage).run()),
 ]
 
@@ -121,9 +119,9 @@ def test_a_newer_document_is_refused_in_words(storage: Storage, path: str, use) 
 
 def test_documents_without_a_format_are_of_the_first(storage: Storage) -> None:
     def read_all() -> list[object]:
-        cursor = Cursor(handle(storage), "me")
+        cursor = cursor_module.Cursor(handle(storage), "me")
         kept = (
-            read_frames(storage, "model"),
+            frame_records.read_frames(storage, "model"),
             operation.read_receipts(storage, T),
             store.read_setting(storage, T),
         )
@@ -147,7 +145,7 @@ def test_documents_without_a_format_are_of_the_first(storage: Storage) -> None:
 
 def test_a_broken_place_can_be_set_again(storage: Storage) -> None:
     storage.write(f"{FEEDS}/me.json", b"{")
-    cursor = Cursor(handle(storage), "me")
+    cursor = cursor_module.Cursor(handle(storage), "me")
     cursor.move(0)
     assert cursor.position == 0
 

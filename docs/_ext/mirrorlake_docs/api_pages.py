@@ -28,8 +28,8 @@ _CLASSES = {
         [
             "mirrorlake.table.Table",
             "mirrorlake.layout.api.Optimize",
-            "mirrorlake.feed.api.Changes",
-            "mirrorlake.rows.api.RowTracking",
+            "mirrorlake.feed.changes.Changes",
+            "mirrorlake.rows.row_history.RowTracking",
             "mirrorlake.partitioning.table_policy.TablePolicy",
         ],
     ),

@@ -106,7 +106,7 @@ def changes(
     limit: Limit = 50,
 ) -> None:
     """Show what changed in a table from one version to another, both included."""
-    from mirrorlake.feed.changes import in_order
+    from mirrorlake.feed.ranges import in_order
 
     found = open_table(root, table)
     chosen = split_names(keys) or None

@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import create_table
-from mirrorlake.history.write import check_own
+from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop

@@ -103,7 +103,7 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
     ids = set().union(*(pages[path.resolve()].ids for path in folder.glob("*.html")))
     names = {anchor.rpartition(".")[2] for anchor in ids}
     assert set(mirrorlake.__all__) - {"errors", "__version__"} <= names
-    assert {"mirrorlake.lake.Lake.mirror", "mirrorlake.feed.api.Changes.net"} <= ids
+    assert {"mirrorlake.lake.Lake.mirror", "mirrorlake.feed.changes.Changes.net"} <= ids
 
 
 def test_the_commands_are_the_programs_own_help() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.delta.table import remove_empty_log
-from mirrorlake.feed.scd import Dimension, apply_changes
 
 
 def leave_remains(lake: Lake, *names: str) -> None:
@@ -38,7 +37,7 @@ def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
     lake.write("written", rows)
     lake.write("ordered", rows, vorder=True)
     lake.archive("t", "archived")
-    apply_changes(rows, lake.storage.path("Tables/dimension"), Dimension(("id",), "id"))
+    lake.table("t").dimension("dimension", stored_as=2)
     lake.views.create("view", "SELECT v, count(*) AS n FROM t GROUP BY v")
     lake.views.refresh("view")
     counts = {str(name): lake.table(name).read().count() for name in lake.tables()}

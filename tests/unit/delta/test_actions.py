@@ -15,7 +15,7 @@ from mirrorlake.cli.rows import parse_row_key
 from mirrorlake.delta import actions, log_files
 from mirrorlake.delta import snapshot as snapshots
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.row_history import may_hold
+from mirrorlake.rows import row_history
 from mirrorlake.storage.files import Storage
 
 
@@ -161,7 +161,7 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
     high = {"id": 7, "col-v": "p", "d": "2024-01-31", "t": "2024-01-01T00:00:00.000Z"}
     stats = json.dumps({"numRecords": 4, "minValues": low, "maxValues": high})
     file = actions.DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
-    assert may_hold(file, snapshot, key) is expected
+    assert row_history.may_hold(file, snapshot, key) is expected
     assert [file.holds(n) for n in (99, 100, 103, 104)] == [False, True, True, False]
     assert actions.DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
 

@@ -27,6 +27,7 @@ BACKWARDS: set[tuple[str, str]] = {
     ("history", "show"),
     ("layout", "show"),
     ("partitioning", "show"),
+    ("rows", "show"),
     ("views", "show"),
     ("query", "feed"),
     ("query", "history"),

@@ -10,12 +10,12 @@ import pytest
 
 import mirrorlake
 from mirrorlake import Lake, Publisher, Table
-from mirrorlake.feed.api import Changes
+from mirrorlake.feed.changes import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.partitioning.table_policy import TablePolicy
-from mirrorlake.rows.api import RowTracking
+from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.views.api import Views
 
 ACTS = [
