@@ -19,7 +19,6 @@ import pyspark
 
 from helpers.environments import make_environment
 from helpers.ports import free_port
-from mirrorlake.spark.executors import NEEDED
 from mirrorlake.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -145,5 +144,4 @@ def _parent(place: Path) -> int:
 
 def executor_python() -> Path:
     """The workers' Python: another environment, with what executors need, without mirrorlake."""
-    packages = ("pyyaml" if name == "yaml" else name for name in NEEDED)
-    return make_environment("executor", *packages)
+    return make_environment("executor", "numpy", "obstore", "pyarrow", "pyyaml")

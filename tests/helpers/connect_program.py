@@ -19,13 +19,14 @@ from helpers.partition_tables import PAST, hashed
 from helpers.ports import free_port
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.session import chosen_profile, launch_conf, prepare
+from mirrorlake.spark.jvm import prepare
+from mirrorlake.spark.session import launch_conf
 
 
 def connect() -> SparkSession:
     """A client of a server that PySpark starts beside it, on a port of its own."""
     port = free_port()
-    conf = launch_conf(chosen_profile()) | {
+    conf = launch_conf(os.environ.get("MIRRORLAKE_PROFILE") or "notebook") | {
         "spark.network.timeout": "3600s",  # a machine that was asleep is no lost executor
         "spark.connect.grpc.binding.port": str(port),
     }

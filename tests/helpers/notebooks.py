@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.session import launch_environment
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm, launch_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

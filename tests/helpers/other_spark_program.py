@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake
-from mirrorlake.spark.session import SESSION_CONFS, get_spark
+from mirrorlake.spark.jvm import SESSION_CONFS
+from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake.table import Table
 

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import run_nbval
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import run_nbval
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
 from mirrorlake_lab.samples.lake import MARKER, open_sample
 from mirrorlake_runs.run import run_plan

@@ -12,7 +12,7 @@ import pytest
 from helpers.one_jvm import joined_session
 from mirrorlake.cli import main as cli
 from mirrorlake.spark.jvm import forget_logs
-from mirrorlake.spark.session import PROFILE_VARIABLE, get_spark
+from mirrorlake.spark.session import get_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
     """Most tests have a few rows; long ones run as users' sessions do."""
     if not config.getoption("--long"):
-        patch.setenv(PROFILE_VARIABLE, "small")
+        patch.setenv("MIRRORLAKE_PROFILE", "small")
 
 
 @pytest.fixture(scope="session", autouse=True)

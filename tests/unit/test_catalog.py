@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog
+from mirrorlake.query import catalog
 from mirrorlake.storage.files import Storage
 
 
@@ -30,4 +30,4 @@ def test_names(any_storage: Storage, asked: str, found: str | None) -> None:
         any_storage.write(f"Tables/{table}/_delta_log/{0:020d}.json", b"")
     any_storage.write("Tables/folder/file.txt", b"")
     wanted = None if found is None else TableName.parse(found)
-    assert Catalog(any_storage).find(TableName.parse(asked)) == wanted
+    assert catalog.Catalog(any_storage).find(TableName.parse(asked)) == wanted

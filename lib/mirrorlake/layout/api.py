@@ -30,7 +30,7 @@ from mirrorlake.layout.vorder import (
 from mirrorlake.layout.vorder_file import Task
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.gateway import Add, transaction
+from mirrorlake.spark.jvm import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage.files import Storage
 

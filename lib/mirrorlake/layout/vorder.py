@@ -48,7 +48,7 @@ from mirrorlake.layout.vorder_file import (
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow, parallelism
-from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage.files import Storage
 

@@ -35,7 +35,7 @@ from mirrorlake.mirror.exchange import Changes, exchange_batch
 from mirrorlake.mirror.next_batch import Batch, TableContext, check_keys_known
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, keys_property
-from mirrorlake.spark.gateway import can_exchange
+from mirrorlake.spark.jvm import can_exchange
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
 

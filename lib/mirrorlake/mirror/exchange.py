@@ -47,8 +47,13 @@ from mirrorlake.mirror.batch import (
     refused,
 )
 from mirrorlake.mirror.next_batch import Batch, Target
-from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
-from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
+from mirrorlake.spark.jvm import (
+    MOST_BROADCAST,
+    DeltaTransaction,
+    can_exchange,
+    rows_among,
+    transaction,
+)
 from mirrorlake.spark.sql import literal, quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files

@@ -32,7 +32,7 @@ from mirrorlake.partitioning.policy import Policy
 from mirrorlake.partitioning.receipts import MERGE, PARTITION, Receipt
 from mirrorlake.partitioning.statistics import newest_files
 from mirrorlake.partitioning.store import Setting, read_setting
-from mirrorlake.spark.gateway import Add, DeltaTransaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction
 from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
     Bounds,

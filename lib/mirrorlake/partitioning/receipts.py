@@ -31,7 +31,7 @@ from mirrorlake.names import TableName
 from mirrorlake.notices import noop
 from mirrorlake.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.partitioning.policy import to_micros
-from mirrorlake.spark.gateway import Add, DeltaTransaction, RowActions, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.rewrite import hash_sums, uncommitted, whole_hash
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage

@@ -43,8 +43,7 @@ from mirrorlake.partitioning.store import (
     write_setting,
 )
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.jvm import has_gateway
+from mirrorlake.spark.jvm import has_gateway, transaction
 from mirrorlake.spark.sql import literal, query_errors, quote
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from mirrorlake.partitioning.groups import bucket_sql, micros
 from mirrorlake.partitioning.policy import DAY, Policy
 from mirrorlake.partitioning.store import Setting, why_not_hashed
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.jvm import has_gateway
+from mirrorlake.spark.jvm import has_gateway, transaction
 from mirrorlake.spark.sql import quote
 
 LOW_PERCENTAGE = 90.0

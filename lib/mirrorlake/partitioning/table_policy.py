@@ -43,7 +43,7 @@ from mirrorlake.partitioning.statistics import (
 )
 from mirrorlake.partitioning.store import Setting
 from mirrorlake.results import TextTable
-from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import transaction
 
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
 

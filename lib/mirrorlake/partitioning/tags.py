@@ -21,7 +21,7 @@ from mirrorlake.delta.files import tag, total
 from mirrorlake.partitioning.groups import NO_KEY, Group, Groups
 from mirrorlake.partitioning.policy import Policy, now_micros
 from mirrorlake.partitioning.store import Setting
-from mirrorlake.spark.gateway import Add
+from mirrorlake.spark.jvm import Add
 from mirrorlake.spark.older import as_number
 
 POLICY = "mirrorlake.partition.policy"

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from mirrorlake.errors import ConflictError, RewriteError
-from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.older import VARIANTS
 from mirrorlake.spark.sql import quote
 

@@ -1,17 +1,21 @@
-"""Starts or joins Spark: local by default, a cluster or a Connect server where one is named.
+"""Starts or joins Spark: local by default, or the cluster or Connect server of the environment.
 
 Nothing local is forced when `SPARK_REMOTE`, `SPARK_MASTER`, spark-submit or a running session says
 otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs;
-`small` generates no code, which takes longer than it saves where tables have a few thousand rows.
+`small` generates no code, which takes longer than it saves for tables with a few thousand rows.
+
+A `SharedJvm` is one JVM for processes that follow each other. A process that has its `environment`
+joins this JVM instead of starting one, as under spark-submit. Only one process at a time can have a
+session there. The JVM ends with the process that launched it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,28 +28,26 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.notices import show_notices, watch_cells
 from mirrorlake.spark import jars
-from mirrorlake.spark.clouds import cloud_conf, cloud_jars
+from mirrorlake.spark.clouds import (
+    DELTA_CONFS,
+    DRIVER_PATH,
+    check_log_store,
+    cloud_conf,
+    cloud_jars,
+)
 from mirrorlake.spark.java import Java, archive_flags, find_java
-from mirrorlake.spark.jvm import know_logs
-from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH, check_log_store
+from mirrorlake.spark.jvm import SESSION_CONFS, end_session, prepare
 from mirrorlake.storage.paths import cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 PROFILES = ("notebook", "batch", "small")
 PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
 DRIVER_MEMORY = "spark.driver.memory"
 _DAY = 86_400
 _DEFAULT = re.compile(r"\s*([^#!\s=:]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$")  # a line of the user's file
-
-# What every session needs for the same results everywhere.
-SESSION_CONFS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",
-    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
-}
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -217,17 +219,6 @@ def joined(ours: Iterable[str], theirs: str | None, separator: str) -> str:
     return separator.join(dict.fromkeys([*ours, *added]))
 
 
-def prepare(spark: SparkSession) -> SparkSession:
-    """Sets what mirrorlake needs on somebody else's session."""
-    # PySpark logs every refused query as a page of JSON; the exception says it all.
-    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-    for name, value in SESSION_CONFS.items():
-        spark.conf.set(name, value)
-    know_logs(spark)
-    return spark
-
-
 def new_session(spark: SparkSession) -> SparkSession:
     """A session of its own on the same engine: own settings, own temporary views."""
     clone = getattr(type(spark), "cloneSession", None)  # Connect's sessions have no newSession
@@ -326,3 +317,50 @@ def _quiet_launch() -> Iterator[Path]:
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(handle)
+
+
+class SharedJvm:
+    """A JVM without a session, for others to start theirs in.
+
+    Args:
+        profile: see `get_spark`; it holds for all sessions.
+        root: the lake that they are for, if it lies in a cloud.
+
+    Raises:
+        SetupError: there is no usable Java, or it did not start.
+    """
+
+    def __init__(self, profile: str, root: str | None = None) -> None:
+        from pyspark import SparkConf
+        from pyspark.java_gateway import launch_gateway
+
+        conf = SparkConf(loadDefaults=False).setAll(list(launch_conf(profile, root).items()))
+        handle, name = new_log()
+        with open(handle, "wb") as log:
+            try:
+                self._gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+                )
+            except Exception as error:
+                raise SetupError(f"Spark did not start: {error}", hint=f"see {name}.") from error
+        known = self._gateway.gateway_parameters
+        self.profile = profile
+        self.environment = {
+            "PYSPARK_GATEWAY_PORT": str(known.port),
+            "PYSPARK_GATEWAY_SECRET": known.auth_token,
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._gateway.proc.poll() is None
+
+    def clear(self) -> None:
+        """Ends the session that a process has left, for the next one's."""
+        end_session(self._gateway.jvm)
+
+    def close(self) -> None:
+        """Ends the JVM, whatever runs in it."""
+        self._gateway.close()
+        with self._gateway.proc as process:  # which closes the pipe to it
+            process.kill()

@@ -23,11 +23,13 @@ from mirrorlake.results import Outcome
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
+    HIDDEN,
     Definition,
     ViewStatus,
     definition_of,
     hiding_columns,
     list_definitions,
+    parse_query,
     read_definition,
     read_view_state,
     reason,
@@ -43,18 +45,18 @@ from mirrorlake.views.explain import (
     refresh_session,
 )
 from mirrorlake.views.plan import listed, make_plan, pin_sources
-from mirrorlake.views.query import HIDDEN, parse_query
 from mirrorlake.views.refresh import (
     Check,
     Refresh,
     ViewListener,
+    ViewRuns,
     ViewStep,
     check_how,
     check_view,
+    refresh_all,
     refresh_view,
     versions_of,
 )
-from mirrorlake.views.refresh_all import ViewRuns, refresh_all
 from mirrorlake.views.shape import Method
 from mirrorlake.views.view_sql import whole_contents
 

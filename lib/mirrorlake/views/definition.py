@@ -1,13 +1,13 @@
-"""What a view is, which versions it shows, and why its next refresh is full, all read from logs.
+"""What a view is: its query, its sources, the versions that it shows, and its status.
 
-Its query and its sources are kept as a property of the Delta table behind it. So a view is made by
-one commit, survives the loss of everything but its table, and is found by a look into the tables'
-logs. Columns whose names begin with `__mirrorlake_` carry what the rules need; queries through the
-lake don't see them.
+The query and its sources are a property of the Delta table behind the view. So a view is created by
+one commit, survives the loss of everything but its table, and is found by reading the tables' logs.
+Columns whose names begin with `__mirrorlake_` hold the state of the refresh rules; queries through
+the lake do not see them.
 
-Each refresh is one commit, which carries a note with the versions that it read. Commits that change
-no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
-rows that another writer wrote make the view's state unknown, and the next refresh a full one.
+Each refresh is one commit, whose note has the versions that it read. Commits that change no rows
+are skipped. After a RESTORE of the view, the note of the restored version counts. Rows that another
+writer wrote make the view's state unknown, and the next refresh a full one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,115 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sqlglot import exp
+
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
+from mirrorlake.query.statement import (
+    DIALECT,
+    NamedTable,
+    apply_edits,
+    named_tables,
+    parse_statement,
+)
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format
-from mirrorlake.views.query import HIDDEN
+
+HIDDEN = "__mirrorlake_"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A parsed query.
+
+    Attributes:
+        text: as written, shorthands written out.
+        tree: sqlglot's.
+        tables: where it names tables, in the text's order.
+    """
+
+    text: str
+    tree: exp.Query
+    tables: tuple[NamedTable, ...]
+
+    @property
+    def items(self) -> list[exp.Expr]:
+        """What a plain SELECT selects, without names."""
+        return [item.unalias() for item in self.tree.expressions]
+
+    def condition(self, clause: str) -> str:
+        """What `where` or `having` demands, as SQL; empty for nothing."""
+        found = self.tree.args.get(clause)
+        return "" if found is None else as_sql(found.this)
+
+    def replaced(self, relations: dict[int, str]) -> str:
+        """The query with other relations for the tables that begin at these places of the text."""
+        edits = [
+            (one.start, one.end, _aliased(one, relations[one.start]))
+            for one in self.tables
+            if one.start in relations
+        ]
+        return apply_edits(self.text, edits)
+
+    def source(self, relations: dict[int, str]) -> str:
+        """A plain SELECT's FROM and joins, with other relations for its tables."""
+        parts = [self.tree.args["from_"], *self.tree.args.get("joins", ())]
+        texts = {id(one.node): _aliased(one, relations[one.start]) for one in self.tables}
+        copies = []
+        for part in parts:
+            alias = f" AS {as_sql(part.this.args['alias'])}" if part.this.alias else ""
+            copy = part.copy()
+            copy.set("this", exp.Var(this=f"{texts[id(part.this)]}{alias}"))
+            copies.append(as_sql(copy))
+        return " ".join(copies)
+
+
+def _aliased(table: NamedTable, relation: str) -> str:
+    return relation if table.node.alias else f"{relation} AS {quote(table.alias)}"
+
+
+def parse_query(sql: str) -> Query:
+    """Parses a view's query.
+
+    Raises:
+        QueryError: sqlglot can't parse it.
+        UsageError: it is not a query, or several statements.
+    """
+    statement = parse_statement(sql.strip().rstrip(";").strip())
+    if error := statement.error:
+        raise QueryError(
+            f"The view's query can't be understood: {str(error).splitlines()[0]}"
+        ) from error
+    tree = statement.trees[0] if len(statement.trees) == 1 else None
+    if not isinstance(tree, exp.Query):
+        raise UsageError("A view is made of one query.", hint="write one SELECT.")
+    tables = sorted(named_tables(tree), key=lambda one: one.start)
+    return Query(statement.text, tree, tuple(tables))
+
+
+def as_sql(node: exp.Expr) -> str:
+    """A part of a query as SQL."""
+    return node.sql(DIALECT, normalize_functions=False, comments=False)
+
+
+def alike(node: exp.Expr) -> exp.Expr:
+    """The part with its names in small letters: two that mean the same are equal this way."""
+    return node.transform(
+        lambda part: (
+            exp.to_identifier(part.name.lower()) if isinstance(part, exp.Identifier) else part
+        )
+    )
+
+
+def find_stars(part: exp.Expr) -> list[exp.Star]:
+    """Where a part has a `*` that stands for columns; that of `count(*)` does not."""
+    stars = part.find_all(exp.Star)
+    return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
+
 
 FORMAT = 1
 

@@ -26,9 +26,16 @@ from mirrorlake.history.versions import check_version, is_enforced, versions_at_
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import Definition, Reason, reason
-from mirrorlake.views.query import HIDDEN, KEY, Query, find_stars, parse_query
-from mirrorlake.views.shape import Shape, read_shape, settle_types
+from mirrorlake.views.definition import (
+    HIDDEN,
+    Definition,
+    Query,
+    Reason,
+    find_stars,
+    parse_query,
+    reason,
+)
+from mirrorlake.views.shape import KEY, Shape, read_shape, settle_types
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {

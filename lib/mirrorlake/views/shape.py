@@ -1,14 +1,14 @@
-"""What kind of query a view's is, and so by which rule it can be refreshed.
+"""Classifies a view's query: which functions it calls, and by which rule it can be refreshed.
 
-Nothing here needs Spark but the types of a few expressions, which the caller adds later.
+Nothing here needs Spark except the types of a few expressions, which the caller adds later.
 
-Each table has a role in the query's joins, which says how its changes become the query's:
+Each table has a role in the query's joins, which says how its changes become changes of the query:
 
-- linear: the query of a change is the change of the query. True for the tables of inner joins,
+- linear: the query over a change is the change of the query. True for the tables of inner joins,
   and for the side of an outer join whose rows are all kept.
 - nullable: the other side of an outer join, and the right side of a semi or anti join. Only rows
-  whose key is one of the changed rows' can differ: the old result is subtracted, the new one added.
-- both: the sides of a FULL JOIN, likewise, for the keys of both sides' changes together.
+  whose key is the key of a changed row can differ: the old result is subtracted, the new one added.
+- both: the sides of a FULL JOIN, in the same way, for the keys of both sides' changes together.
 """
 
 from __future__ import annotations
@@ -16,26 +16,159 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 
+import yaml
 from sqlglot import exp
 
-from mirrorlake.query.statement import NamedTable
+from mirrorlake.query.statement import AsWritten, NamedTable
 from mirrorlake.spark.sql import quote
-from mirrorlake.views.definition import Reason, reason
-from mirrorlake.views.query import (
-    EXTREMES,
-    KEY,
-    ORDER_DEPENDENT,
-    SUMS,
-    Call,
+from mirrorlake.views.definition import (
+    HIDDEN,
     Query,
+    Reason,
     alike,
     as_sql,
-    find_calls,
     find_stars,
-    over_state,
     parse_query,
+    reason,
 )
+
+KEY, AGGREGATE = f"{HIDDEN}key_", f"{HIDDEN}aggregate_"
+_CALLS: tuple[type[exp.Func], ...] = (
+    exp.Anonymous,
+    *AsWritten.Parser.NO_PAREN_FUNCTIONS.values(),
+)
+_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup, exp.Window)
+
+
+def _read_functions() -> dict[str, frozenset[str]]:
+    """Return the names of Spark's functions by how a refresh treats them."""
+    text = Path(__file__).with_name("functions.yaml").read_text(encoding="utf-8")
+    return {kind: frozenset(names) for kind, names in yaml.safe_load(text).items()}
+
+
+_FUNCTIONS = _read_functions()
+SUMS, EXTREMES = _FUNCTIONS["sums"], _FUNCTIONS["extremes"]
+ORDER_DEPENDENT = _FUNCTIONS["order_dependent"]
+_AGGREGATES = SUMS | EXTREMES | _FUNCTIONS["any_order"] | ORDER_DEPENDENT
+_NONDETERMINISTIC = _FUNCTIONS["nondeterministic"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a function.
+
+    Attributes:
+        name: the function, in small letters.
+        node: the call with what belongs to it: FILTER, OVER.
+        arguments: what it is called with.
+        distinct: whether it takes each value once.
+        where: FILTER's condition.
+        partition: what a window is partitioned by; None if it is not over a window.
+        known: whether it may be one of Spark's own by its form.
+    """
+
+    name: str
+    node: exp.Expr
+    arguments: tuple[exp.Expr, ...] = ()
+    distinct: bool = False
+    where: exp.Expr | None = None
+    partition: tuple[exp.Expr, ...] | None = None
+    known: bool = True
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether it makes one value of many rows: also regressions, sketches and bitmaps."""
+        if self.partition is not None:
+            return False
+        known = exp.FUNCTION_BY_NAME.get(self.name.upper())
+        if known is not None and issubclass(known, exp.AggFunc):
+            return True
+        return self.name in _AGGREGATES or self.name.startswith("regr_") or "_agg" in self.name
+
+    @property
+    def is_nondeterministic(self) -> bool:
+        """Whether it depends on the time, the session, the files, or on chance."""
+        if self.name in ("unix_timestamp", "to_unix_timestamp"):
+            return not self.arguments
+        return self.name in _NONDETERMINISTIC or self.name.startswith(("current_", "input_file_"))
+
+
+def find_calls(*parts: exp.Expr) -> list[Call]:
+    """All calls in parts of a query, those inside of others too."""
+    return [_call(node) for part in parts for node in part.dfs() if isinstance(node, _CALLS)]
+
+
+def _call(function: exp.Func) -> Call:
+    node: exp.Expr = function
+    where, partition = None, None
+    while isinstance(node.parent, _WRAPPERS) and node.parent.this is node:
+        node = node.parent
+        if isinstance(node, exp.Filter):
+            where = node.expression.this
+        elif isinstance(node, exp.Window):
+            partition = tuple(node.args.get("partition_by") or ())
+    if not isinstance(function, exp.Anonymous):
+        return Call(function.sql_name().lower(), node)
+    arguments = function.expressions
+    distinct = len(arguments) == 1 and isinstance(arguments[0], exp.Distinct)
+    return Call(
+        function.name.lower(),
+        node,
+        tuple(arguments[0].expressions if distinct else arguments),
+        distinct,
+        where,
+        partition,
+        known=not (isinstance(function.parent, exp.Dot) and function.parent.expression is function),
+    )
+
+
+def over_state(
+    item: exp.Expr, keys: Sequence[exp.Expr], aggregates: dict[exp.Expr, Call]
+) -> str | None:
+    """A selected expression over the columns that are kept: the keys, and the aggregates' values.
+
+    Args:
+        item: as written.
+        keys: what the query groups by.
+        aggregates: the calls so far, by `alike`; new ones are added.
+
+    Returns:
+        None if it has columns besides these.
+    """
+    item = item.copy()
+    calls = {id(call.node): call for call in find_calls(item) if call.is_aggregate}
+
+    def kept(node: exp.Expr) -> exp.Expr:
+        if call := calls.get(id(node)):
+            aggregates.setdefault(alike(node), call)
+            return exp.column(f"{AGGREGATE}{list(aggregates).index(alike(node))}")
+        number = _key_number(node, keys)
+        return node if number is None else exp.column(f"{KEY}{number}")
+
+    state = item.transform(kept, copy=False)
+    columns = state.find_all(exp.Column, exp.Star)
+    return as_sql(state) if all(one.name.startswith(HIDDEN) for one in columns) else None
+
+
+def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
+    """Which key a part of an expression is."""
+    spellings = [alike(key) for key in keys]
+    if alike(node) in spellings:
+        return spellings.index(alike(node))
+    # `f.origin` and `origin` are one column where only one key ends so.
+    if not isinstance(node, exp.Column):
+        return None
+    ends = [
+        (number, key)
+        for number, key in enumerate(keys)
+        if isinstance(key, exp.Column) and key.name.lower() == node.name.lower()
+    ]
+    if len(ends) != 1 or (node.table and ends[0][1].table):
+        return None
+    return ends[0][0]
+
 
 Columns = Mapping[str, Sequence[str]]
 
@@ -157,7 +290,11 @@ def _has(columns: Columns, alias: str, name: str) -> bool:
 
 
 _PLAIN = {"hint", "distinct", "expressions", "from_", "joins", "where", "group", "having"}
+
+
 _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifiers"}
+
+
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
 MOST_AVERAGED_DIGITS = 14

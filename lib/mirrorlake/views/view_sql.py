@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
+from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
-from mirrorlake.views.query import AGGREGATE, HIDDEN
-from mirrorlake.views.shape import Aggregate, Member, Method, Role
+from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 _EXTREME, _WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"

@@ -31,7 +31,7 @@ from mirrorlake.names import TableName
 from mirrorlake.partitioning import tags
 from mirrorlake.partitioning.policy import format_timestamp, now_micros, parse_policy
 from mirrorlake.partitioning.store import read_setting
-from mirrorlake.spark.gateway import DeltaTransaction
+from mirrorlake.spark.jvm import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
 
 

@@ -24,7 +24,7 @@ from mirrorlake.cli.main import app
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
-from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import transaction
 from mirrorlake.spark.rewrite import Bounds, Write, Written, rewrite_files
 
 if TYPE_CHECKING:

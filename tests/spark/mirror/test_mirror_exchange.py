@@ -24,8 +24,7 @@ from mirrorlake.delta.actions import live_files
 from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror import exchange
 from mirrorlake.mirror.exchange import is_rewrite_cheaper
-from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.jvm import forget_logs
+from mirrorlake.spark.jvm import forget_logs, transaction
 
 VECTORS = "delta.enableDeletionVectors"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.paths import PROJECT, cache
 
 pytestmark = pytest.mark.long
@@ -37,7 +36,7 @@ def test_set_up_and_mirror(minor: int, tmp_path: Path) -> None:
     for name in ("mirrorlake", "requirements.lock", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, project / name)
     shutil.copytree(PROJECT / "lib", project / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
-    unset = ("PYTHONPATH", PROFILE_VARIABLE)
+    unset = ("PYTHONPATH", "MIRRORLAKE_PROFILE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"MIRRORLAKE_PYTHON": python, "MIRRORLAKE_CACHE": str(cache())}
 

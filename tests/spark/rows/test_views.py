@@ -17,9 +17,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.views import shape
-from mirrorlake.views.query import as_sql, find_calls, parse_query
-from mirrorlake.views.refresh import Refresh, ViewStep
+from mirrorlake.views import definition, refresh, shape
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 KILLER = """
@@ -55,7 +53,7 @@ def rows(lake: Lake, query: str = "SELECT * FROM v") -> set[tuple[Any, ...]]:
 
 def follow(lake: Lake, view: str = "v") -> tuple[str, str]:
     """Refreshes by what changed where that can be, checks, and says how it was."""
-    done: Refresh = lake.views.refresh(view, how="incremental", check=True)
+    done: refresh.Refresh = lake.views.refresh(view, how="incremental", check=True)
     assert done.differences == 0, done
     return done.mode, done.reason.code if done.reason else ""
 
@@ -189,7 +187,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
         without = "SET TBLPROPERTIES (delta.enableDeletionVectors = false)"
         lake.spark.sql(f"ALTER TABLE {lake.table(name).sql_name} {without}")
 
-    def refreshed() -> tuple[Refresh, Counter[Any]]:
+    def refreshed() -> tuple[refresh.Refresh, Counter[Any]]:
         done = lake.views.refresh(name, how="incremental")
         assert done.mode == "incremental"
         return done, Counter(tuple(row) for row in lake.views.read(name).collect())
@@ -291,27 +289,27 @@ def test_an_exception_after_any_step(lake: Lake) -> None:
     """Before the commit nothing is there, behind it everything; the next refresh makes it good."""
     t = source(lake)
 
-    def kill_at(step: ViewStep) -> Any:
-        def kill(done: ViewStep) -> None:
+    def kill_at(step: refresh.ViewStep) -> Any:
+        def kill(done: refresh.ViewStep) -> None:
             if done is step:
                 raise Killed
 
         return kill
 
     with pytest.raises(Killed):
-        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.CREATED))
+        lake.views.create("v", SUMS, on_step=kill_at(refresh.ViewStep.CREATED))
     assert rows(lake) == set()
     with pytest.raises(Killed):
-        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.COMMITTED))
+        lake.views.create("v", SUMS, on_step=kill_at(refresh.ViewStep.COMMITTED))
     assert lake.views.create("v", SUMS).mode == "nothing"
     assert rows(lake) == {("a", 2, 3), ("b", 1, 3)}
     lake.spark.sql(f"UPDATE {t} SET x = x + 1")
-    for step in (ViewStep.PINNED, ViewStep.DECIDED, ViewStep.READ):
+    for step in (refresh.ViewStep.PINNED, refresh.ViewStep.DECIDED, refresh.ViewStep.READ):
         with pytest.raises(Killed):
             lake.views.refresh("v", how="incremental", on_step=kill_at(step))
     assert lake.views.explain("v").sources[0].shown == 1
     with pytest.raises(Killed):
-        lake.views.refresh("v", how="incremental", on_step=kill_at(ViewStep.COMMITTED))
+        lake.views.refresh("v", how="incremental", on_step=kill_at(refresh.ViewStep.COMMITTED))
     assert lake.views.refresh("v", how="incremental", check=True).mode == "nothing"
     assert rows(lake) == {("a", 2, 5), ("b", 1, 4)}
 
@@ -322,8 +320,8 @@ def test_of_two_refreshes_from_one_state_only_one_counts(lake: Lake) -> None:
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
     others = []
 
-    def meanwhile(step: ViewStep) -> None:
-        if step is ViewStep.READ and not others:
+    def meanwhile(step: refresh.ViewStep) -> None:
+        if step is refresh.ViewStep.READ and not others:
             others.append(True)
             others.append(lake.views.refresh("v", how="incremental"))
 
@@ -335,7 +333,7 @@ def test_of_two_refreshes_from_one_state_only_one_counts(lake: Lake) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["create", "refresh"])
-@pytest.mark.parametrize("step", [step.name for step in ViewStep])
+@pytest.mark.parametrize("step", [step.name for step in refresh.ViewStep])
 @pytest.mark.parametrize("query", [SUMS, "SELECT id, g, x FROM t"], ids=["sums", "rows"])
 def test_sigkill(lake: Lake, query: str, step: str, verb: str) -> None:
     if (verb, step) in (("create", "READ"), ("refresh", "CREATED")):
@@ -387,8 +385,8 @@ def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
         count(*) OVER (PARTITION BY x ORDER BY d DESC NULLS FIRST ROWS BETWEEN 1 PRECEDING AND
         CURRENT ROW), lag(x) IGNORE NULLS OVER (ORDER BY x)
     """
-    query = parse_query(f"SELECT {written} FROM odd ORDER BY x")
-    again = ", ".join(map(as_sql, query.items))
+    query = definition.parse_query(f"SELECT {written} FROM odd ORDER BY x")
+    again = ", ".join(map(definition.as_sql, query.items))
     found, expected = (
         lake.spark.sql(f"SELECT {text} FROM odd ORDER BY x").toDF(
             *(f"c{number}" for number in range(len(query.items)))
@@ -405,7 +403,7 @@ def test_every_aggregate_of_spark_is_known_as_one(lake: Lake) -> None:
     for (name,) in lake.spark.sql("SHOW SYSTEM FUNCTIONS").collect():
         described = lake.spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
         if any(".expressions.aggregate." in row[0] for row in described):
-            (call,) = find_calls(parse_query(f"SELECT {name}(x) FROM t").tree)
+            (call,) = shape.find_calls(definition.parse_query(f"SELECT {name}(x) FROM t").tree)
             if not call.is_aggregate:
                 unknown.append(name)
     assert unknown == []

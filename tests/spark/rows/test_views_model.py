@@ -16,7 +16,7 @@ from helpers.examples import listed
 from helpers.quiet import QUIET, commit_quietly
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
-from mirrorlake.views import commit
+from mirrorlake.views import apply
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
 QUICK = ["rows", "sums", "extremes", "joined_extremes", "groups", "left_join", "windows"]
@@ -41,7 +41,7 @@ CASES = st.tuples(
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views' tables count as large; other tests have small ones."""
-    monkeypatch.setattr(commit, "LARGE_ROWS", 1)
+    monkeypatch.setattr(apply, "LARGE_ROWS", 1)
 
 
 class Tables:

@@ -11,7 +11,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.names import TableName
-from mirrorlake.views.explain import Cost, save_cost
+from mirrorlake.views import explain
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 JOIN = "SELECT t.id, t.x, s.x AS y FROM t JOIN s ON t.g = s.g"
@@ -74,8 +74,8 @@ def test_what_costs_more_is_not_done(lake: Lake) -> None:
     t = source(lake)
     lake.views.create("v", SUMS)
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
-    save_cost(lake.storage, TableName(None, "v"), "full", Cost(5.0, 10**9))
-    save_cost(lake.storage, TableName(None, "v"), "incremental", Cost(50.0, 1))
+    explain.save_cost(lake.storage, TableName(None, "v"), "full", explain.Cost(5.0, 10**9))
+    explain.save_cost(lake.storage, TableName(None, "v"), "incremental", explain.Cost(50.0, 1))
     explained = lake.views.explain("v")
     done = lake.views.refresh("v", check=True)
     assert (done.mode, done.differences) == ("full", 0)
@@ -83,7 +83,7 @@ def test_what_costs_more_is_not_done(lake: Lake) -> None:
     assert explained.reason is not None
     assert (done.reason.code, explained.reason.code) == ("COST", "COST")
     assert "full 5.0 s, incremental 50.0 s" in done.reason.why
-    save_cost(lake.storage, TableName(None, "v"), "full", Cost(500.0, 10**9))
+    explain.save_cost(lake.storage, TableName(None, "v"), "full", explain.Cost(500.0, 10**9))
     lake.spark.sql(f"INSERT INTO {t} VALUES (5, 'b', 5)")
     assert (lake.views.explain("v").mode, lake.views.refresh("v").mode) == ("incremental",) * 2
 

@@ -13,19 +13,10 @@ from helpers.commits import write_lines
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import (
-    Definition,
-    ViewState,
-    commit_metadata,
-    hiding_columns,
-    list_definitions,
-    read_definition,
-    read_view_state,
-    view_status,
-)
+from mirrorlake.views import definition
 
 T = TableName(None, "t")
-VIEW = Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
+VIEW = definition.Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
 
 
 @pytest.fixture
@@ -51,7 +42,7 @@ def create(storage: Storage) -> None:
 def refresh(storage: Storage, version: int, number: int, at: int, base: int | None = None) -> None:
     sources = {"t": {"id": "one", "version": at}}
     base = version - 1 if base is None else base
-    note = commit_metadata(VIEW, number, base, {"mode": "full", "reason": None}, sources)
+    note = definition.commit_metadata(VIEW, number, base, {"mode": "full", "reason": None}, sources)
     txn = {"txn": {"appId": VIEW.app_id, "version": number}}
     commit(storage, version, "WRITE", txn, added(True), userMetadata=note)
 
@@ -61,17 +52,17 @@ def added(changes: bool) -> dict[str, Any]:
 
 
 def standing(storage: Storage) -> tuple[int, int | None, str]:
-    found: ViewState = read_view_state(storage, VIEW)
+    found: definition.ViewState = definition.read_view_state(storage, VIEW)
     shown = found.sources.get("t", (None, None))[1]
     return found.number, shown, found.reason.code if found.reason else ""
 
 
 def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
     create(storage)
-    assert read_definition(storage, VIEW.name) == VIEW
-    assert list_definitions(storage) == [VIEW]
-    assert hiding_columns(storage, VIEW.name) == ["g"]
-    assert hiding_columns(storage, None) is None
+    assert definition.read_definition(storage, VIEW.name) == VIEW
+    assert definition.list_definitions(storage) == [VIEW]
+    assert definition.hiding_columns(storage, VIEW.name) == ["g"]
+    assert definition.hiding_columns(storage, None) is None
 
 
 def test_a_view_stands_where_its_last_refresh_left_it(storage: Storage) -> None:
@@ -104,7 +95,7 @@ def test_how_a_view_stands(storage: Storage) -> None:
         storage.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def status() -> tuple[str, str | None, int | None, float | None]:
-        found = view_status(storage, VIEW)
+        found = definition.view_status(storage, VIEW)
         (one,) = found.sources
         lag = found.lag_seconds
         return found.state, found.reason, one.newest, lag if lag is None else round(lag, -2)

@@ -1,8 +1,8 @@
-"""A query over a lake: its names become this lake's tables, feeds, versions or frames.
+"""Implements `Lake.sql`: which tables, versions, frames and change feeds a statement names.
 
-Tables are read by path, so two lakes in one session never meet. Of `table_changes('t', 0, 10)` the
-ends are checked as everywhere, then Delta's own function by path stands in the text. What is no
-table of the lake is left to Spark.
+Tables are read by path, so two lakes in one session never conflict. In `table_changes('t', 0, 10)`
+the range is checked as in `Table.changes`, and the call is replaced with Delta's function that
+reads by path. Names that are no table of the lake are left to Spark.
 """
 
 from __future__ import annotations
