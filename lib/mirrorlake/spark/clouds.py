@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SCHEMES = ("s3", "s3a")
 _SDK = "2.29.52"
-# 35 jars: Hadoop's S3A and what it uses of Amazon's SDK, without the SDK's bundle of 640 MB. What
-# else they name comes with Spark.
+# 35 jars: Hadoop's S3A and the parts of Amazon's SDK that it uses, without the SDK's bundle of
+# 640 MB. Their other dependencies come with Spark.
 S3 = JarSet(
     "S3",
     f"s3-{HADOOP}",
@@ -65,36 +65,36 @@ DELTA_CONFS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 LOG_STORE_CONF = "spark.delta.logStore.s3.impl"
-# The other one that knows of other drivers: Delta's own, with a database beside it.
+# The other log store that is safe for several drivers is Delta's own, which uses a database.
 _GOOD_STORES = (CLASS, "io.delta.storage.S3DynamoDBLogStore")
 
 
 def is_s3(root: str | None) -> bool:
-    """Whether a lake's root is on S3."""
+    """Check whether a lake's root is on S3."""
     return root is not None and scheme_of(root) in _SCHEMES
 
 
 def store_jars(java: Java, delta: list[Path]) -> list[Path]:
-    """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
+    """Return the jars for S3; at the first start they are fetched and compiled now."""
     hadoop = fetched_jars(S3)
     return [*hadoop, log_store_jar(java, [*delta, *hadoop])]
 
 
 def log_store_path() -> Path:
-    """Where the compiled log store lies, or will."""
+    """Return the path of the compiled log store, which may not exist yet."""
     key = hashlib.sha256(_SOURCE.read_bytes() + VERSION.encode()).hexdigest()[:16]
     return cache() / "log_store" / f"mirrorlake-log-store-{key}.jar"
 
 
 def log_store_jar(java: Java, jars: list[Path]) -> Path:
-    """The jar with the log store, compiled now if it is not in the cache.
+    """Return the jar with the log store; it is compiled now if it is not in the cache.
 
     Args:
-        java: what compiles it.
-        jars: Delta's and Hadoop's for S3, which it stands on.
+        java: the Java that runs the compiler.
+        jars: the jars of Delta, and those of Hadoop for S3, which the log store needs.
 
     Raises:
-        SetupError: it can't be compiled.
+        SetupError: the log store cannot be compiled.
     """
     target = log_store_path()
     make_once(target, target.is_file, partial(_compile, java, jars))
@@ -115,7 +115,7 @@ def _compile(java: Java, jars: list[Path], target: Path) -> None:
     if done.returncode != 0 or not found:
         raise SetupError(
             f"The log store for S3 could not be compiled: {done.stderr.strip()[-500:]}",
-            hint="tables on S3 are not written without it.",
+            hint="mirrorlake writes no tables on S3 without it; check the Java installation.",
         )
     with zipfile.ZipFile(target, "w") as jar:
         for file in found:
@@ -123,7 +123,7 @@ def _compile(java: Java, jars: list[Path], target: Path) -> None:
 
 
 def s3_conf() -> dict[str, str]:
-    """Spark's settings for S3, by the variables that obstore reads."""
+    """Return Spark's settings for S3, from the variables that obstore reads."""
     conf = {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
@@ -144,9 +144,10 @@ def s3_conf() -> dict[str, str]:
 
 
 def server_line() -> str:
-    """The line that starts a Connect server for lakes on S3, once `store_jars` has made the jars.
+    """Return the command line that starts a Connect server for lakes on S3.
 
-    The server reads the same variables as everything else, from its own environment.
+    It needs the jars of `store_jars`. The server reads the usual variables from its own
+    environment.
     """
     kept = cache()
     jars = [kept / "jars" / VERSION / "*", kept / "jars" / S3.folder / "*", log_store_path()]
@@ -157,19 +158,21 @@ def server_line() -> str:
 
 
 def check_log_store(spark: SparkSession, root: str | None) -> None:
-    """Refuses a session that would write to S3 without a log store that knows of other drivers.
+    """Check that a session for a lake on S3 has a log store that is safe for several drivers.
 
-    A client of a Connect server can't install one: the message has the server's start line.
+    A client of a Connect server cannot install one, so the error has the command line of the
+    server.
 
     Raises:
-        SetupError: with the settings to start it with.
+        SetupError: the session has no such log store. The hint has the settings to start it with.
     """
     if not is_s3(root) or spark.conf.get(LOG_STORE_CONF, "") in _GOOD_STORES:
         return
     raise SetupError(
-        "The running Spark session has no log store for S3: drivers would lose commits.",
-        hint="stop it, and let mirrorlake start one; or start the Connect server with the line that"
-        f" `python -m mirrorlake.spark.clouds` prints on its machine: {server_line()}",
+        "The running Spark session has no log store for S3, so concurrent drivers would overwrite"
+        " each other's commits.",
+        hint="stop the session, and let mirrorlake start one; or start the Connect server with the"
+        f" line that `python -m mirrorlake.spark.clouds` prints on its machine: {server_line()}",
     )
 
 
@@ -195,13 +198,13 @@ _GOOGLE_KEYS = (
 
 
 def cloud_jars(root: str | None, java: Java, delta: list[Path]) -> list[Path]:
-    """The jars for a lake's store, fetched and compiled now if this is the first start.
+    """Return the jars for a lake's store; at the first start they are fetched and compiled now.
 
-    Google's connector is the user's to bring, in `spark.jars` or `spark.jars.packages`.
+    The user provides Google's connector, in `spark.jars` or `spark.jars.packages`.
 
     Args:
-        root: the lake; none are needed on a local disk.
-        java: what compiles.
+        root: the root of the lake. A lake on a local disk needs no jars.
+        java: the Java that runs the compiler.
         delta: Delta's jars.
     """
     if is_s3(root):
@@ -210,22 +213,22 @@ def cloud_jars(root: str | None, java: Java, delta: list[Path]) -> list[Path]:
 
 
 def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
-    """Spark's settings for a lake's store, by the variables that obstore reads.
+    """Return Spark's settings for a lake's store, from the variables that obstore reads.
 
     Args:
-        root: the lake; a local one needs none.
-        cluster: executors run elsewhere, and are handed the variables.
+        root: the root of the lake. A lake on a local disk needs no settings.
+        cluster: whether executors run on other machines, to which the variables are sent.
 
     Raises:
-        UsageError: Spark knows this kind of store by another scheme.
+        UsageError: Spark needs another scheme for this kind of store.
     """
     if root is None:
         return {}
     scheme = scheme_of(root)
     if scheme in ("az", "azure", "adl"):
         raise UsageError(
-            f"Spark can't read {scheme}:// addresses.",
-            hint="name the lake abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER.",
+            f"Spark cannot read {scheme}:// addresses.",
+            hint="use abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER for the lake.",
         )
     if is_s3(root):
         conf = s3_conf()
@@ -240,7 +243,7 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
 
 
 def _azure_conf(root: str) -> dict[str, str]:
-    """How Hadoop gets into an account; what is secret it reads from the environment itself."""
+    """Return the settings for access to an account. Hadoop reads secrets from the environment."""
     host = urlsplit(root).netloc.rpartition("@")[2]
     account, kind = f"spark.hadoop.fs.azure.account.{{}}.{host}", "auth.type"
     if key := _set(_AZURE_KEYS):
@@ -282,12 +285,12 @@ _REDACTED = {"spark.redaction.regex": REDACTED}
 
 
 def _set(names: tuple[str, ...]) -> str | None:
-    """The first of the variables that is set."""
+    """Return the name of the first variable that is set."""
     return next((name for name in names if os.environ.get(name)), None)
 
 
 def _from_environment(name: str) -> str:
-    """A setting that Hadoop looks up when it needs it: no secret is in Spark's settings."""
+    """Return a value that Hadoop looks up in the environment; Spark's settings have no secret."""
     return f"${{env.{name}}}"
 
 
@@ -296,4 +299,4 @@ if __name__ == "__main__":
     from mirrorlake.spark.java import find_java
 
     store_jars(find_java(), delta_jars())
-    print(server_line())  # noqa: T201 - it is a program here
+    print(server_line())  # noqa: T201 - the output of the program

@@ -137,7 +137,7 @@ def test_one_that_fails_leaves_nothing_and_says_so(training, notices, program, r
     assert list(java.archive_path(JAVA, PATHS).parent.iterdir()) == []
     assert java.archive_flags(JAVA, PATHS) == ""
     assert notices.messages[1:] == [
-        f"that did not work, so Spark starts as slowly as usual: {reason}"
+        f"the class archive could not be made, so Spark starts without it: {reason}"
     ]
     training("TARGET.write_bytes(b'archive')")
     assert java.ensure_archive(JAVA, PATHS)

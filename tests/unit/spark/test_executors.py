@@ -121,7 +121,9 @@ def test_what_the_executors_lack_is_said() -> None:
     for _ in range(2):  # it may be installed meanwhile
         with pytest.raises(SetupError) as caught:
             executors.ensure_python(session(context))
-        assert caught.value.message == "The executors' Python, /opt/python, lacks obstore, xxhash."
+        assert caught.value.message == (
+            "The Python of the executors, /opt/python, does not have obstore, xxhash."
+        )
         assert "install obstore xxhash there" in caught.value.hint
     assert context.jobs == 2
 

@@ -87,7 +87,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: 
 
 def test_a_jar_that_was_not_brought(resolver: Resolver, cache: Path) -> None:
     del resolver.content[FIRST]
-    with pytest.raises(SetupError, match=f"did not bring io.delta_{FIRST}.*Hint: try again"):
+    with pytest.raises(SetupError, match=f"did not fetch io.delta_{FIRST}.*Hint: try again"):
         jars.delta_jars()
     assert entries(cache / "jars") == []
 
@@ -97,7 +97,7 @@ def test_a_jar_that_is_gone_later(resolver: Resolver) -> None:
     found[2].unlink()
     with pytest.raises(SetupError) as caught:
         jars.delta_jars()
-    assert caught.value.message == f"{found[2].name} is gone from the cache."
+    assert caught.value.message == f"The cache of jars is incomplete: {found[2].name} is missing."
     assert caught.value.hint == f"delete {found[2].parent} and try again."
     for path in found[2].parent.iterdir():
         path.unlink()
@@ -184,7 +184,7 @@ def test_the_resolver_is_asked_for_the_five_and_nothing_else(submit, monkeypatch
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9")
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     folder = submit('printf "%s\\n" "$@" >"${0%/*}/arguments"; env >"${0%/*}/environment"')
-    with pytest.raises(SetupError, match="did not bring"):
+    with pytest.raises(SetupError, match="did not fetch"):
         jars.delta_jars()
     arguments = (folder / "pyspark" / "bin" / "arguments").read_text().splitlines()
     packages = arguments[arguments.index("--packages") + 1].split(",")

@@ -285,7 +285,7 @@ def test_a_session_that_nobody_has_is_closed_in_a_thread_of_its_own() -> None:
 
     for _ in range(2):  # a failure is not the end
         one = Session()
-        one.__class__ = session.closed_aside(Session)
+        one.__class__ = session.closed_in_thread(Session)
         del one
         assert closed.get(timeout=10) is not threading.current_thread()
 
