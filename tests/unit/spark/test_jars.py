@@ -79,7 +79,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: 
     assert f"{OTHERS[1]}-{jars.VERSION}.jar has SHA-256" in text
     assert hashlib.sha256(b"something else").hexdigest() in text
     assert f"not the pinned {hashlib.sha256(right).hexdigest()}" in text
-    assert "Hint: look at what your Maven mirror serves" in text
+    assert "Hint: check what your Maven mirror serves" in text
     assert entries(cache / "jars") == []
     resolver.content[OTHERS[1]] = right
     assert len(jars.delta_jars()) == 5
@@ -176,7 +176,7 @@ def test_a_resolver_that_fails_tells_why_and_what_to_do(submit, cache, script, t
     text = str(caught.value)
     assert "The Delta jars could not be fetched" in text
     assert told in text
-    assert "check the network, or name your own in the DEFAULT_ARTIFACT_REPOSITORY" in text
+    assert "check the network, or set the variable DEFAULT_ARTIFACT_REPOSITORY" in text
     assert entries(cache / "jars") == []
 
 

@@ -195,7 +195,9 @@ class TestThePackages:
 
     def test_a_jre_of_another_release_is_refused(self, tiny_package) -> None:
         (tiny_package / "release").write_text('JAVA_VERSION="25.0.1"')
-        with pytest.raises(SetupError, match=r"does not work\. Hint: delete it\. Or: install Java"):
+        with pytest.raises(
+            SetupError, match=r"does not work\. Hint: delete the folder, or install Java"
+        ):
             java.find_java()
 
     def test_no_room_for_it(self, tiny_package, tmp_path, monkeypatch) -> None:
@@ -203,7 +205,7 @@ class TestThePackages:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(shutil, "copytree", full)
-        with pytest.raises(SetupError, match=r"could not be put into .*No space left"):
+        with pytest.raises(SetupError, match=r"could not be copied to .*No space left"):
             java.find_java()
         assert not list((tmp_path / "cache" / "java").iterdir())
 
