@@ -1,4 +1,4 @@
-"""Tables are found by name: exactly, else by the only spelling that differs in case."""
+"""Finding tables by name: exactly, or by the only match that differs in case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirrorlake.storage.files import Storage
         ("sales.Items", "sales.Items"),
         ("SALES.items", "sales.Items"),
         ("`sales.Items`", None),
-        ("stock", None),  # Stock and STOCK are alike
+        ("stock", None),  # ambiguous: Stock and STOCK
         ("STOCK", "STOCK"),
         ("sales", None),
         ("folder", None),

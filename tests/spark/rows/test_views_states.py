@@ -1,5 +1,8 @@
-"""Each reason of a view's or a source's state: what leads to it, what is right after it, and that
-the next refresh is one by what changed again."""
+"""Each reason for a full refresh in the state of a view or a source.
+
+Each test causes the reason, checks the full refresh, and that the next refresh is incremental
+again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def set_property(lake: Lake, table: str, name: str, value: str) -> None:
 
 
 def forget_commits(lake: Lake, name: str, *versions: int) -> None:
-    """As Delta's own clean-up of the log: behind a checkpoint."""
+    """Delete commits before a checkpoint, like Delta's cleanup of the log."""
     log = Path(lake.table(name).path) / "_delta_log"
     assert list(log.glob("*.checkpoint*.parquet"))
     for version in versions:
@@ -42,7 +45,7 @@ def follow(lake: Lake, view: str = "v") -> tuple[str, str]:
     done = lake.views.refresh(view, how="incremental", check=True)
     assert done.differences == 0, done
     code = done.reason.code if done.reason else ""
-    if code not in ("", "OLD_VERSION_LOST"):  # that one shows only when the changes are at hand
+    if code not in ("", "OLD_VERSION_LOST"):  # this reason is found only after the changes are read
         assert explained.reason is not None
         assert (explained.mode, explained.reason.code) == ("full", code)
     return done.mode, code
@@ -130,7 +133,7 @@ def test_changes_that_may_not_be_read_any_more(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_an_old_version_that_is_gone(lake: Lake) -> None:
-    """Where two sources changed, one of them is read as it was."""
+    """If two sources changed, the old version of one of them is read."""
     t, s = source(lake), source(lake, "s")
     lake.views.create("v", JOIN)
     old = lake.table("s").read().inputFiles()

@@ -1,4 +1,4 @@
-"""A session without the log store is not let near a lake on S3."""
+"""A session without the log store is refused for a lake on S3."""
 
 from __future__ import annotations
 

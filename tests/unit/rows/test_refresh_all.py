@@ -1,4 +1,4 @@
-"""Which view comes first, and what a run of them says."""
+"""The order in which views are refreshed, and the result of refreshing all."""
 
 from __future__ import annotations
 

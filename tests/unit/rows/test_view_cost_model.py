@@ -1,4 +1,4 @@
-"""What the gate expects of the two ways, and what it chooses."""
+"""The expected costs of full and incremental refreshes, and the choice between them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_was_measured_decides_later() -> None:
     assert (guess.incremental, guess.prefers_full) == (4.0, False)
     slow = costs | {"incremental": (Cost(12.0, MIB),)}
     assert explain.estimate(Method.ROWS, MIB, slow).prefers_full
-    # What few changes cost is no measure of many, and the other way round.
+    # The cost of few changes says nothing about many, and vice versa.
     assert explain.estimate(Method.ROWS, 90 * MIB, costs).prefers_full
     many = costs | {"incremental": (Cost(30.0, 50 * MIB),)}
     assert not explain.estimate(Method.ROWS, MIB, many).prefers_full
@@ -53,7 +53,7 @@ def test_several_sizes_say_what_lies_between_and_beyond() -> None:
     costs = {"full": (Cost(10.0, 1000),), "incremental": sizes}
     for changed, seconds in ((1, 2.0), (10, 3.0), (55, 6.0), (100, 9.0), (190, 15.0)):
         assert explain.estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
-    # What was quicker although more changed says that the smaller one was disturbed.
+    # A larger refresh that was faster shows that the smaller one was disturbed.
     costs["incremental"] = (Cost(3.0, 10), Cost(2.5, 100))
     for changed, seconds in ((10, 2.5), (50, 2.5), (500, 2.5 + 6 * 10 * 400 / 1000)):
         assert explain.estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
@@ -68,7 +68,7 @@ def test_the_lakes_other_views_say_what_a_refresh_takes_at_least(tmp_path) -> No
     explain.save_cost(storage, TableName(None, "w"), "full", Cost(0.1, 10))
     assert explain.least_seconds(storage) == 7.0
     assert explain.estimate(Method.SUMS, 1, full, explain.least_seconds(storage)).prefers_full
-    # A quick machine: what was measured here is no lower bound of what others guess.
+    # On a fast machine, measurements of this view can be below the default lower bound.
     quick = full | {"incremental": (Cost(0.2, 100), Cost(0.1, 10))}
     assert explain.estimate(Method.SUMS, 1, quick).incremental == pytest.approx(0.1)
 

@@ -1,4 +1,4 @@
-"""Which rule a view's query falls under, and which reason it gets if there is none."""
+"""The rule of a view's query, or the reason why no rule covers it."""
 
 from __future__ import annotations
 

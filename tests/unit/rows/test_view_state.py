@@ -1,4 +1,4 @@
-"""What a view's log tells of the versions that it shows; the logs are written by hand."""
+"""The versions that a view shows, read from its log; the logs are written by hand."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_others_write_is_noticed(storage: Storage) -> None:
     refresh(storage, 1, 1, at=4)
     commit(storage, 2, "DELETE", added(True), userMetadata="[not a note")
     assert standing(storage) == (1, 4, "VIEW_CHANGED")
-    refresh(storage, 3, 2, at=7, base=1)  # it did not know of version 2
+    refresh(storage, 3, 2, at=7, base=1)  # a refresh that did not read version 2
     assert standing(storage) == (2, 7, "VIEW_CHANGED")
     refresh(storage, 4, 3, at=8)
     assert standing(storage) == (3, 8, "")

@@ -1,4 +1,4 @@
-"""Class archives: made once for a Java and a class path, used where they are, never missed."""
+"""Class archives: created once for a Java and a class path, used if they exist, never required."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_flags_in_a_training_process_make_one(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a program in the place of the training module; it finds TARGET, its archive's path."""
+    """Return a function that replaces the training module; TARGET is the path of the archive."""
     package = tmp_path / "stub" / "mirrorlake"
     (package / "cli").mkdir(parents=True)
     for folder in (package, package / "cli"):

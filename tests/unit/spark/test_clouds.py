@@ -1,4 +1,4 @@
-"""Jars and settings of a lake's store, by its scheme; no key is in Spark's settings."""
+"""Jars and settings for a lake's store, by its scheme. Spark's settings contain no key."""
 
 from __future__ import annotations
 

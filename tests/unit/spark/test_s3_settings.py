@@ -1,4 +1,4 @@
-"""One source for both sides: the variables that obstore reads become Spark's settings."""
+"""Spark's settings for S3 come from the variables that obstore reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark is started with, here and elsewhere; no Spark is started."""
+"""The settings that Spark is started with, without starting it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROFILE = {
 
 
 class FakeSession:
-    """Keeps the settings it is given."""
+    """A fake session that records its settings."""
 
     def __init__(self) -> None:
         delta = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
@@ -42,7 +42,7 @@ class FakeSession:
 
 
 class FakeBuilder:
-    """Keeps what it is told, and fails if it is to."""
+    """A fake builder that records its settings, and fails on request."""
 
     def __init__(self) -> None:
         self.confs: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class FakeBuilder:
 
 
 class Launches:
-    """How often Java and jars were looked for."""
+    """A fake of `launch_environment` that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -88,7 +88,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
-    """The running session, if the test puts one in."""
+    """Return the list for the running session, which is empty unless a test adds one."""
     return []
 
 
@@ -213,7 +213,7 @@ def test_what_the_user_has_for_a_cluster_stays(builder, monkeypatch, tmp_path) -
     confs = builder.confs
     assert confs["spark.jars"] == "/c/delta.jar,/c/storage.jar,/u/a.jar,/u/b.jar"
     assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar:/u/x:/u/y"
-    assert "spark.sql.shuffle.partitions" not in confs  # the file's counts
+    assert "spark.sql.shuffle.partitions" not in confs  # the value of the file is used
     monkeypatch.delenv("SPARK_MASTER")
     session.get_spark()
     assert builder.confs["spark.driver.extraClassPath"].endswith(":/u/x:/u/y")
@@ -234,7 +234,7 @@ def test_a_connect_server_gets_what_a_session_may_set(builder, launches, monkeyp
 
 
 def test_no_folder_is_made_where_spark_is_started(builder, tmp_path) -> None:
-    """Spark makes its warehouse's folder at every start, by default in the working folder."""
+    """Spark creates its warehouse folder at every start, by default in the working folder."""
     session.get_spark()
     assert builder.confs["spark.sql.warehouse.dir"] == str(tmp_path / "cache" / "spark-warehouse")
 
@@ -283,7 +283,7 @@ def test_a_session_that_nobody_has_is_closed_in_a_thread_of_its_own() -> None:
         def __del__(self) -> None:
             self.client.close()
 
-    for _ in range(2):  # a failure is not the end
+    for _ in range(2):  # a failure does not end the thread
         one = Session()
         one.__class__ = session.closed_in_thread(Session)
         del one
@@ -329,7 +329,7 @@ def test_old_logs_go_when_spark_starts(builder, tmp_path) -> None:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None) -> None:
-    """Pretends how much memory there is, and what the control group allows."""
+    """Set the memory of the machine and the limit of its control group."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": mib * 256}.get)
     group = tmp_path / "memory.max"
     if limit is not None:
