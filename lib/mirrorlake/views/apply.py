@@ -84,7 +84,7 @@ class Target:
 
 
 @dataclass
-class Scratch:
+class Workspace:
     """The cached rows and temporary views of a refresh, which are dropped at its end.
 
     Attributes:
@@ -103,7 +103,7 @@ class Scratch:
         """Return the name of a temporary view of rows."""
         return self.views.enter_context(temporary_view(rows))
 
-    def keep(self, rows: DataFrame, *, few: bool = False) -> str:
+    def cache(self, rows: DataFrame, *, few: bool = False) -> str:
         """Return the name of a temporary view of rows that are cached, and so computed only once.
 
         Args:
@@ -111,11 +111,11 @@ class Scratch:
             few: whether to broadcast them to every task, so that the other side of a join is not
                 shuffled.
         """
-        kept = rows.persist()
-        self.frames.callback(kept.unpersist)
-        return self.view(kept.hint("broadcast") if few else kept)
+        cached = rows.persist()
+        self.frames.callback(cached.unpersist)
+        return self.view(cached.hint("broadcast") if few else cached)
 
-    def measure(self, view: str, *aggregates: str) -> list[int]:
+    def count(self, view: str, *aggregates: str) -> list[int]:
         """Return the number of cached rows, and the values of further aggregates.
 
         From then on Spark knows the size of the rows, and plans joins by it.
@@ -124,15 +124,15 @@ class Scratch:
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
         return [int(value or 0) for value in row]
 
-    def counted(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
+    def count_replacement(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
         """Return the replacement of cached rows, and the values of further aggregates."""
         row, comes = quote(ROW), quote(COMES)
         both = f"count_if({row} IS NOT NULL AND {comes})"
         counts = (f"count({row})", f"count_if({comes})", both)
-        _, deleted, inserted, updated, *more = self.measure(view, *counts, *aggregates)
+        _, deleted, inserted, updated, *more = self.count(view, *counts, *aggregates)
         return RowReplacement(view, deleted, inserted, updated), more
 
-    def among(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
+    def filter_by_keys(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
         """Filter the rows of a large table by the keys of a view; see `rows_among`."""
         if not self.is_large:
             return table
@@ -147,11 +147,11 @@ class Scratch:
 
 
 @contextmanager
-def scratch(session: SparkSession) -> Iterator[Scratch]:
+def workspace(session: SparkSession) -> Iterator[Workspace]:
     """Yield the cached rows and temporary views of a refresh, and drop them afterwards."""
     # The views are dropped last, because Connect looks them up in the plans of cached rows.
     with ExitStack() as views, ExitStack() as frames:
-        yield Scratch(session, views, frames)
+        yield Workspace(session, views, frames)
 
 
 def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> None:
@@ -187,7 +187,7 @@ class RowReplacement:
 
 
 def replace_rows(
-    kept: Scratch,
+    work: Workspace,
     find: Callable[[str], RowReplacement],
     target: Target,
     columns: list[str],
@@ -201,7 +201,7 @@ def replace_rows(
     transactions are not available, as under Spark Connect, and for tables without deletion vectors.
 
     Args:
-        kept: the cached rows and temporary views of the refresh.
+        work: the cached rows and temporary views of the refresh.
         find: returns the replacement; it gets the name of a view of the table's rows, with `FILE`
             and `ROW`.
         target: the table and the commit.
@@ -209,15 +209,15 @@ def replace_rows(
         on: the condition of a MERGE for a row `t` of the table and a row `s` of the replacement.
         row: the expression that a MERGE has as `ROW`; it has no `FILE`.
     """
-    session, comes = kept.session, quote(COMES)
+    session, comes = work.session, quote(COMES)
     if can_exchange(session):
         with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
             if txn.has_vectors:
                 if not txn.has_seen(target.app_id, target.number):
-                    _exchange(kept, find, target, columns, txn)
+                    _exchange(work, find, target, columns, txn)
                 return
     table = f"SELECT *, '' AS {quote(FILE)}, {row} AS {quote(ROW)} FROM {delta_name(target.path)}"
-    replacement = find(kept.view(session.sql(table)))
+    replacement = find(work.view(session.sql(table)))
     matched = "WHEN MATCHED THEN DELETE"
     if replacement.updated:
         sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
@@ -231,7 +231,7 @@ def replace_rows(
 
 
 def _exchange(
-    kept: Scratch,
+    work: Workspace,
     find: Callable[[str], RowReplacement],
     target: Target,
     columns: list[str],
@@ -239,9 +239,9 @@ def _exchange(
 ) -> None:
     """Replace rows in a transaction of Delta's own: deletion vectors delete the rows."""
     files = live_files(target.storage, target.folder, txn.version)
-    kept.is_large = count_rows(files) >= LARGE_ROWS
-    replacement = find(kept.view(placed_rows(txn, files)))
-    rows = kept.session.table(replacement.view)
+    work.is_large = count_rows(files) >= LARGE_ROWS
+    replacement = find(work.view(placed_rows(txn, files)))
+    rows = work.session.table(replacement.view)
     deleted = rows.where(f"{quote(ROW)} IS NOT NULL")
     exchange_rows(
         txn,
@@ -284,27 +284,27 @@ _PLACE = [FILE, ROW]
 _HASHED = " AND ".join(f"t.{quote(name)} = g.{quote(name)}" for name in (HASH, CHECK))
 
 
-def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
+def apply_delta(delta: Delta, work: Workspace, target: Target) -> None:
     """Apply the changes to the view's table, in one commit."""
     method = delta.plan.shape.method
     if method is Method.ROWS:
-        _change_rows(delta, kept, target)
+        _change_rows(delta, work, target)
     elif method.keeps_state:
-        _change_state(delta, kept, target)
+        _change_state(delta, work, target)
     else:
-        _change_groups(delta, kept, target)
+        _change_groups(delta, work, target)
 
 
-def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
+def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
     """Delete and insert as many copies of each row as the sources lost and gained."""
-    names, session = delta.plan.names, kept.session
+    names, session = delta.plan.names, work.session
     changed = delta.rows(named(delta.plan.shape.items, names))
     net = (
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({_SIGN}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
-    view = kept.keep(session.sql(net))
-    count, deleted, inserted = kept.measure(
+    view = work.cache(session.sql(net))
+    count, deleted, inserted = work.count(
         view, f"count_if({_COUNT} < 0)", f"sum(greatest({_COUNT}, 0))"
     )
     columns = [*names, HASH, CHECK]
@@ -317,20 +317,20 @@ def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
         write_rows(rows, target, "append")
         return
     hashed = f"SELECT {_COUNT}, {listed([HASH, CHECK])} FROM {view} WHERE {_COUNT} < 0"
-    lost = kept.broadcast(kept.view(session.sql(hashed)), deleted)
+    lost = work.broadcast(work.view(session.sql(hashed)), deleted)
 
     def find(table: str) -> RowReplacement:
-        likely = kept.among(table, lost, {HASH: HASH, CHECK: CHECK}, deleted)
+        likely = work.filter_by_keys(table, lost, {HASH: HASH, CHECK: CHECK}, deleted)
         copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{_ROW}"
         found = (
             f"SELECT {listed(_PLACE, 't.')}, g.{_COUNT}, row_number() OVER ({copies}) AS {_COPY}"
             f" FROM {likely} t JOIN {lost} g ON {_HASHED}"
         )
         places = f"SELECT {listed(_PLACE)} FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
-        return RowReplacement(kept.view(_both(session.sql(places), rows)), deleted, inserted)
+        return RowReplacement(work.view(_both(session.sql(places), rows)), deleted, inserted)
 
     own = quote(ID)
-    replace_rows(kept, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
+    replace_rows(work, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
 
 
 def _both(deleted: DataFrame, inserted: DataFrame) -> DataFrame:
@@ -341,30 +341,30 @@ def _both(deleted: DataFrame, inserted: DataFrame) -> DataFrame:
     )
 
 
-def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
+def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
     """Recompute the groups or partitions that contain, or contained, a changed row."""
-    plan, session = delta.plan, kept.session
+    plan, session = delta.plan, work.session
     changed = delta.rows(named(plan.shape.keys, plan.keys))
-    view = kept.keep(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
-    (count,) = kept.measure(view)
+    view = work.cache(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
+    (count,) = work.count(view)
     query = selected_groups(plan, plan.newest(), _concerned(plan, view))
     partitions = plan.shape.method is Method.PARTITIONS
 
     def find(table: str) -> RowReplacement:
-        likely = kept.among(table, view, plan.key_names, count)
+        likely = work.filter_by_keys(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "k")
-        existing = f"FROM {likely} t JOIN {kept.broadcast(view, count)} k ON {on}"
+        existing = f"FROM {likely} t JOIN {work.broadcast(view, count)} k ON {on}"
         if partitions:
             places = listed([*_PLACE, *plan.key_columns], "t.")
             rows = _both(session.sql(f"SELECT DISTINCT {places} {existing}"), session.sql(query))
         else:
             rows = session.sql(_differing(plan, query, f"SELECT t.* {existing}"))
-        return kept.counted(kept.keep(rows))[0]
+        return work.count_replacement(work.cache(rows))[0]
 
     on = same(plan.key_columns, "t", "s")
     if partitions:
         on = f"NOT s.{quote(COMES)} AND {on}"
-    replace_rows(kept, find, target, plan.written, on)
+    replace_rows(work, find, target, plan.written, on)
 
 
 def _concerned(plan: Plan, view: str) -> str:
@@ -391,23 +391,23 @@ def _differing(plan: Plan, query: str, existing: str) -> str:
     )
 
 
-def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
+def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
     """Add the changes to the state of the groups, and delete groups without rows.
 
     A group is recomputed from the sources only if its extreme was deleted, and no value at least as
     extreme was inserted: the state does not have the next extreme.
     """
-    plan, session = delta.plan, kept.session
+    plan, session = delta.plan, work.session
     keys, columns, extremes = plan.keys, state_columns(plan), extremes_of(plan)
     # The change of each group.
     rows = delta.rows(arguments_of(plan))
     if extremes:
         # If two tables of a join changed, a new row of one is joined with an old row of the other.
         # This row is both inserted and deleted, and never existed, so it must not be an extreme.
-        rows = f"SELECT * FROM {kept.view(net_rows(session.sql(rows)))}"
+        rows = f"SELECT * FROM {work.view(net_rows(session.sql(rows)))}"
     changes = state_of(plan, rows, _SIGN)
-    view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {is_changed(plan)}"))
-    (count,) = kept.measure(view)
+    view = work.cache(session.sql(f"SELECT * FROM ({changes}) WHERE {is_changed(plan)}"))
+    (count,) = work.count(view)
     known = [f"t.{quote(column)} AS {quote(key)}" for column, key in plan.key_names.items()]
     functions = {extreme.column: extreme.function for extreme in extremes}
     nothing = [f"NULL AS {extreme.deleted}" for extreme in extremes]
@@ -417,7 +417,7 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
 
     def find(table: str) -> RowReplacement:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
-        likely = kept.among(table, view, plan.key_names, count)
+        likely = work.filter_by_keys(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "d")
         values = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
         values += [
@@ -427,7 +427,7 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
         values += [f"max({extreme.deleted}) AS {extreme.deleted}" for extreme in extremes]
         existing = (
             f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])}"
-            f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {on}"
+            f" FROM {likely} t JOIN {work.broadcast(view, count)} d ON {on}"
         )
         changed = (
             f"SELECT NULL AS {_FILE}, NULL AS {_ROW},"
@@ -436,20 +436,20 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
         # Without keys, an aggregation returns a group even if nothing changed.
         state = f"{grouped(keys, values, f'{changed} UNION ALL {existing}')} HAVING count(*) > 0"
         flags = f"{stays} AS {quote(COMES)}, {stays} AND ({lost}) AS {_LOST}"
-        groups = kept.keep(session.sql(f"SELECT *, {flags} FROM ({state})"))
-        replacement, (again,) = kept.counted(groups, f"count_if({_LOST})")
+        groups = work.cache(session.sql(f"SELECT *, {flags} FROM ({state})"))
+        replacement, (again,) = work.count_replacement(groups, f"count_if({_LOST})")
         if again:
-            groups = _with_lost(plan, kept, groups, again)
+            groups = _with_lost(plan, work, groups, again)
         more = f", {_FILE}, {_ROW}, {quote(COMES)}"
-        return replace(replacement, view=kept.view(session.sql(shown_of(plan, groups, more))))
+        return replace(replacement, view=work.view(session.sql(shown_of(plan, groups, more))))
 
     on = same(plan.key_columns, "t", "s")
-    replace_rows(kept, find, target, [*plan.written, *columns], on)
+    replace_rows(work, find, target, [*plan.written, *columns], on)
 
 
-def _with_lost(plan: Plan, kept: Scratch, groups: str, count: int) -> str:
+def _with_lost(plan: Plan, work: Workspace, groups: str, count: int) -> str:
     """Return the groups, of which those that lost an extreme are recomputed from the sources."""
-    lost = kept.broadcast(kept.view(kept.session.table(groups).where(_LOST)), count)
+    lost = work.broadcast(work.view(work.session.table(groups).where(_LOST)), count)
     rows = plan.inner(plan.newest(), _concerned(plan, lost))
     fresh = state_of(plan, f"SELECT {arguments_of(plan)} {rows}")
     columns, own = state_columns(plan), [*_PLACE, COMES, *plan.keys]
@@ -458,4 +458,4 @@ def _with_lost(plan: Plan, kept: Scratch, groups: str, count: int) -> str:
         f" FROM {lost} s JOIN ({fresh}) n ON {same(plan.keys, 's', 'n')}"
     )
     others = f"SELECT {listed([*own, *columns])} FROM {groups} WHERE NOT {_LOST}"
-    return kept.keep(kept.session.sql(f"{again} UNION ALL {others}"))
+    return work.cache(work.session.sql(f"{again} UNION ALL {others}"))

@@ -28,10 +28,10 @@ from mirrorlake.views.view_sql import whole_contents
 
 FORMAT = 2
 COMMIT_SECONDS = 1.5  # an empty commit on a small machine, until the lake has a measurement
-_ALIKE = 2  # sizes that differ by less than this factor count as one
-_MOST = 8  # the number of recorded sizes
+_SAME_SIZE_FACTOR = 2  # sizes that differ by less than this factor count as one
+_RECORDED_SIZES = 8  # the number of recorded sizes
 # Shares of a full refresh's seconds: the fixed cost, and the cost relative to the changed share.
-_THUMB = {
+_RULE_OF_THUMB = {
     Method.ROWS: (0.3, 7.0),
     Method.SUMS: (0.1, 6.0),
     Method.EXTREMES: (0.1, 6.0),
@@ -94,7 +94,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
     full = next(iter(costs.get("full", ())), None)
     if full is None or method is Method.FULL:
         return Estimate(full.seconds if full else None)
-    base, slope = _THUMB[method]
+    base, slope = _RULE_OF_THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
     if measured:
         quickest = min(cost.seconds for cost in measured)
@@ -139,7 +139,7 @@ def read_costs(storage: Storage, name: TableName) -> Costs:
 
 def least_seconds(storage: Storage) -> float:
     """Return the seconds of the fastest incremental refresh of a sample of the lake's views."""
-    some = storage.files_below(f"{STATE}/views")[:_MOST]
+    some = storage.files_below(f"{STATE}/views")[:_RECORDED_SIZES]
     measured = [_costs_of(storage.read_json(path)).get("incremental", ()) for path in some]
     return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)
 
@@ -165,7 +165,7 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
         return
     costs = _costs_of(kept)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
-    costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)
+    costs[kind] = (cost, *others[: _RECORDED_SIZES - 1]) if kind == "incremental" else (cost,)
     document: dict[str, Any] = {"format": FORMAT}
     document |= {kind: [asdict(one) for one in some] for kind, some in costs.items()}
     storage.write_json(_path(name), document)
@@ -173,7 +173,7 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
 
 def _alike(one: Cost, other: Cost) -> bool:
     low, high = sorted((one.bytes, other.bytes))
-    return high < _ALIKE * max(low, 1)
+    return high < _SAME_SIZE_FACTOR * max(low, 1)
 
 
 def forget_costs(storage: Storage, name: TableName) -> None:

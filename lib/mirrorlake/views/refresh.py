@@ -24,7 +24,7 @@ from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.apply import Scratch, Target, apply_delta, scratch, write_rows
+from mirrorlake.views.apply import Target, Workspace, apply_delta, workspace, write_rows
 from mirrorlake.views.definition import (
     Definition,
     Reason,
@@ -189,16 +189,16 @@ def refresh_view(
     if dry_run:
         return _result(found, why, applied=False)
     changed = None
-    with scratch(session) as kept:
+    with workspace(session) as work:
         delta = None
         if why is None:
             _plan_once(found)
-            delta, why = _read(spark, kept, storage, found)
+            delta, why = _read(spark, work, storage, found)
             on_step(ViewStep.READ)
         target = _target(storage, found, why)
         if delta is not None and why is None:
-            apply_delta(delta, kept, target)
-            changed = sum(kept.measure(view)[0] for view in delta.changes.values())
+            apply_delta(delta, work, target)
+            changed = sum(work.count(view)[0] for view in delta.changes.values())
         else:
             whole = session if delta is None else refresh_session(spark)
             _write_all(whole, found.plan, target)
@@ -246,14 +246,14 @@ def _plan_once(found: RefreshPlan) -> None:
 
 
 def _read(
-    spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
+    spark: SparkSession, work: Workspace, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
     """Return the changes as temporary views, and the reason if they cannot be used."""
     views = {}
     for one in found.changes:
         if one.files:
-            rows = read_changes(kept.session, storage, one, found.plan.used(one.source))
-            views[one.source.name] = kept.keep(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
+            rows = read_changes(work.session, storage, one, found.plan.used(one.source))
+            views[one.source.name] = work.cache(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
     delta = Delta(found.plan, views)
     for source in delta.needs_old():
         if lost := look_at_old(spark, storage, source):
