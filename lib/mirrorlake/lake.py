@@ -114,7 +114,7 @@ class Lake:
             SetupError: the given session could lose commits on this lake's store.
         """
         if not self._is_checked or self._spark is None:
-            from mirrorlake.spark.s3 import check_log_store
+            from mirrorlake.spark.clouds import check_log_store
             from mirrorlake.spark.session import get_spark
 
             if self._spark is not None:
@@ -492,7 +492,7 @@ class Lake:
         Example:
             >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
         """
-        from mirrorlake.query.sql import query_lake
+        from mirrorlake.sql import query_lake
 
         return query_lake(
             self.spark, self.storage, query, frame=frame, as_of=as_of, read_only=read_only

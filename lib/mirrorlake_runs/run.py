@@ -44,7 +44,7 @@ from mirrorlake_runs.results import RunSummary, StepResult
 from mirrorlake_runs.store import RUNNING, RunRecord, find_run, this_process
 
 if TYPE_CHECKING:
-    from mirrorlake.spark.shared import SharedJvm
+    from mirrorlake.spark.session import SharedJvm
 
 
 _log = logging.getLogger("mirrorlake.runs.run")
@@ -76,7 +76,7 @@ class OneSpark:
         if self._jvm is not None and (self._jvm.profile != profile or not self._jvm.alive):
             self.close()
         if self._jvm is None:
-            from mirrorlake.spark.shared import SharedJvm
+            from mirrorlake.spark.session import SharedJvm
 
             self._jvm = SharedJvm(profile, self._root)
         return self._jvm.environment

@@ -1,4 +1,4 @@
-"""A lake in Spark's built-in Hive metastore; each step's outcome as JSON."""
+"""A program that registers a lake in Spark's Hive metastore, and prints each outcome as JSON."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def tour(folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     where = Path(sys.argv[1])
-    os.chdir(where)  # Derby writes its log there
+    os.chdir(where)  # Derby writes its log to the working folder
     print(json.dumps(tour(where)))

@@ -49,6 +49,11 @@ class Deciding:
 _RECEIPTS = ("Dropped", "Receipt", "write_receipt", "read_receipts", "recover", "delete_files")
 _LISTINGS = ("published_tables", "no_folder", "list_folder", "every_file")
 _NET = "spark/feed/test_feed_net.py::test_"
+_SHAPES = (
+    *("Role", "Link", "Member", "read_joins", "_links", "_owner", "_has", "Method", "Aggregate"),
+    *("Shape", "full", "read_shape", "is_steady", "_oddity", "_distrusted", "_expanded"),
+    *("_windows", "_groups", "_group_keys", "_aggregate", "settle_types", "_is_plain", "_is_exact"),
+)
 DECIDING = {
     "plan": Deciding(
         "mirrorlake/mirror/next_batch.py",
@@ -88,7 +93,9 @@ DECIDING = {
     "receipts of renames": Deciding(
         "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
-    "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
+    "view shapes": Deciding(
+        "mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",), _SHAPES
+    ),
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
@@ -285,7 +292,7 @@ def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
     if not wanted:
         yield lambda: None
         return
-    from mirrorlake.spark.shared import SharedJvm
+    from mirrorlake.spark.session import SharedJvm
 
     jvm = SharedJvm("small")
     os.environ.update(jvm.environment)

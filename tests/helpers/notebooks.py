@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 # What a tool needs on a lake that is not the sample, beside root and table.

@@ -13,7 +13,7 @@ import pytest
 from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import run_nbval
 from helpers.project import NOTEBOOKS, PROJECT
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 
 
 @pytest.fixture(scope="package", autouse=True)

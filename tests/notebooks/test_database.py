@@ -12,8 +12,7 @@ from helpers.notebooks import run_nbval
 from helpers.postgres import PostgresServer, ensure_installed
 from helpers.project import NOTEBOOKS
 from mirrorlake import Lake
-from mirrorlake.spark.session import PROFILE_VARIABLE
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import PROFILE_VARIABLE, SharedJvm
 from mirrorlake_lab.samples.shop import Shop
 from mirrorlake_runs.run import run_plan
 

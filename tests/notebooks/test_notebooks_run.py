@@ -10,7 +10,7 @@ import pytest
 
 from helpers.notebooks import run_nbval
 from helpers.project import NOTEBOOKS
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 from mirrorlake_lab.samples.lake import MARKER, open_sample
 from mirrorlake_runs.run import run_plan
 

@@ -14,7 +14,7 @@ import yaml
 from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from helpers.project import NOTEBOOKS
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.session import SharedJvm
 from mirrorlake_runs.results import StepResult
 from mirrorlake_runs.run import run_plan
 

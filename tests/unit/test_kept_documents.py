@@ -22,8 +22,7 @@ from mirrorlake.names import TableName
 from mirrorlake.partitioning import operation, process, store
 from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import Definition, list_definitions, read_definition
-from mirrorlake.views.explain import Cost, read_costs, save_cost
+from mirrorlake.views import definition, explain
 
 T = TableName(None, "t")
 NOW = frame_records.utc_now().isoformat()
@@ -152,11 +151,16 @@ def test_a_broken_place_can_be_set_again(storage: Storage) -> None:
 
 def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
     name = TableName("s", "v")
-    document = json.loads(Definition(name, "abc", "SELECT k FROM t", {T: ("k",)}).as_property())
+    document = json.loads(
+        definition.Definition(name, "abc", "SELECT k FROM t", {T: ("k",)}).as_property()
+    )
     newer = json.dumps(document | {"format": 99})
     folder = Path(storage.root) / name.table_path
     HandMade(folder).create(pa.schema([("k", pa.string())]), {"mirrorlake.view": newer})
-    for read in (lambda: read_definition(storage, name), lambda: list_definitions(storage)):
+    for read in (
+        lambda: definition.read_definition(storage, name),
+        lambda: definition.list_definitions(storage),
+    ):
         with pytest.raises(FormatError, match=r"The view s\.v is of format 99.*upgrade mirrorlake"):
             read()
 
@@ -164,8 +168,8 @@ def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
 def test_costs_of_a_newer_format_are_ignored_and_stay(storage: Storage) -> None:
     storage.write_json(COSTS, {"format": 99, "full": [{"seconds": 1, "bytes": 1, "more": 1}]})
     before = storage.read(COSTS)
-    assert read_costs(storage, T) == {}
-    save_cost(storage, T, "full", Cost(1.0, 2))
+    assert explain.read_costs(storage, T) == {}
+    explain.save_cost(storage, T, "full", explain.Cost(1.0, 2))
     assert storage.read(COSTS) == before
 
 

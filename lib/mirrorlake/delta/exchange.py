@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.log_files import Action
-from mirrorlake.spark.gateway import DeltaTransaction, RowActions
+from mirrorlake.spark.jvm import DeltaTransaction, RowActions
 from mirrorlake.spark.sql import quote
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"

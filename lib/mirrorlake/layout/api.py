@@ -45,13 +45,14 @@ from mirrorlake.layout.vorder import (
 )
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
+
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"

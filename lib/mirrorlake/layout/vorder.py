@@ -36,7 +36,7 @@ from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.thrift import Ints
 from mirrorlake.names import TableName
 from mirrorlake.spark.executors import map_in_arrow, parallelism
-from mirrorlake.spark.gateway import Add
+from mirrorlake.spark.jvm import Add
 from mirrorlake.storage.files import Storage
 
 SORTED_TAG = "mirrorlake.partition.sorted"

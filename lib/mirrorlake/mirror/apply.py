@@ -66,8 +66,13 @@ from mirrorlake.mirror.options import (
     has_partitioning_policy,
     keys_property,
 )
-from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
-from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
+from mirrorlake.spark.jvm import (
+    MOST_BROADCAST,
+    DeltaTransaction,
+    can_exchange,
+    rows_among,
+    transaction,
+)
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
 

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import tag, total
 from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey, Setting, now_micros
-from mirrorlake.spark.gateway import Add
+from mirrorlake.spark.jvm import Add
 from mirrorlake.spark.older import as_number
 from mirrorlake.spark.sql import quote
 

@@ -64,7 +64,7 @@ from mirrorlake.partitioning.policy import Policy, Setting, to_micros
 from mirrorlake.partitioning.statistics import file_name, newest_files
 from mirrorlake.partitioning.store import read_setting
 from mirrorlake.results import counted
-from mirrorlake.spark.gateway import Add, DeltaTransaction, RowActions, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
     Bounds,

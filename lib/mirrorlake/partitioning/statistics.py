@@ -38,8 +38,7 @@ from mirrorlake.partitioning.groups import (
 from mirrorlake.partitioning.policy import HashKey, Policy, Setting
 from mirrorlake.partitioning.store import fitting_setting
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.jvm import has_gateway
+from mirrorlake.spark.jvm import has_gateway, transaction
 from mirrorlake.spark.sql import query_errors
 
 LOW_PERCENTAGE = 90.0

@@ -53,11 +53,12 @@ from mirrorlake.partitioning.store import (
     write_setting,
 )
 from mirrorlake.results import Result, TextTable, counted, size_text
-from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import transaction
 from mirrorlake.spark.sql import literal, quote
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
+
 
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
 _SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")

@@ -15,7 +15,7 @@ from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import save_states
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog
+from mirrorlake.query import catalog
 from mirrorlake.storage import object_stores
 from mirrorlake.storage.files import Storage
 
@@ -48,7 +48,7 @@ def test_markers_are_no_files_and_no_tables(storage: Storage):
         storage.delete(path)
     assert "_delta_log" in storage.list(A.table_path).folders
     assert delta_tables(storage) == []
-    assert Catalog(storage).find(A) is None
+    assert catalog.Catalog(storage).find(A) is None
     assert read_snapshot(storage, A.table_path) is None
 
 
@@ -72,7 +72,7 @@ def test_a_drop_is_one_write_and_so_is_taking_it_back(
     assert storage.files_below(table.table_path) == before
     assert read_snapshot(storage, table.table_path) is None
     assert delta_tables(storage) == []
-    assert Catalog(storage).find(table) is None
+    assert catalog.Catalog(storage).find(table) is None
     assert not trash.drop_table(storage, table, Identity(table, "1"))
     (dropped,) = trash.dropped_tables(storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))

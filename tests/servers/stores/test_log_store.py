@@ -10,9 +10,9 @@ import pyspark
 
 from helpers import fault_proxy
 from helpers.fault_proxy import FaultProxy, LostAnswers
+from mirrorlake.spark.clouds import s3_conf, store_jars
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
-from mirrorlake.spark.s3 import s3_conf, store_jars
 from mirrorlake.storage.files import Storage
 
 PROGRAM = Path(fault_proxy.__file__).with_name("LogStoreProgram.java")

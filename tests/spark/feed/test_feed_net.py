@@ -254,7 +254,7 @@ def test_table_changes_in_sql(lake: Lake) -> None:
     assert ids(joined) == [1, 3]
     with pytest.raises(FeedError, match="beyond the latest version, 3"):
         ids(f"SELECT id FROM table_changes('{name}', 4)")
-    with pytest.raises(UsageError, match="has 3 ends"):
+    with pytest.raises(UsageError, match="has 3 arguments"):
         ids(f"SELECT id FROM table_changes('{name}', 1, 2, 3)")
     lake.spark.conf.set("spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled", "true")
     try:

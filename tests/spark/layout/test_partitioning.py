@@ -28,7 +28,7 @@ from helpers.partition_tables import (
 from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
-from mirrorlake.spark.gateway import DeltaTransaction
+from mirrorlake.spark.jvm import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
 
 

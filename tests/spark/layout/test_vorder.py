@@ -23,7 +23,7 @@ from mirrorlake import Lake
 from mirrorlake.cli import app
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
-from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import transaction
 from mirrorlake.spark.rewrite import Bounds, Write, Written, rewrite_files
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def is_there(process: int) -> bool:
     return True
 
 
-@pytest.mark.long  # test_notebooks_run.py has a plan of that kind in every run
+@pytest.mark.long  # test_notebooks_run.py runs such a plan also without --long
 def test_steps_share_a_jvm_and_nothing_else(tmp_path: Path) -> None:
     put_notebook(tmp_path, "first", WRITES.format(again=False), head=HEAD)
     look = LOOKS.strip()

@@ -117,7 +117,7 @@ def begin(line: str, port: int, environment: dict[str, str], log: Path) -> subpr
 def test_a_connect_server_has_the_log_store_or_is_refused(
     environment: dict[str, str], tmp_path: Path
 ):
-    program = [sys.executable, "-m", "mirrorlake.spark.s3"]
+    program = [sys.executable, "-m", "mirrorlake.spark.clouds"]
     line = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
     root, seen = f"s3://{BUCKET}/{uuid.uuid4().hex}", []
     for start in (line.stdout, re.sub(r"--conf spark\.delta\.logStore\S+ ", "", line.stdout)):

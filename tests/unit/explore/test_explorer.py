@@ -184,9 +184,7 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:
-    from mirrorlake.views.definition import list_definitions
-
-    definitions = list_definitions(old.storage)
+    definitions = old.views.list()
     if not definitions:
         pytest.skip("the old lake has no views")
     view = definitions[0]

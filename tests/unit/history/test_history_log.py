@@ -11,7 +11,7 @@ from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.history import frame_records, versions
 from mirrorlake.names import TableName
-from mirrorlake.query.statement import Relation, apply_edits, parse_statement, resolve_tables
+from mirrorlake.query import statement
 from mirrorlake.storage.files import Storage
 
 TABLE = TableName(None, "t")
@@ -161,9 +161,11 @@ def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
     ],
 )
 def test_every_way_to_say_when(query: str, expected: str) -> None:
-    statement = parse_statement(query)
-    edits = resolve_tables(statement, lambda n: Relation("/t") if n.name.lower() == "t" else None)
-    assert expected in apply_edits(statement.text, edits)
+    parsed = statement.parse_statement(query)
+    edits = statement.resolve_tables(
+        parsed, lambda n: statement.Relation("/t") if n.name.lower() == "t" else None
+    )
+    assert expected in statement.apply_edits(parsed.text, edits)
 
 
 def test_a_moment_that_has_to_be_worked_out() -> None:
@@ -175,11 +177,13 @@ def test_a_moment_that_has_to_be_worked_out() -> None:
 
     checked: list[object] = []
     query = "SELECT * FROM t TIMESTAMP AS OF current_date() - INTERVAL 1 DAY x"
-    statement = parse_statement(query)
-    edits = resolve_tables(statement, lambda n: Relation("/t", check=checked.append), evaluate)
+    parsed = statement.parse_statement(query)
+    edits = statement.resolve_tables(
+        parsed, lambda n: statement.Relation("/t", check=checked.append), evaluate
+    )
     assert asked == ["current_date() - INTERVAL 1 DAY"]
     assert (
-        apply_edits(statement.text, edits)
+        statement.apply_edits(parsed.text, edits)
         == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
     )
     assert checked == [datetime(2024, 4, 28, tzinfo=timezone.utc)]

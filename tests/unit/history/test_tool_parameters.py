@@ -11,7 +11,7 @@ from pyarrow import table as rows_of
 from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import QueryError, UsageError, VersionError
 from mirrorlake.history import diff
-from mirrorlake.query.statement import check_reads_only, parse_statement
+from mirrorlake.query import statement
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_policy_vacuums_only_if_it_says_so() -> None:
     ],
 )
 def test_queries_are_let_through(query: str) -> None:
-    check_reads_only(parse_statement(query))
+    statement.check_reads_only(statement.parse_statement(query))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_queries_are_let_through(query: str) -> None:
 )
 def test_what_could_change_a_table_is_refused(query: str) -> None:
     with pytest.raises(QueryError, match="not a query"):
-        check_reads_only(parse_statement(query))
+        statement.check_reads_only(statement.parse_statement(query))
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:

@@ -1,8 +1,8 @@
-"""A query over a lake: its names become this lake's tables, feeds, versions or frames.
+"""Implements `Lake.sql`: which tables, versions, frames and change feeds a statement names.
 
-Tables are read by path, so two lakes in one session never meet. Of `table_changes('t', 0, 10)` the
-ends are checked as everywhere, then Delta's own function by path stands in the text. What is no
-table of the lake is left to Spark.
+Tables are read by path, so two lakes in one session never conflict. In `table_changes('t', 0, 10)`
+the range is checked as in `Table.changes`, and the call is replaced with Delta's function that
+reads by path. Names that are no table of the lake are left to Spark.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ def query_lake(
     as_of: int | str | datetime | None = None,
     read_only: bool = False,
 ) -> DataFrame:
-    """Runs a query; names, errors and options are those of `Lake.sql`."""
+    """Run a query; arguments and errors are those of `Lake.sql`."""
     catalog = Catalog(storage)
     when = _when(as_of)
     if frame is not None and when is not None:
-        raise UsageError("Give either a frame or as_of: a frame has its own versions.")
+        raise UsageError(
+            "Both frame and as_of are given, but a frame has its own versions.",
+            hint="give only one of them.",
+        )
 
     def open_table(name: TableName) -> TableHandle | None:
         found = catalog.find(name)
@@ -90,7 +93,7 @@ def query_lake(
 
 
 def _when(as_of: int | str | datetime | None) -> When | None:
-    """A version, or a moment, or neither; digits alone are a version."""
+    """Return the version or timestamp of `as_of`, if there is one; digits alone are a version."""
     if isinstance(as_of, str):
         text = as_of.strip().removeprefix("v")
         if not text:
@@ -100,7 +103,10 @@ def _when(as_of: int | str | datetime | None) -> When | None:
 
 
 def _refuse(name: TableName, when: When) -> None:
-    raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
+    raise UsageError(
+        f"A frame has one version of {name}, so {when} cannot be read in it.",
+        hint="remove the version from the query, or query without a frame.",
+    )
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
@@ -113,15 +119,15 @@ def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
 def _resolve_feeds(
     statement: Statement, open_table: Callable[[TableName], TableHandle | None]
 ) -> Iterator[Edit]:
-    """What is to be changed so that every `table_changes` of a lake's table reads by path.
+    """Yield the edits that make each `table_changes` of a table of the lake read by path.
 
     Args:
         statement: the query.
-        open_table: the lake's table of a name, or None.
+        open_table: returns the lake's table of a name, or None.
 
     Raises:
-        FeedError: the feed doesn't hold what is asked for.
-        UsageError: the arguments make no sense.
+        FeedError: the change feed does not have the requested range.
+        UsageError: the arguments are invalid.
     """
     for call in (call for tree in statement.trees for call in tree.find_all(exp.Anonymous)):
         name, *ends = call.expressions or [None]
@@ -136,7 +142,8 @@ def _resolve_feeds(
 def _relation(table: TableHandle, ends: list[str]) -> str:
     if not 1 <= len(ends) <= 2:
         raise UsageError(
-            f"table_changes('{table.name}') has {len(ends)} ends.",
+            f"table_changes('{table.name}') has {len(ends)} arguments after the table's name;"
+            " it takes a start and optionally an end.",
             hint="write table_changes('name', start[, end]).",
         )
     start, end = (_value(table, text) for text in (ends * 2)[:2])
@@ -149,6 +156,6 @@ def _relation(table: TableHandle, ends: list[str]) -> str:
 
 
 def _value(table: TableHandle, text: str) -> str:
-    """An end as text: a number, or a moment in the session's time zone."""
+    """Return a start or end as text: a number, or a timestamp in the session's time zone."""
     (row,) = to_arrow(table.spark.sql(f"SELECT CAST(({text}) AS STRING)")).to_pylist()
     return str(next(iter(row.values())))
