@@ -1,4 +1,4 @@
-"""Plots of a table over its versions: its files and its row ids."""
+"""Plot a table over its versions: its data files, and the ids of its rows."""
 
 from __future__ import annotations
 
