@@ -27,20 +27,15 @@ if TYPE_CHECKING:
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
+    from mirrorlake.landing.published import show_files as show_files
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.landing.publisher import find_sources as find_sources
     from mirrorlake.layout.api import Layout as Layout
     from mirrorlake.layout.api import compare_layouts as compare_layouts
     from mirrorlake.layout.guardrails import skus as skus
     from mirrorlake.mirror.options import MirrorOptions
-    from mirrorlake.mirror.tools import operate as operate
-    from mirrorlake.mirror.tools import run_cycle as run_cycle
-    from mirrorlake.monitoring import monitor_lake as monitor_lake
-    from mirrorlake.monitoring import recent_ledgers as recent_ledgers
     from mirrorlake.names import split_names as split_names
     from mirrorlake.rows.changes import plot_row_ids as plot_row_ids
-    from mirrorlake.show.pictures import plot_backlog as plot_backlog
-    from mirrorlake.show.pictures import plot_lag as plot_lag
     from mirrorlake.show.plots import plot_bars as plot_bars
     from mirrorlake.show.plots import plot_choices as plot_choices
     from mirrorlake.show.plots import plot_lines as plot_lines
@@ -50,10 +45,7 @@ if TYPE_CHECKING:
     from mirrorlake.show.plots import plot_spread as plot_spread
     from mirrorlake.show.plots import plot_stacks as plot_stacks
     from mirrorlake.show.system import plot_system as plot_system
-    from mirrorlake.show.tables import save_rows, show_rows
-    from mirrorlake.show.tables import show_errors as show_errors
-    from mirrorlake.show.tables import show_files as show_files
-    from mirrorlake.show.tables import show_status as show_status
+    from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
 
 
@@ -76,7 +68,7 @@ _MODULES = {
     "lake": ["Lake"],
     "landing.publisher": ["Publisher"],
     "mirror.options": ["MirrorOptions"],
-    "show.tables": ["save_rows", "show_rows"],
+    "spark.dataframes": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
 # Not public, but still imported by notebooks, which are to call methods instead.
@@ -84,13 +76,11 @@ _MOVED = {
     "history.diff": ["count_changes"],
     "history.versions": ["plot_files"],
     "landing.publisher": ["find_sources"],
+    "landing.published": ["show_files"],
     "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
-    "mirror.tools": ["operate", "run_cycle"],
-    "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
     "rows.changes": ["plot_row_ids"],
-    "show.pictures": ["plot_backlog", "plot_lag"],
     "show.plots": [
         "plot_bars",
         "plot_choices",
@@ -102,7 +92,6 @@ _MOVED = {
         "plot_stacks",
     ],
     "show.system": ["plot_system"],
-    "show.tables": ["show_errors", "show_files", "show_status"],
 }
 _LAZY = {
     name: module

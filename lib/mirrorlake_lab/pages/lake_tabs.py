@@ -21,7 +21,7 @@ from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
-from mirrorlake_lab.pages.monitor import TableHealth, read_views, view_table
+from mirrorlake_lab.pages.monitor import problem_and_fix, view_table
 from mirrorlake_runs.store import RunRecord, list_runs
 
 if TYPE_CHECKING:
@@ -106,17 +106,16 @@ class ZoneTab(Tab):
 
 def list_folders(lines: list[TableStatus]) -> TextTable:
     """Some of the zone's folders: what waits there, and what is wrong."""
-    found = [TableHealth(line) for line in lines]
     rows = tuple(
         (
-            one.status.full_name,
-            html.dot(one.level, one.status.state),
-            one.status.last_file,
-            one.status.backlog_files,
-            size_text(one.status.backlog_bytes),
-            html.wide(one.problem, f"Fix: {one.fix}" if one.fix else ""),
+            one.full_name,
+            html.dot(one.level, one.state),
+            one.last_file,
+            one.backlog_files,
+            size_text(one.backlog_bytes),
+            problem_and_fix(one),
         )
-        for one in found
+        for one in lines
     )
     columns = ("folder", "state", "last file applied", "files waiting", "size", "problem and fix")
     return TextTable(columns, rows)
@@ -200,7 +199,7 @@ class ViewsTab(Tab):
 
     def _fill(self) -> None:
         tables = self.lake.tables()
-        shown = view_table(read_views(self.storage, tables))
+        shown = view_table(self.lake.status().views)
         self._list.fill(len(shown.rows), slices(shown))
         edges = self._edges(tables)
         parts: list[widgets.Widget] = []

@@ -99,7 +99,7 @@ class RowsTab(Tab):
             self.said.value = ""
 
     def _open(self, pager: Pager, frame: DataFrame) -> None:
-        from mirrorlake.show.tables import show_rows
+        from mirrorlake import show_rows
 
         def fetch(start: int, stop: int) -> TextTable:
             return show_rows(frame.offset(start), limit=stop - start)

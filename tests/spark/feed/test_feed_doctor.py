@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed import doctor, ranges
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 ON = "delta.enableChangeDataFeed = true"
 

@@ -13,9 +13,8 @@ import pytest
 from helpers.markers import MARKER
 from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.zones import KEYED, T, Zone
-from mirrorlake import Publisher
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
-from mirrorlake.lake import Lake
 from mirrorlake.landing import check, zone
 from mirrorlake.landing.metadata import ensure_identity
 from mirrorlake.landing.publisher import Partner

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.places import IDENTITY
 from helpers.plans import plan_files
 from mirrorlake import Publisher
@@ -17,7 +18,6 @@ from mirrorlake.mirror import next_batch, options, state, trash
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
@@ -135,10 +135,10 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
     storage.write_json(STATES, newer)
     with pytest.raises(FormatError, match="rebuild=True"):
         Engine(storage, no_spark).run_cycle()
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.name, line.backlog_files) == ("t", 1)
     assert json.loads(storage.read(STATES)) == newer
-    status_report(storage, rebuild=True)
+    lake_of(storage).status(rebuild=True)
     assert load_states(storage) == {}
 
 
@@ -156,6 +156,6 @@ def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
     options.skip(storage, T, 7, apply=True)
     path = "Files/_mirrorlake/control/t.json"
     storage.write_json(path, storage.read_json(path) | {"format": options.SETTINGS_FORMAT + 1})
-    one, other = status_report(storage).tables
+    one, other = lake_of(storage).status().tables
     assert f"{path} is of format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from mirrorlake import results
 from mirrorlake.feed import archive, changes, cursor, dimension, doctor
-from mirrorlake.results import TextTable
 
 PNG = b"\x89PNG\r\n"
 COLUMNS = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted")
@@ -22,12 +22,12 @@ def report(versions: int) -> changes.FeedReport:
         0,
         versions,
         doctor.Diagnosis("t", 0, versions, (), ()),
-        TextTable(COLUMNS, rows),
+        results.TextTable(COLUMNS, rows),
         {"inserted": 1, "updated": 1, "deleted": 2},
         {},
         (),
         "",
-        TextTable((), ()),
+        results.TextTable((), ()),
     )
 
 
@@ -69,7 +69,7 @@ def test_raw_and_net_counts_are_bars() -> None:
 
 
 def test_an_archives_versions_are_stacked_oldest_first() -> None:
-    newest = TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
+    newest = results.TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
     done = archive.ArchiveReport(
         table="t",
         into="kept",
