@@ -23,14 +23,11 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
-    from mirrorlake.layout.api import Layout as Layout
-    from mirrorlake.layout.api import compare_layouts as compare_layouts
-    from mirrorlake.layout.guardrails import skus as skus
+    from mirrorlake.layout.guardrails import skus
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.tools import operate as operate
     from mirrorlake.mirror.tools import run_cycle as run_cycle
@@ -39,21 +36,8 @@ if TYPE_CHECKING:
     from mirrorlake.names import split_names as split_names
     from mirrorlake.show.pictures import plot_backlog as plot_backlog
     from mirrorlake.show.pictures import plot_lag as plot_lag
-    from mirrorlake.show.plots import plot_bars as plot_bars
-    from mirrorlake.show.plots import plot_choices as plot_choices
-    from mirrorlake.show.plots import plot_lines as plot_lines
-    from mirrorlake.show.plots import plot_matrix as plot_matrix
-    from mirrorlake.show.plots import plot_runs as plot_runs
-    from mirrorlake.show.plots import plot_spans as plot_spans
-    from mirrorlake.show.plots import plot_spread as plot_spread
-    from mirrorlake.show.plots import plot_stacks as plot_stacks
-    from mirrorlake.show.system import plot_system as plot_system
     from mirrorlake.show.tables import save_rows, show_rows
-    from mirrorlake.show.tables import show_errors as show_errors
-    from mirrorlake.show.tables import show_files as show_files
     from mirrorlake.show.tables import show_status as show_status
-    from mirrorlake.show.versions import plot_files as plot_files
-    from mirrorlake.show.versions import plot_row_ids as plot_row_ids
     from mirrorlake.table import Table
 
 __version__ = "0.1.0"
@@ -68,39 +52,26 @@ __all__ = [
     "errors",
     "save_rows",
     "show_rows",
+    "skus",
 ]
 
 _MODULES = {
     "history.maintenance": ["MaintenancePolicy"],
     "lake": ["Lake"],
     "landing.publisher": ["Publisher"],
+    "layout.guardrails": ["skus"],
     "mirror.options": ["MirrorOptions"],
     "show.tables": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
-    "history.diff": ["count_changes"],
     "landing.publish_files": ["find_sources"],
-    "layout.api": ["Layout", "compare_layouts"],
-    "layout.guardrails": ["skus"],
     "mirror.tools": ["operate", "run_cycle"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
     "show.pictures": ["plot_backlog", "plot_lag"],
-    "show.plots": [
-        "plot_bars",
-        "plot_choices",
-        "plot_lines",
-        "plot_matrix",
-        "plot_runs",
-        "plot_spans",
-        "plot_spread",
-        "plot_stacks",
-    ],
-    "show.system": ["plot_system"],
-    "show.tables": ["show_errors", "show_files", "show_status"],
-    "show.versions": ["plot_files", "plot_row_ids"],
+    "show.tables": ["show_status"],
 }
 _LAZY = {
     name: module

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
+    from mirrorlake.inspection import Inspection
     from mirrorlake.landing.publish_files import PublishedFiles
     from mirrorlake.layout.overview import FilesOverview
     from mirrorlake.lint.rules import LintReport
@@ -125,11 +127,12 @@ class Lake:
 
     # Tables by name
 
-    def tables(self, names: str = "") -> list[TableName]:
+    def tables(self, names: str = "", *, exclude: Collection[TableName] = ()) -> list[TableName]:
         """Return the names of the Delta tables, in order.
 
         Args:
             names: only these, separated by commas, in any case; by default all tables.
+            exclude: tables to leave out when all are asked for; their folders are not listed.
 
         Raises:
             TableNotFoundError: one of them does not exist; the hint has the nearest names.
@@ -138,7 +141,7 @@ class Lake:
             >>> lake.tables("stock, sales.orders")  # doctest: +SKIP
         """
         if not names.strip():
-            return delta_tables(self.storage)
+            return delta_tables(self.storage, but=exclude)
         return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
 
     def find(self, name: TableName) -> TableName | None:
@@ -169,6 +172,37 @@ class Lake:
             return Table(lambda: self.spark, self.storage, as_table(wanted))
         except TableNotFoundError:
             return Table(lambda: self.spark, self.storage, self._resolve(wanted))
+
+    def inspect(self, name: str | TableName) -> Inspection:
+        """Return the facts, files and versions of a table that its log records; needs no Spark.
+
+        Args:
+            name: `table` or `schema.table`.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+
+        Example:
+            >>> lake.inspect("sales").files[0].rows  # doctest: +SKIP
+            328521
+        """
+        from mirrorlake.inspection import Inspection
+
+        return Inspection(self.storage, as_table(name))
+
+    def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
+        """Return the newest version of each table, or None if it does not exist; needs no Spark.
+
+        The cost per table is a few requests, however long its log is.
+
+        Args:
+            tables: the tables' names.
+
+        Example:
+            >>> lake.versions(lake.tables())  # doctest: +SKIP
+            {TableName(schema=None, name='sales'): 7}
+        """
+        return {name: find_newest(self.storage, name.table_path) for name in tables}
 
     def _resolve(self, wanted: str | TableName) -> TableName:
         if (found := self.find(as_table(wanted))) is not None:
@@ -227,7 +261,7 @@ class Lake:
             as_table(table),
             keys=keys,
             partner=partner,
-            footer=footer,
+            footer={**self.published_footer, **(footer or {})},
             dry_run=dry_run,
             types=types,
             widen=widen,
@@ -403,7 +437,7 @@ class Lake:
     @property
     def operations(self) -> Operations:
         """Operations on the mirror, such as pause, skip, replay and undrop; see `Operations`."""
-        return Operations(self.storage, lambda: self.spark)
+        return Operations(self.storage, lambda: self.spark, self.published_footer)
 
     def status(self, *, rebuild: bool = False) -> Report:
         """Return the state of each mirrored table, from a listing and the kept state.

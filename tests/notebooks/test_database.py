@@ -14,7 +14,7 @@ from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.spark.shared import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.samples.shop import Shop
+from mirrorlake_lab import Shop
 from mirrorlake_runs.run import run_plan
 
 pytestmark = pytest.mark.long  # each needs a server of its own

@@ -71,6 +71,11 @@ class Commit:
         """How many rows it inserted, updated and deleted, where its writer said so."""
         return rows_changed(self.operation, self.metrics)
 
+    @property
+    def description(self) -> str:
+        """What the operation did, in a few words; empty if its name says it all."""
+        return describe_commit(self.operation, self.parameters, self.metrics, self.note)
+
 
 @dataclass(frozen=True)
 class History(Result):
@@ -91,7 +96,7 @@ class History(Result):
                 f"{commit.timestamp:%Y-%m-%d %H:%M:%S}",
                 commit.operation,
                 *("" if n is None else n for n in (rows.inserted, rows.updated, rows.deleted)),
-                describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note),
+                commit.description,
             )
             for commit in self.commits
             for rows in [commit.rows]

@@ -45,7 +45,7 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Listing, Storage
 
 
@@ -106,6 +106,16 @@ class Report(Result):
         return tuple(table for table in self.tables if table.error)
 
     @property
+    def errors(self) -> TextTable:
+        """One row per failed table: the file, row and column of its error, and the message."""
+        found = [(table.full_name, table.error) for table in self.failed]
+        # Most errors concern a whole column or file: rows are shown only if one has a row.
+        row = ("row",) if any(error and error["row"] for _, error in found) else ()
+        facts = ("file", *row, "column", "message")
+        rows = tuple((name, *((error or {})[fact] for fact in facts)) for name, error in found)
+        return TextTable(("table", *facts), rows)
+
+    @property
     def fed(self) -> set[TableName]:
         """The tables that publishers feed."""
         return {table for line in self.tables if (table := line.table) is not None}
@@ -127,9 +137,9 @@ class Report(Result):
             (
                 table.full_name,
                 table.state,
-                table.rows,
+                Count(table.rows),
                 table.last_file,
-                table.backlog_files,
+                Count(table.backlog_files),
                 table.error and table.error["message"],
             )
             for table in self.tables

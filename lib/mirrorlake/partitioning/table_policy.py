@@ -317,13 +317,16 @@ class TablePolicy:
         """
         return advise_table(self.table, columns, least_bytes=least_bytes)
 
-    def spread(self) -> Spread:
-        """The rows of each of the policy's buckets in each of the first 1,000 files, to be plotted.
+    def spread(self, document: Any = None) -> Spread:
+        """Return how many rows of each bucket each of the first 1,000 files has.
+
+        Args:
+            document: a policy as for `set`, to try without setting it; by default the table's own.
 
         Raises:
-            UsageError: the table has no policy, or one without a hash key.
+            UsageError: the table has no policy, or the policy has no hash key.
         """
-        policy = self.policy
+        policy = self.policy if document is None else parse_policy(document)
         if policy is None:
             raise self._no_policy()
         return spread_of(self.table, policy)

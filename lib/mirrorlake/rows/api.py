@@ -9,7 +9,14 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes, read_with_ids
-from mirrorlake.rows.row_history import RowHistory, RowReport, read_row_history, report_row
+from mirrorlake.rows.row_history import (
+    RowHistory,
+    RowIds,
+    RowReport,
+    read_row_history,
+    read_row_ids,
+    report_row,
+)
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 
 
@@ -136,6 +143,24 @@ class RowTracking:
             >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
         """
         return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def by_version(self, label: str, *, first: int = 1) -> RowIds:
+        """Return the ids and commit versions of a small table's rows in each version.
+
+        Args:
+            label: the column that names the rows; its values are unique in each version.
+            first: the first version; rows have ids in it and in all later versions.
+
+        Returns:
+            One row per row of the table, at most 200, with a column per version, and `.plot()`.
+
+        Raises:
+            UsageError: rows are not tracked in one of the versions.
+
+        Example:
+            >>> lake.table("stock").row_tracking.by_version("item").plot()  # doctest: +SKIP
+        """
+        return read_row_ids(self._table, label, first=first)
 
     def report(self, key: str = "", *, enable: bool = False) -> RowReport:
         """One row's history in words, and how far it can be told; the lake stays as it is.

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
-from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.commits import CommitLog, read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
@@ -52,8 +53,65 @@ from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage.files import Storage
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; what has more is not a key
+_MOST_ROWS = 200  # ids by row and version
+
+
+@dataclass(frozen=True)
+class RowIds(Result):
+    """The ids of a table's rows, version by version.
+
+    Attributes:
+        table: the table's name.
+        versions: the versions with their operations, ascending.
+        rows: by row, for each version, the row's id and the version that changed it last; empty
+            if the version does not have the row.
+    """
+
+    table: str
+    versions: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+
+    def shown(self) -> TextTable:
+        """Return one row per row of the table, with a column per version."""
+        columns = ("row", *(" ".join(version.split()) for version in self.versions))
+        return TextTable(columns, tuple((name, *ids) for name, ids in self.rows.items()))
+
+    def plot(self) -> Chart:
+        """Draw the ids as a grid: one line per row, one column per version."""
+        from mirrorlake.show.plots import plot_matrix
+
+        title = f"Rows of {self.table}: id · version that changed it last"
+        return plot_matrix(list(self.versions), self.rows, title=title, x_label="version")
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {len(self.rows)} rows in {len(self.versions)} versions"
+
+
+def read_row_ids(table: TableHandle, label: str, *, first: int = 1) -> RowIds:
+    """Read the ids of a table's rows; see `RowTracking.by_version` for arguments and errors."""
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(label)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    versions = tuple(
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    )
+    return RowIds(str(table.name), versions, {name: tuple(ids) for name, ids in texts.items()})
 
 
 @dataclass(frozen=True)

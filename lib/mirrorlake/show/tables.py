@@ -16,18 +16,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.check import inspect_file
-from mirrorlake.landing.metadata import Marker, read_metadata
-from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.status import Report
-from mirrorlake.names import TableName
-from mirrorlake.results import Count, TextTable
+from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.paths import lake_path
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
     from mirrorlake.show.chart import Chart
 
 
@@ -114,45 +109,7 @@ def save_rows(df: DataFrame, path: str) -> int:
 
 def show_status(report: Report) -> TextTable:
     """How the tables stand: one row a table, without what changes from run to run."""
-    found = report.shown()
-    counts = ("rows", "backlog_files")
-    rows = tuple(
-        tuple(
-            Count(value) if name in counts else value
-            for name, value in zip(found.columns, row, strict=True)
-        )
-        for row in found.rows
-    )
-    return TextTable(found.columns, rows)
-
-
-def show_errors(report: Report) -> TextTable:
-    """What stopped tables, one row each: in which file and column, and how to go on."""
-    found = [(table.full_name, table.error) for table in report.tables if table.error]
-    # Most errors are of a whole column or file: a row is shown where one is named.
-    row = ("row",) if any(error["row"] for _, error in found) else ()
-    facts = ("file", *row, "column", "message")
-    rows = tuple((table, *(error[fact] for fact in facts)) for table, error in found)
-    return TextTable(("table", *facts), rows)
-
-
-def show_files(lake: Lake, table: str) -> TextTable:
-    """The data files that lie in a table's folder of the zone, with their rows by marker.
-
-    Raises:
-        DataFileError: one of them can't be read.
-    """
-    name = TableName.parse(table)
-    metadata = read_metadata(lake.storage, name)
-    rows = []
-    for _, entry in sorted(list_folder(lake.storage, name).numbered.items()):
-        facts = inspect_file(lake.storage, f"{name.folder}/{entry.name}", metadata)
-        marker = "several" if facts.marker else "none: initial load"
-        if facts.marker and len(facts.rows) == 1:
-            kind = next(iter(facts.rows))
-            marker = f"{int(kind)}: {Marker(kind).name.lower()}"
-        rows.append((entry.name, Count(facts.row_count), marker, f"{entry.size / 1024:,.0f} KiB"))
-    return TextTable(("file", "rows", "marker", "size"), tuple(rows))
+    return report.shown()
 
 
 def rows_document(frame: DataFrame) -> dict[str, Any]:

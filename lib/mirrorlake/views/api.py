@@ -204,9 +204,13 @@ class Views:
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
 
-    def list(self) -> list[Definition]:
-        """The views, ordered by name; needs no Spark."""
-        return list_definitions(self._storage)
+    def list(self, tables: Iterable[TableName] | None = None) -> list[Definition]:
+        """Return the views, ordered by name; needs no Spark.
+
+        Args:
+            tables: look among these tables only; by default among all.
+        """
+        return list_definitions(self._storage, tables)
 
     def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
         """How the views stand, ordered by name; reads logs only, needs no Spark.

@@ -13,23 +13,17 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.errors import MirrorlakeError, UsageError, with_place
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.mirror.state import STOPPED
+from mirrorlake.errors import MirrorlakeError, TableNotFoundError, UsageError, with_place
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.source_status import SourceReport, source_reports
-from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import shown_path
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.serving import save_page
 
 if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.operations import Operations
     from mirrorlake.mirror.status import TableStatus
     from mirrorlake.views.definition import ViewStatus
 
@@ -37,6 +31,7 @@ if TYPE_CHECKING:
 BATCHES = 20
 _AT_ONCE = 8
 GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
+_PAUSED = "Stopped"  # the state of a paused table
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class TableHealth:
             return BAD
         if self.status.waiting_for is not None:
             return WARN
-        return IDLE if self.status.state == STOPPED else GOOD
+        return IDLE if self.status.state == _PAUSED else GOOD
 
     @property
     def problem(self) -> str:
@@ -151,49 +146,53 @@ def read_health(lake: Lake) -> LakeHealth:
     Returns:
         The tables in the order of their trouble, then of their names.
     """
-    storage, operations = lake.storage, lake.operations
     report = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(operations, line), report.tables))
+        found = list(pool.map(lambda line: _look_at(lake, line), report.tables))
     order = (BAD, WARN, IDLE, GOOD)
     found.sort(key=lambda one: (order.index(one.level), one.status.full_name))
     return LakeHealth(
-        storage.root,
+        lake.storage.root,
         datetime.now(timezone.utc),
         tuple(found),
-        read_views(storage, delta_tables(storage, but=report.fed)),
-        tuple(source_reports(storage)),
+        read_views(lake, lake.tables(exclude=report.fed)),
+        tuple(source_reports(lake.storage)),
     )
 
 
-def _look_at(operations: Operations, line: TableStatus) -> TableHealth:
+def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
+    """Return a table's status with the lags of its newest batches."""
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
     try:
-        ledger = operations.ledger(table, last=BATCHES)
-    except (MirrorlakeError, OSError, ValueError):  # the status has said what there is to say
+        ledger = lake.operations.ledger(table, last=BATCHES)
+    except (MirrorlakeError, OSError, ValueError):  # the status already has the error
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
     lags = tuple(entry.lag_seconds or 0.0 for entry in done)
     return TableHealth(line, lags, done[-1].applied if done else None)
 
 
-def read_views(storage: Storage, tables: Sequence[TableName]) -> tuple[ViewStatus, ...]:
-    """The views among some tables; what they need is imported only where there is one."""
-    marked = [
-        name
-        for name in tables
-        if (snapshot := read_snapshot(storage, name.table_path)) is not None
-        and VIEW_PROPERTY in snapshot.properties
-    ]
+def read_views(lake: Lake, tables: Sequence[TableName]) -> tuple[ViewStatus, ...]:
+    """Return the state of the views among tables; none if the extra `spark` is not installed.
+
+    Without views nothing of the extra is imported.
+    """
+    marked = [name for name in tables if _is_view(lake, name)]
     if not marked:
         return ()
     try:
-        from mirrorlake.views.definition import list_definitions, view_status
-    except ImportError:  # the extra `spark` is not there
+        return tuple(lake.views.status(marked))
+    except ImportError:
         return ()
-    return tuple(view_status(storage, one) for one in list_definitions(storage, marked))
+
+
+def _is_view(lake: Lake, name: TableName) -> bool:
+    try:
+        return lake.inspect(name).is_view
+    except TableNotFoundError:  # dropped since it was listed
+        return False
 
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
@@ -317,7 +316,7 @@ class Monitor:
         """
         document = html.page("Monitor", render_health(self.health), every=every)
         if path is not None:
-            save_page(path, document)
+            html.save_page(path, document)
         return document
 
     @property

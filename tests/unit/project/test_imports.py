@@ -18,7 +18,7 @@ ORDER = (
     *("errors", "names", "results", "registry", "notices", "storage", "spark"),
     *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "show"),
-    *("monitoring", "table", "lake", "cli"),
+    *("monitoring", "inspection", "table", "lake", "cli"),
 )
 # Still to be removed: packages that import from their right.
 BACKWARDS: set[tuple[str, str]] = {
@@ -27,6 +27,7 @@ BACKWARDS: set[tuple[str, str]] = {
     ("history", "show"),
     ("layout", "show"),
     ("partitioning", "show"),
+    ("rows", "show"),
     ("views", "show"),
     ("query", "feed"),
     ("query", "history"),
@@ -36,25 +37,10 @@ BACKWARDS: set[tuple[str, str]] = {
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
     *("cli", "landing", "storage"),
-    *("spark.session",),
+    *("show", "spark.session"),
 }
 # Still to be removed: what satellites import of the library besides.
 INTERNAL: dict[str, set[str]] = {
-    "mirrorlake_lab": {
-        "delta.actions",
-        "delta.commit_figures",
-        "delta.commits",
-        "delta.log_files",
-        "delta.snapshot",
-        "history.versions",
-        "layout.guardrails",
-        "mirror.operations",
-        "mirror.properties",
-        "mirror.state",
-        "show.tables",
-        "spark.sql",
-        "views.definition",
-    },
     "mirrorlake_runs": {
         "spark.shared",
     },

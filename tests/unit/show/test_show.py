@@ -17,7 +17,6 @@ from mirrorlake.show.plots import (
     plot_spread,
     plot_stacks,
 )
-from mirrorlake.show.tables import show_errors, show_files, show_status
 
 PNG = b"\x89PNG\r\n"
 
@@ -140,25 +139,25 @@ def line(name: str, error: dict[str, object] | None = None) -> TableStatus:
 
 
 def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:
-    shown = show_status(Report((line("a"),)))
+    shown = Report((line("a"),)).shown()
     assert shown.columns == ("table", "state", "rows", "last_file", "backlog_files")
     assert shown.rows == (("s.a", "Replicating", 3, 1, 0),)
 
 
 def test_a_status_shows_errors_where_there_are_any() -> None:
-    shown = show_status(Report((line("a"), line("b", {"message": "No such key."}))))
+    shown = Report((line("a"), line("b", {"message": "No such key."}))).shown()
     assert [row[-1] for row in shown.rows] == [None, "No such key."]
 
 
 def test_errors_name_file_and_column_and_a_row_only_where_one_is_known() -> None:
     error = {"message": "No.", "file": "1.parquet", "row": None, "column": "n"}
-    shown = show_errors(Report((line("a"), line("b", error))))
+    shown = Report((line("a"), line("b", error))).errors
     assert shown.columns == ("table", "file", "column", "message")
     assert shown.rows == (("s.b", "1.parquet", "n", "No."),)
-    shown = show_errors(Report((line("b", error), line("c", error | {"row": 7}))))
+    shown = Report((line("b", error), line("c", error | {"row": 7}))).errors
     assert shown.columns == ("table", "file", "row", "column", "message")
     assert [row[2] for row in shown.rows] == [None, 7]
-    assert show_errors(Report((line("a"),))).rows == ()
+    assert Report((line("a"),)).errors.rows == ()
 
 
 def test_published_files_show_their_markers(lake: Lake) -> None:
@@ -166,7 +165,7 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
     publisher.write([{"id": 1}])
     publisher.delete([{"id": 1}, {"id": 2}])
     publisher.write([{"id": 1, "__rowMarker__": 4}, {"id": 2, "__rowMarker__": 2}])
-    shown = show_files(lake, "t")
+    shown = publisher.files()
     assert [row[1:3] for row in shown.rows] == [
         (1, "none: initial load"),
         (2, "2: delete"),
