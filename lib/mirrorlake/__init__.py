@@ -25,19 +25,11 @@ from mirrorlake.errors import SetupError
 if TYPE_CHECKING:
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.mirror.options import MirrorOptions
-    from mirrorlake.mirror.tools import operate as operate
-    from mirrorlake.mirror.tools import run_cycle as run_cycle
-    from mirrorlake.monitoring import monitor_lake as monitor_lake
-    from mirrorlake.monitoring import recent_ledgers as recent_ledgers
     from mirrorlake.names import split_names as split_names
-    from mirrorlake.show.pictures import plot_backlog as plot_backlog
-    from mirrorlake.show.pictures import plot_lag as plot_lag
-    from mirrorlake.show.tables import save_rows, show_rows
-    from mirrorlake.show.tables import show_status as show_status
+    from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
 
 __version__ = "0.1.0"
@@ -61,17 +53,12 @@ _MODULES = {
     "landing.publisher": ["Publisher"],
     "layout.guardrails": ["skus"],
     "mirror.options": ["MirrorOptions"],
-    "show.tables": ["save_rows", "show_rows"],
+    "spark.dataframes": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
-    "landing.publish_files": ["find_sources"],
-    "mirror.tools": ["operate", "run_cycle"],
-    "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
-    "show.pictures": ["plot_backlog", "plot_lag"],
-    "show.tables": ["show_status"],
 }
 _LAZY = {
     name: module

@@ -8,12 +8,13 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mirrorlake.delta.actions import Places, file_actions, live_files
-from mirrorlake.delta.commits import Commit, CommitLog, History
+from mirrorlake.delta.commits import Commit as Commit
+from mirrorlake.delta.commits import CommitLog, History
 from mirrorlake.delta.snapshot import OPEN_TAG, open_snapshot
 from mirrorlake.errors import VersionError
 from mirrorlake.history.versions import ReadableRange, find_readable_range
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails
-from mirrorlake.mirror.properties import VIEW_PROPERTY, declared_keys
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.files import Storage
@@ -149,11 +150,6 @@ class Inspection:
     def has_feed(self) -> bool:
         """Whether the change feed is on."""
         return self._snapshot.has_feed
-
-    @property
-    def is_view(self) -> bool:
-        """Whether the table holds the rows of a view."""
-        return VIEW_PROPERTY in self._snapshot.properties
 
     @property
     def protocol(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,11 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import published_tables
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options
-from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
+from mirrorlake.mirror.state import load_states
+from mirrorlake.mirror.status import MirrorReport, preview_cycle
 from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
     from mirrorlake.lint.zone import FileListener
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.reconcile import Reconciliation
-    from mirrorlake.monitoring import Expectations
     from mirrorlake.partitioning.process import LakePartitioning
+    from mirrorlake.status import Expectations, LakeStatus
     from mirrorlake.table import Table
     from mirrorlake.views.api import Views
 
@@ -127,12 +129,11 @@ class Lake:
 
     # Tables by name
 
-    def tables(self, names: str = "", *, exclude: Collection[TableName] = ()) -> list[TableName]:
+    def tables(self, names: str = "") -> list[TableName]:
         """Return the names of the Delta tables, in order.
 
         Args:
             names: only these, separated by commas, in any case; by default all tables.
-            exclude: tables to leave out when all are asked for; their folders are not listed.
 
         Raises:
             TableNotFoundError: one of them does not exist; the hint has the nearest names.
@@ -141,7 +142,7 @@ class Lake:
             >>> lake.tables("stock, sales.orders")  # doctest: +SKIP
         """
         if not names.strip():
-            return delta_tables(self.storage, but=exclude)
+            return delta_tables(self.storage)
         return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
 
     def find(self, name: TableName) -> TableName | None:
@@ -337,9 +338,10 @@ class Lake:
         *,
         options: MirrorOptions | None = None,
         vorder: bool = False,
+        dry_run: bool = False,
         on_step: StepListener = noop,
         **settings: Any,
-    ) -> Report:
+    ) -> MirrorReport:
         """Run one mirror cycle: apply the published files, one commit per table.
 
         Args:
@@ -347,29 +349,50 @@ class Lake:
             options: bounds of the cycle.
             vorder: write files that are not in V-Order anew, in a second commit that changes no
                 data.
+            dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: called after every step of every table, with the table and the step.
             **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
                 `options` or on top of them.
 
         Returns:
             One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables.
+            other tables. Without entries, if no publisher feeds the table or the lake.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: there is no such setting, or it has no such value.
+            TableNotFoundError: there is no such table.
 
         Example:
             >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
+            3 files with 1,024 rows applied
         """
         from mirrorlake.mirror.engine import Engine
 
-        engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
-        report = engine.run_cycle(_name(table))
+        chosen, only = make_options(options, settings), _name(table)
+        with storage_errors(self.storage.root):
+            if only is None and self._was_never_fed():
+                note = "Nothing was ever published into this lake."
+                return MirrorReport(dry_run=dry_run, note=note)
+            try:
+                if dry_run:
+                    return preview_cycle(self.storage, only, chosen)
+                report = Engine(self.storage, lambda: self.spark, chosen, on_step).run_cycle(only)
+            except TableNotFoundError:
+                if only is None or self.find(only) != only:
+                    raise
+                note = f"No publisher feeds {only}: there is nothing to mirror."
+                return MirrorReport(dry_run=dry_run, note=note)
         fed = report.fed
         for name in self.tables() if vorder else ():
             if name in fed:
                 self.table(name).optimize.vorder()
         return report
+
+    def _was_never_fed(self) -> bool:
+        """Check whether the lake has no folder in the landing zone, and never had one."""
+        if self.storage.list(ZONE).folders or load_states(self.storage):
+            return False
+        return not rebuild_states(self.storage, self.tables())
 
     def watch(
         self,
@@ -379,8 +402,8 @@ class Lake:
         interval: float = 5,
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
-        on_report: Callable[[Report], None] = noop,
-    ) -> Report:
+        on_report: Callable[[MirrorReport], None] = noop,
+    ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
         A table that takes long does not delay the others: the mirror looks at them meanwhile.
@@ -405,53 +428,67 @@ class Lake:
         )
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 
-    def preview(
-        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
-    ) -> Preview:
-        """Return what the next mirror cycle would apply; writes nothing, needs no Spark.
+    def waiting(self, table: str | TableName) -> MirrorReport:
+        """Return the files of a table that wait for the mirror; needs no Spark.
 
         Args:
-            table: only this one; by default the whole landing zone.
-            options: bounds of the cycle.
-
-        Raises:
-            TableNotFoundError: the table has no folder in the landing zone.
+            table: its name; a table that was never published has no files.
 
         Example:
-            >>> lake.preview()  # doctest: +SKIP
-            3 files of 2 tables would be applied: a dry run
-        """
-        return preview_cycle(self.storage, _name(table), options)
-
-    def waiting(self, table: str | TableName) -> Preview:
-        """Return the files of a table that wait for the mirror; empty if none was published.
-
-        Example:
-            >>> lake.waiting("orders").tables  # doctest: +SKIP
-            ()
+            >>> lake.waiting("orders")  # doctest: +SKIP
+            2 files with 8 rows would be applied (dry run)
         """
         name = as_table(table)
-        known = name in published_tables(self.storage)
-        return preview_cycle(self.storage, name) if known else Preview(())
+        if name not in published_tables(self.storage):
+            return MirrorReport(dry_run=True, note=f"No file was published to {name}.")
+        return preview_cycle(self.storage, name)
 
     @property
     def operations(self) -> Operations:
         """Operations on the mirror, such as pause, skip, replay and undrop; see `Operations`."""
         return Operations(self.storage, lambda: self.spark, self.published_footer)
 
-    def status(self, *, rebuild: bool = False) -> Report:
-        """Return the state of each mirrored table, from a listing and the kept state.
+    def status(
+        self,
+        *,
+        max_lag: float | None = None,
+        max_backlog: int | None = None,
+        expectations: Mapping[str, str] | None = None,
+        rebuild: bool = False,
+    ) -> LakeStatus:
+        """Return the status of the lake: tables, views, sources, quarantine and problems.
 
-        Needs no Spark.
+        It is read from listings, kept states and logs. Spark starts only for expectations.
 
         Args:
-            rebuild: read the kept state again from the tables' own logs.
+            max_lag: most seconds that a published file, or a change of a view's source, may wait;
+                a longer lag is a problem. By default there is no limit.
+            max_backlog: most files of a table that may wait; more are a problem. By default there
+                is no limit.
+            expectations: as for `check_expectations`; one that is not met is a problem.
+            rebuild: read the kept state again from the tables' logs, and write it.
+
+        Returns:
+            The status. `problems` also has tables and sources that an error stopped; `check()`
+            raises an error if there is a problem; `plot()` draws lag or backlog.
+
+        Raises:
+            UsageError: a limit is less than 0, or the expectations are not a mapping.
 
         Example:
-            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
-            ['Replicating']
+            >>> lake.status(max_lag=3600)  # doctest: +SKIP
+            3 tables, 0 problems
         """
-        return status_report(self.storage, rebuild=rebuild)
+        from mirrorlake.status import read_status
+
+        return read_status(
+            self.storage,
+            partial(self.sql, read_only=True),
+            max_lag=max_lag,
+            max_backlog=max_backlog,
+            expectations=expectations,
+            rebuild=rebuild,
+        )
 
     def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
         """Compare tables with the manifests that their publishers wrote.
@@ -555,9 +592,9 @@ class Lake:
             >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
             ()
         """
-        from mirrorlake.monitoring import check_expectations
+        from mirrorlake.status import check_expectations
 
-        return check_expectations(self, queries, limit=limit)
+        return check_expectations(partial(self.sql, read_only=True), queries, limit=limit)
 
     def register(
         self,

@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from helpers.bench import BenchResult, compare, join_results, lake_part
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000

@@ -16,10 +16,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from helpers.story import Story, ordered, partitioned
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.spark.session import SESSION_CONFS, get_spark
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake.table import Table
 
 
 def session(package: str) -> SparkSession:

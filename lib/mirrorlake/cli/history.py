@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from mirrorlake.cli import app, open_lake, open_table, verbs
-from mirrorlake.cli.options import Apply, DryRun, Json, Limit, Root, Table
+from mirrorlake.cli.options import Apply, DryRun, Json, Keys, Limit, Root, Table
 from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, progress, tell
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable
@@ -93,7 +93,7 @@ def changes(
     start: Annotated[str, typer.Option("--from", help=f"Start: {END_HELP}.")],
     end: Annotated[str | None, typer.Option("--to", help=f"End: {END_HELP}.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Only the net change of each key.")] = False,
-    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    keys: Keys = "",
     across_gaps: Annotated[
         bool, typer.Option("--across-gaps", help="Compare versions where the feed has gaps.")
     ] = False,
@@ -164,7 +164,7 @@ def dimension(
             help="1: the latest row of each key; 2: all rows, with periods.", min=1, max=2
         ),
     ] = 1,
-    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    keys: Keys = "",
     from_snapshot: Annotated[
         bool, typer.Option("--from-snapshot", help="Compare the newest version; needs no feed.")
     ] = False,

@@ -34,7 +34,7 @@ def analyze(
 ) -> None:
     """Analyze a table's files: row groups, column chunks, columns, guardrails."""
     from mirrorlake.layout.guardrails import find_sku
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
 
     if sku is not None:
         find_sku(sku)  # before anything is read

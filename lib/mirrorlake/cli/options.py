@@ -19,6 +19,7 @@ Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM o
 Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
 Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
+Keys = Annotated[str, typer.Option(help="Key columns, if the table declares none.")]
 VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
 
 

@@ -105,7 +105,7 @@ def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
     Raises:
         QueryError: Spark failed it.
     """
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
     from mirrorlake.spark.sql import query_errors
 
     with progress("running the query …"), query_errors():

@@ -52,7 +52,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show since when rows have ids, how far to trust them, and some rows with ids."""
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
 
     found = open_table(root, table)
     with progress("reading the history …"):
@@ -78,7 +78,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show the history of one row, by its key or its id."""
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
 
     found = open_table(root, table)
     wanted = parse_row_key(key, found.keys) if key else None

@@ -343,7 +343,7 @@ def compare_versions(
     """Count the changes between two versions; arguments and errors are those of `Table.compare`."""
     if pair.note:
         return Difference(pair)
-    from mirrorlake.show.tables import show_rows
+    from mirrorlake.spark.dataframes import show_rows
 
     old, new = readable_snapshots(table, pair.before, pair.after)
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]

@@ -37,7 +37,14 @@ from mirrorlake.mirror.state import (
     is_told_running,
     tell_states,
 )
-from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_folder, status_of
+from mirrorlake.mirror.status import (
+    MirroredTable,
+    MirrorReport,
+    TableStatus,
+    idle_folder,
+    listed_folder,
+    status_of,
+)
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
@@ -86,7 +93,7 @@ class Engine:
         self._shard = Shard.parse(self._options.shard)
         self._documents = StateDocuments(storage, self._shard)
 
-    def run_cycle(self, only: TableName | None = None) -> Report:
+    def run_cycle(self, only: TableName | None = None) -> MirrorReport:
         """Applies what is pending, one commit per table (and one more where a crash left a plan).
 
         Args:
@@ -102,7 +109,7 @@ class Engine:
         with only_mirror(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
 
-    def _run_cycle(self, only: TableName | None) -> Report:
+    def _run_cycle(self, only: TableName | None) -> MirrorReport:
         kept = self._documents.load()
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
@@ -119,6 +126,7 @@ class Engine:
             left_out = {state.folder for state in stuck}
             found = [t for t in found if t.folder not in left_out and self._shard.has(t.folder)]
             self._purge(bool(dropped))
+        before = dict(states)
         schemas = set(zone)
         self._settings = all_settings(self._storage)
 
@@ -169,9 +177,11 @@ class Engine:
             self._documents.save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
-        lines = [latest[table.folder][1] for table in found]
-        lines += [status_of(state, None) for state in stuck]
-        return Report(tuple(lines), tuple(str(table) for table in dropped))
+        latest |= {state.folder: (state, status_of(state, None)) for state in stuck}
+        folders = [*(table.folder for table in found), *(state.folder for state in stuck)]
+        tables = (_mirrored(before.get(one), *latest[one]) for one in folders)
+        names = tuple(str(table) for table in dropped)
+        return MirrorReport(tuple(tables), names, storage=self._storage)
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""
@@ -278,6 +288,12 @@ def _is_due(last: datetime | None, keep: timedelta) -> bool:
     return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
+def _mirrored(before: TableState | None, state: TableState, status: TableStatus) -> MirroredTable:
+    """Return a table's entry of the report, with what the cycle applied."""
+    is_same = before is not None and before.incarnation == state.incarnation
+    return MirroredTable.since(status, before if is_same else None)
+
+
 def _entry(listing: Listing, state: TableState) -> _Entry:
     return state, status_of(state, listed_folder(listing, state))
 
@@ -288,8 +304,8 @@ def watch(
     *,
     only: TableName | None = None,
     interval: float = 5,
-    on_report: Callable[[Report], None] = noop,
-) -> Report:
+    on_report: Callable[[MirrorReport], None] = noop,
+) -> MirrorReport:
     """Runs cycles until `stop` is set; a running commit is always ended.
 
     Args:
@@ -303,7 +319,7 @@ def watch(
         The last cycle's report.
     """
     pause = interval
-    before: Report | None = None
+    before: MirrorReport | None = None
     try:
         while True:
             report = engine.run_cycle(only)

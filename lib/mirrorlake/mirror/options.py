@@ -108,17 +108,27 @@ def side_by_side(
 
 
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
-    """The options with some of their fields set by name.
+    """Return the options with some of their fields set by name.
 
     Raises:
-        UsageError: there is no such field.
+        UsageError: there is no such field, or it has no such value.
     """
     known = [field.name for field in fields(MirrorOptions)]
     if unknown := [name for name in settings if name not in known]:
         raise UsageError(
             f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
         )
-    return replace(options or MirrorOptions(), **settings)
+    made = replace(options or MirrorOptions(), **settings)
+    if made.on_error not in (STOP, SKIP_ROW, SKIP_FILE):
+        raise UsageError(
+            f"on_error can't be {made.on_error!r}.",
+            hint=f"choose one of {STOP}, {SKIP_ROW}, {SKIP_FILE}.",
+        )
+    if made.batch_files < 1 or made.batch_bytes < 1:
+        raise UsageError(
+            "A batch has at least one file.", hint="set batch_files and batch_bytes to 1 or more."
+        )
+    return made
 
 
 class Step(Enum):

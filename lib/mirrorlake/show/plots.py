@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
+from matplotlib.dates import ConciseDateFormatter
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from mirrorlake.errors import UsageError
+from mirrorlake.results import TextTable
 from mirrorlake.show.chart import (
     COLOURS,
     ROW_INCHES,
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 _BANDS = 24
 _ROWS = 400
+_MOST_BARS = 40
+_MOST_LINES = 4
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
@@ -404,4 +410,91 @@ def plot_spread(spreads: Mapping[str, Sequence[Sequence[int]]], *, title: str) -
             alone = np.count_nonzero(np.count_nonzero(counts, axis=1) == 1)
             said.append(f"{name}: {alone} of {len(counts)} files hold one bucket only")
     chart.words = in_words(title, *said)
+    return chart
+
+
+def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
+    """Draw a query's rows; arguments and result are those of `ShownRows.plot`.
+
+    Example:
+        >>> plot_rows(TextTable(("item", "n"), (("bolt", 3), ("nut", 4)))) is None
+        False
+        >>> plot_rows(TextTable(("item",), (("bolt",), ("nut",)))) is None
+        True
+    """
+    rows = [row for row in shown.rows[:_MOST_BARS] if row[0] is not None]
+    numbers = [
+        index
+        for index in range(1, len(shown.columns))
+        if any(_is_number(row[index]) for row in rows)
+        and all(row[index] is None or _is_number(row[index]) for row in rows)
+    ][:_MOST_LINES]
+    if len(rows) < 2 or not numbers:
+        return None
+    names = [shown.columns[index] for index in numbers]
+    title = title or f"{', '.join(names)} by {shown.columns[0]}"
+    by_number = all(_is_number(row[0]) for row in rows)
+    if len({_short(row[0]) for row in rows}) < len(rows) or len(set(names)) < len(names):
+        return None
+    if len(numbers) == 1 and not by_number:
+        heights = {_short(row[0]): _height(row[numbers[0]]) for row in rows}
+        fmt = "{x:,.0f}" if all(h == int(h) for h in heights.values()) else "{x:,.4g}"
+        return plot_bars(heights, title=title, label=names[0], fmt=fmt)
+    if by_number:
+        rows.sort(key=lambda row: float(row[0]))
+    x = [float(row[0]) if by_number else _short(row[0]) for row in rows]
+    series = {
+        name: [_height(row[i]) for row in rows] for name, i in zip(names, numbers, strict=True)
+    }
+    label = names[0] if len(names) == 1 else ""
+    return plot_lines(x, series, title=title, label=label, x_label=shown.columns[0])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _height(value: Any) -> float:
+    height = float("nan") if value is None else float(value)
+    return 0.0 if height != height or height in (float("inf"), float("-inf")) else height
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 30 else f"{text[:29]}…"
+
+
+def plot_times(
+    series: Mapping[str, Sequence[tuple[datetime, float]]],
+    *,
+    title: str,
+    label: str,
+    steps: bool = False,
+) -> Chart | None:
+    """Draw lines over time.
+
+    Args:
+        series: timestamps (UTC) with their values, in order, by the line's name.
+        title: the chart's title.
+        label: the values, with their unit.
+        steps: hold each value until the next timestamp, as for a count.
+
+    Returns:
+        None if no line has a point.
+    """
+    found = {name: points for name, points in series.items() if points}
+    if not found:
+        return None
+    with start_chart(title) as (chart, axes):
+        for name, points in found.items():
+            times: Any = [moment for moment, _ in points]
+            style: Any = {"drawstyle": "steps-post", "marker": ""} if steps else {}
+            axes.plot(times, [value for _, value in points], label=name, **style)
+        axes.set_ylim(bottom=0)
+        if steps:  # a count has no halves
+            count_ticks(axes.yaxis)
+        formatter: Any = ConciseDateFormatter  # it has no types
+        axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
+        axes.set_xlabel("UTC")
+        finish_chart(chart, axes, label, len(found))
     return chart

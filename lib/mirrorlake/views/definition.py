@@ -241,9 +241,18 @@ class ViewStatus:
     sources: tuple[SourceStatus, ...]
     lag_seconds: float | None
 
+    @property
+    def shown_sources(self) -> str:
+        """The version that it shows of each source and the newest, as `orders 3 of 5`."""
+        return ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in self.sources)
+
     def as_dict(self) -> dict[str, Any]:
-        """The view's entry in what `status --json` prints."""
+        """Return the view's entry in what `status --json` prints."""
         return asdict(self)
+
+
+def _at(version: int | None) -> str:
+    return "?" if version is None else str(version)
 
 
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:

@@ -55,4 +55,4 @@ def monitor(
             shown.refresh()
             shown.to_html(page, every=every)
     parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
-    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.problems)
+    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.level != "good")

@@ -21,13 +21,7 @@ from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, preview_rows, slices
-from mirrorlake_lab.pages.monitor import (
-    TableHealth,
-    read_health,
-    read_views,
-    render_health,
-    view_table,
-)
+from mirrorlake_lab.pages.monitor import problem_and_fix, read_health, render_health, view_table
 from mirrorlake_lab.pages.table_tabs import (
     FeedTab,
     FilesTab,
@@ -46,7 +40,7 @@ from mirrorlake_runs.store import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.status import TableStatus
+    from mirrorlake.status import TableStatus
 
 
 class ZoneTab(Tab):
@@ -123,17 +117,16 @@ class ZoneTab(Tab):
 
 def list_folders(lines: list[TableStatus]) -> TextTable:
     """Return one row per folder of the zone: state, backlog, problem and fix."""
-    found = [TableHealth(line) for line in lines]
     rows = tuple(
         (
-            one.status.full_name,
-            html.dot(one.level, one.status.state),
-            one.status.last_file,
-            one.status.backlog_files,
-            size_text(one.status.backlog_bytes),
-            html.wide(one.problem, f"Fix: {one.fix}" if one.fix else ""),
+            one.full_name,
+            html.dot(one.level, one.state),
+            one.last_file,
+            one.backlog_files,
+            size_text(one.backlog_bytes),
+            problem_and_fix(one),
         )
-        for one in found
+        for one in lines
     )
     columns = ("folder", "state", "last file applied", "files waiting", "size", "problem and fix")
     return TextTable(columns, rows)
@@ -170,7 +163,7 @@ class ViewsTab(Tab):
 
     def _fill(self) -> None:
         tables = self.lake.tables()
-        shown = view_table(read_views(self.lake, tables))
+        shown = view_table(self.lake.status().views)
         self._list.fill(len(shown.rows), slices(shown))
         edges = self._edges(tables)
         parts: list[widgets.Widget] = []

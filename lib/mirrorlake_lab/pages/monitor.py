@@ -1,6 +1,6 @@
-"""The monitor page: a lake's health, refreshed in Lab, and as an HTML file.
+"""The monitor page: the status of a lake and the lag of its newest files, live and as HTML.
 
-The health is read from listings, kept states and logs, without Spark.
+It is read from listings, kept states and logs, without Spark.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import MirrorlakeError, TableNotFoundError, UsageError, with_place
-from mirrorlake.names import TableName
+from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.source_status import SourceReport, source_reports
 from mirrorlake.storage.paths import shown_path
 from mirrorlake_lab.pages import html
 
@@ -24,14 +22,12 @@ if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.status import TableStatus
-    from mirrorlake.views.definition import ViewStatus
+    from mirrorlake.status import LakeStatus, TableStatus, ViewStatus
 
 
 BATCHES = 20
 _AT_ONCE = 8
-GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
-_PAUSED = "Stopped"  # the state of a paused table
+_LEVELS = ("bad", "warn", "idle", "good")
 
 
 @dataclass(frozen=True)
@@ -39,80 +35,41 @@ class TableHealth:
     """One table that a publisher feeds.
 
     Attributes:
-        status: as `Lake.status` has it.
+        status: the table's entry in `Lake.status`.
         lags: seconds from publication to commit of the newest files, the newest last.
-        applied: when the newest of them was applied, ISO-8601 UTC; None if nobody knows.
+        applied: when the newest of them was applied, ISO-8601 UTC; None if unknown.
     """
 
     status: TableStatus
     lags: tuple[float, ...] = ()
     applied: str | None = None
 
-    @property
-    def level(self) -> str:
-        """`bad` if it stopped at an error, `warn` if a file is missing, `idle` if it is paused."""
-        if self.status.error:
-            return BAD
-        if self.status.waiting_for is not None:
-            return WARN
-        return IDLE if self.status.state == _PAUSED else GOOD
-
-    @property
-    def problem(self) -> str:
-        """What is wrong, with the place; empty if nothing is."""
-        if error := self.status.error:
-            return with_place(str(error["message"]).partition(" Hint: ")[0], error)
-        if self.status.waiting_for is not None:
-            return f"File {self.status.waiting_for} is missing; those behind it wait."
-        return ""
-
-    @property
-    def fix(self) -> str:
-        """What to do about it; empty if there is nothing to do."""
-        name, missing = self.status.full_name, self.status.waiting_for
-        if self.status.error:
-            return str(self.status.error["message"]).partition(" Hint: ")[2]
-        if missing is not None:
-            return f"publish file {missing}, or pass over it: skip ROOT {name} {missing} --apply"
-        return f"resume ROOT {name}" if self.level == IDLE else ""
-
 
 @dataclass(frozen=True)
 class LakeHealth(Result):
-    """How a lake is at a moment.
+    """The status of a lake at a time, with the lag of its newest files.
 
     Attributes:
-        root: the lake.
-        at: when it was looked at, UTC.
-        tables: those that publishers feed, first what stopped.
-        views: the views; empty where the extra `spark` is not installed.
-        sources: databases and streams that publish into it.
+        at: when it was read, UTC.
+        status: the status of the lake.
+        tables: the tables that publishers feed; those with problems first.
     """
 
-    root: str
     at: datetime
+    status: LakeStatus
     tables: tuple[TableHealth, ...]
-    views: tuple[ViewStatus, ...] = ()
-    sources: tuple[SourceReport, ...] = ()
 
     @property
-    def problems(self) -> int:
-        """How many tables stopped or wait for a file, and how many sources stopped."""
-        stopped = sum(one.failed for one in self.sources)
-        return stopped + sum(bool(one.problem) for one in self.tables)
+    def level(self) -> str:
+        """`bad` if there is a problem, `warn` if there is a warning, else `good`."""
+        return "bad" if self.status.problems else "warn" if self.status.warnings else "good"
 
     def shown(self) -> TextTable:
-        """One row a table."""
-        columns = ("table", "state", "rows", "last file", "waiting", "lag", "problem", "fix")
-        rows = tuple(
-            (s.full_name, s.state, s.rows, s.last_file, s.backlog_files,
-             f"{s.lag_seconds:.0f} s", one.problem, one.fix)
-            for one in self.tables for s in [one.status]
-        )  # fmt: skip
-        return TextTable(columns, rows)
+        """Return one row per table."""
+        return self.status.shown()
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `monitor --json` prints: what `status` has, and the lags."""
+        """Return the document that `monitor --json` prints."""
         return {
             "at": self.at.isoformat(timespec="seconds"),
             "tables": [
@@ -126,93 +83,55 @@ class LakeHealth(Result):
                     "lag_seconds": one.status.lag_seconds,
                     "lags": list(one.lags),
                     "applied": one.applied,
-                    "problem": one.problem or None,
-                    "fix": one.fix or None,
+                    "problem": one.status.problem or None,
+                    "fix": one.status.fix or None,
                 }
                 for one in self.tables
             ],
         }
 
     def __repr__(self) -> str:
-        return f"{len(self.tables)} tables, {self.problems} problems"
+        return repr(self.status)
 
 
 def read_health(lake: Lake) -> LakeHealth:
-    """Looks at a lake's tables, views and sources; changes nothing.
-
-    Args:
-        lake: the lake.
-
-    Returns:
-        The tables in the order of their trouble, then of their names.
-    """
-    report = lake.status()
+    """Read the status of a lake and the lag of its newest files."""
+    status = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(lake, line), report.tables))
-    order = (BAD, WARN, IDLE, GOOD)
-    found.sort(key=lambda one: (order.index(one.level), one.status.full_name))
-    return LakeHealth(
-        lake.storage.root,
-        datetime.now(timezone.utc),
-        tuple(found),
-        read_views(lake, lake.tables(exclude=report.fed)),
-        tuple(source_reports(lake.storage)),
-    )
+        found = list(pool.map(lambda line: _look_at(lake, line), status.tables))
+    found.sort(key=lambda one: (_LEVELS.index(one.status.level), one.status.full_name))
+    return LakeHealth(datetime.now(timezone.utc), status, tuple(found))
 
 
 def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
-    """Return a table's status with the lags of its newest batches."""
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
     try:
         ledger = lake.operations.ledger(table, last=BATCHES)
-    except (MirrorlakeError, OSError, ValueError):  # the status already has the error
+    except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
     lags = tuple(entry.lag_seconds or 0.0 for entry in done)
     return TableHealth(line, lags, done[-1].applied if done else None)
 
 
-def read_views(lake: Lake, tables: Sequence[TableName]) -> tuple[ViewStatus, ...]:
-    """Return the state of the views among tables; none if the extra `spark` is not installed.
-
-    Without views nothing of the extra is imported.
-    """
-    marked = [name for name in tables if _is_view(lake, name)]
-    if not marked:
-        return ()
-    try:
-        return tuple(lake.views.status(marked))
-    except ImportError:
-        return ()
-
-
-def _is_view(lake: Lake, name: TableName) -> bool:
-    try:
-        return lake.inspect(name).is_view
-    except TableNotFoundError:  # dropped since it was listed
-        return False
-
-
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
 
 
 def render_health(health: LakeHealth) -> html.Html:
-    """The page's content."""
-    count = len(health.tables)
-    said = f"{count:,} {'table' if count == 1 else 'tables'}, {health.problems:,} "
-    said += "problem" if health.problems == 1 else "problems"
+    """Return the page's content."""
+    status = health.status
     parts = [
-        html.Html(f"<h1>{html.dot('bad' if health.problems else 'good', said)}</h1>"),
-        html.note(f"{shown_path(health.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
+        html.Html(f"<h1>{html.dot(health.level, repr(health))}</h1>"),
+        html.note(f"{shown_path(status.storage.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
         html.heading("Replication"),
-        _tables(health.tables) if health.tables else html.note("No publisher feeds a table here."),
+        _tables(health.tables) if health.tables else html.table(status.shown()),
     ]
-    if health.views:
-        parts += [html.heading("Views"), html.table(view_table(health.views))]
-    if health.sources:
-        parts += [html.heading("Sources"), *(html.table(one.shown()) for one in health.sources)]
+    if status.views:
+        parts += [html.heading("Views"), html.table(view_table(status.views))]
+    if status.sources:
+        parts += [html.heading("Sources"), *(html.table(one.shown()) for one in status.sources)]
     return html.join(*parts)
 
 
@@ -226,40 +145,40 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
         s = one.status
         label = f"lag of the newest {len(one.lags)} files: {min(one.lags, default=0):.0f}"
         label += f" to {max(one.lags, default=0):.0f} s"
-        applied = moment_text(one.applied or "")
         rows.append(
             (
                 s.full_name,
-                html.dot(one.level, s.state),
+                html.dot(s.level, s.state),
                 s.rows,
                 s.last_file,
-                applied,
+                moment_text(one.applied or ""),
                 s.backlog_files,
                 round(s.lag_seconds),
                 html.sparkline(one.lags, label),
-                html.wide(one.problem, f"Fix: {one.fix}" if one.fix else ""),
+                problem_and_fix(s),
             )
         )
     return html.table(TextTable(columns, tuple(rows)))
 
 
+def problem_and_fix(status: TableStatus) -> html.Html:
+    """Return a table's problem and its fix as a cell; empty if all is well."""
+    return html.wide(status.problem, f"Fix: {status.fix}" if status.fix else "")
+
+
 def view_table(views: Sequence[ViewStatus]) -> TextTable:
-    """Views with what each shows of its sources, and how old that is."""
+    """Return views with what each shows of its sources, and how old that is."""
     rows = tuple(
         (
             one.view,
             html.dot(_VIEWS.get(one.state, "idle"), one.state),
-            ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in one.sources),
+            one.shown_sources,
             None if one.lag_seconds is None else round(one.lag_seconds),
             one.reason or "",
         )
         for one in views
     )
     return TextTable(("view", "state", "sources at versions", "lag, s", "reason"), rows)
-
-
-def _at(version: int | None) -> str:
-    return "?" if version is None else str(version)
 
 
 class Monitor:
@@ -290,7 +209,7 @@ class Monitor:
 
         Example:
             >>> monitor(lake).refresh()  # doctest: +SKIP
-            3 tables, 1 problems
+            3 tables, 1 problem
         """
         self.health = read_health(self.lake)
         if self._widget is not None:

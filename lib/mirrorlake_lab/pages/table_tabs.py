@@ -26,8 +26,7 @@ from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from mirrorlake.delta.commits import Commit
-    from mirrorlake.inspection import Inspection, TableFile, VersionFiles
+    from mirrorlake.inspection import Commit, Inspection, TableFile, VersionFiles
 
 
 def columns_of(inspection: Inspection) -> TextTable:

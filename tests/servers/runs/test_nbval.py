@@ -13,7 +13,7 @@ from nbformat.v4 import new_output
 from typer.testing import CliRunner
 
 from helpers.small_notebooks import put_notebook
-from mirrorlake.cli import app
+from mirrorlake.cli import main as cli
 from mirrorlake.storage.paths import PROJECT
 
 NOW = "import datetime\nprint('made at', datetime.datetime.now(), 'for', word)"
@@ -43,7 +43,7 @@ def nbval(path: Path, cwd: Path, *options: str) -> subprocess.CompletedProcess[s
 
 def copied(folder: Path) -> Path:
     """A folder with copies of the lessons."""
-    done = CliRunner().invoke(app, ["notebooks", str(folder)])
+    done = CliRunner().invoke(cli.app, ["notebooks", str(folder)])
     assert done.exit_code == 0, done.output
     return folder / "notebooks" / "learn"
 

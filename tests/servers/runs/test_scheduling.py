@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.cli import app
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake_runs.kernels import KernelEngine
 from mirrorlake_runs.plan import load_plan, only_run, open_target
@@ -127,7 +127,7 @@ steps:
     page = (Path(second.folder) / "report.html").read_text()
     assert "<th>attempts</th>" in page
     assert '<td class="done">done</td><td>3</td>' in page
-    shown = CliRunner().invoke(app, ["runs", "show", first.run])
+    shown = CliRunner().invoke(cli.app, ["runs", "show", first.run])
     assert re.search(r"mirror +│ done +│ 3 ", shown.stdout), shown.stdout
 
 

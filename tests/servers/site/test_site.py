@@ -11,7 +11,7 @@ import yaml
 import mirrorlake
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
-from mirrorlake.cli.main import command as program
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.lint.rules import RULES
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
@@ -106,8 +106,8 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
 
 
 def test_the_commands_are_the_programs_own_help() -> None:
-    text = code_facts.commands_page(program())
-    for name, command in program().commands.items():
+    text = code_facts.commands_page(cli.command())
+    for name, command in cli.command().commands.items():
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
             assert f"## `{one}`\n" in text

@@ -12,8 +12,8 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
+from mirrorlake import source_status
 from mirrorlake.names import TableName
-from mirrorlake.source_status import SourceReport
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import PostgresSource, run_source
 
@@ -47,7 +47,9 @@ class Shop:
         given = {"slot": self.slot, "heartbeat": 0.0} | options
         return PostgresSource(given.pop("dsn", self.dsn), tables, **given)
 
-    def run(self, *tables: str, reseed: tuple[str, ...] = (), **options: Any) -> SourceReport:
+    def run(
+        self, *tables: str, reseed: tuple[str, ...] = (), **options: Any
+    ) -> source_status.SourceReport:
         source = self.source(*tables, **options)
         again = [TableName.parse(name) for name in reseed]
         return run_source(Storage(self.root), source, reseed=again)

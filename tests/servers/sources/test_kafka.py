@@ -16,8 +16,8 @@ import pytest
 
 from helpers.killing import run_until
 from helpers.landed import landed_files, landed_rows
+from mirrorlake import source_status
 from mirrorlake.errors import SourceError, UsageError
-from mirrorlake.source_status import SourceReport
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import run_source
 
@@ -69,7 +69,7 @@ class Topics:
         given = {"name": self.prefix} | options
         return KafkaSource(self.broker.servers, topics, Storage(self.root), **given)
 
-    def run(self, **options: Any) -> SourceReport:
+    def run(self, **options: Any) -> source_status.SourceReport:
         return run_source(Storage(self.root), self.source(**options))
 
     def words(self, table: str = "t") -> dict[int, str]:
@@ -157,9 +157,9 @@ def test_a_topic_that_was_made_again_stops_its_table(topics: Topics) -> None:
 def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
     topic = topics.make("t")
     topics.broker.send(topic, record("c", 1, "a"))
-    stop, told = Event(), list[SourceReport]()
+    stop, told = Event(), list[source_status.SourceReport]()
 
-    def on_report(report: SourceReport) -> None:
+    def on_report(report: source_status.SourceReport) -> None:
         told.append(report)
         rows = sum(one.rows for one in report.tables)
         if rows == 1:

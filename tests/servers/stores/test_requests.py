@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.s3_server import S3Server
 from helpers.scale import counted, idle_cycle, make_tables, no_spark
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
-from mirrorlake.mirror.status import status_report
 from mirrorlake.names import file_name
 from mirrorlake.storage.files import Storage
 
@@ -63,7 +63,7 @@ def test_the_status_of_many_tables_lists_all_at_once(root: str, log: Path) -> No
     tables = make_tables(storage, 40)
     storage.write(f"{tables[2].folder}/{file_name(2)}", b"new")
     with counted(log) as found:
-        report = status_report(storage)
+        report = lake_of(storage).status()
     behind = {line.name: line.backlog_files for line in report.tables}
     assert behind == {table.name: int(table == tables[2]) for table in tables}
     below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2F" in path]

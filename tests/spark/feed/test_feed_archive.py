@@ -16,11 +16,10 @@ from helpers.examples import under_long
 from helpers.feed_model import RESERVED
 from helpers.killing import run_until
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
 from mirrorlake.names import TableName
-from mirrorlake.table import Table
 
 INTO = TableName("history", "stock")
 STEPS = ("prepared", "begun", "saved", "streamed")

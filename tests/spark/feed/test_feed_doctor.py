@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.schema import read_feed
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 ON = "delta.enableChangeDataFeed = true"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import lake_state
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, QueryError, UsageError
-from mirrorlake.table import Table
 
 
 def change(table: Table, *statements: str) -> None:

@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import RESERVED, Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.scd import Dimension, apply_changes
-from mirrorlake.table import Table
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(

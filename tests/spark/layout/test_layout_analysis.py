@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.analysis import Analysis
 
@@ -292,7 +292,7 @@ def test_saved_tables(lake: Lake, table: HandMade) -> None:
 
 def test_the_command(lake: Lake, table: HandMade, pytestconfig: pytest.Config) -> None:
     asked = ["analyze", lake.storage.root, "t", "--json", "--sku", "F64", "--footers-only"]
-    done = CliRunner().invoke(app, asked)
+    done = CliRunner().invoke(cli.app, asked)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert list(document) == [
@@ -304,11 +304,11 @@ def test_the_command(lake: Lake, table: HandMade, pytestconfig: pytest.Config) -
         assert all(list(row) == part["columns"] for row in part["rows"])
     assert document["Summary"]["rows"][0]["Row Count"] == 3
     assert document["Guardrails"]["rows"][0]["SKU"] == "F64"
-    shown = CliRunner().invoke(app, ["analyze", lake.storage.root, "t", "--footers-only"])
+    shown = CliRunner().invoke(cli.app, ["analyze", lake.storage.root, "t", "--footers-only"])
     assert "3 rows in 1 files and 1 row groups" in shown.stdout
     with pytest.raises(UsageError, match="F3"):
-        CliRunner().invoke(app, [*asked[:3], "--sku", "F3"], catch_exceptions=False)
+        CliRunner().invoke(cli.app, [*asked[:3], "--sku", "F3"], catch_exceptions=False)
     if pytestconfig.getoption("--long"):
-        done = CliRunner().invoke(app, asked[:4])
+        done = CliRunner().invoke(cli.app, asked[:4])
         counted = [row["Cardinality"] for row in json.loads(done.stdout)["Columns"]["rows"]]
         assert counted == [3]

@@ -34,7 +34,7 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import main as cli
 from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
@@ -343,7 +343,9 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
     policy.write_text(json.dumps({"PartitionKeys": [hashed(2)], **PAST}))
 
     def call(verb: str, *arguments: str, table: str = "t") -> tuple[int, Any]:
-        done = CliRunner().invoke(app, ["partition", verb, lake.storage.root, table, *arguments])
+        done = CliRunner().invoke(
+            cli.app, ["partition", verb, lake.storage.root, table, *arguments]
+        )
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return done.exit_code, json.loads(done.stdout) if "--json" in arguments else done.stdout

@@ -20,7 +20,7 @@ from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import main as cli
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
@@ -140,12 +140,13 @@ def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
     with pytest.raises(UsageError, match="no_column"):
         lake.table("t").optimize.vorder(sort_by=["no_column"], dry_run=True)
     done = CliRunner().invoke(
-        app, ["vorder", lake.storage.root, "t", "--again", "--dry-run", "--json"]
+        cli.app, ["vorder", lake.storage.root, "t", "--again", "--dry-run", "--json"]
     )
     document = json.loads(done.stdout)
     assert {row["file"] for row in document["rows"]} >= {"tiny.parquet"}
     assert (
-        "no file is without" in CliRunner().invoke(app, ["vorder", lake.storage.root, "t"]).stdout
+        "no file is without"
+        in CliRunner().invoke(cli.app, ["vorder", lake.storage.root, "t"]).stdout
     )
 
 
@@ -184,7 +185,7 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
     assert (planned.applied, planned.files, planned.files_ordered) == (False, 4, 4)
     assert files() == before
     command = ["optimize", lake.storage.root, "t", "--where", where, "--vorder", "--json"]
-    done = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert (document["files_added"], document["files_ordered"]) == (1, 1)
@@ -209,7 +210,7 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
     assert table.optimize.vorder().ordered == 2
     planned = table.optimize.compact(dry_run=True)
     assert (planned.files, planned.in_vorder) == (2, 2)
-    done = CliRunner().invoke(app, ["optimize", lake.storage.root, "t"])
+    done = CliRunner().invoke(cli.app, ["optimize", lake.storage.root, "t"])
     assert "in V-Order among them (--vorder orders anew)" in done.stdout
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 0
     assert table.optimize.vorder(dry_run=True).ordered == 1
@@ -275,9 +276,11 @@ def test_the_mirrors_tables(lake: Lake) -> None:
     ids = list(range(3000))
     rows_in = pa.table({"id": ids, "v": [i * 7919 % 11 for i in ids], "w": ["word"] * 3000})
     lake.publisher("t", keys=["id"]).write(rows_in)
-    done = CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder"])
+    done = CliRunner().invoke(cli.app, ["mirror", lake.storage.root, "--vorder"])
     assert done.exit_code == 0, done.output
-    assert CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder", "--watch"]).exit_code
+    assert (
+        CliRunner().invoke(cli.app, ["mirror", lake.storage.root, "--vorder", "--watch"]).exit_code
+    )
     analysis = lake.table("t").analyze(scan=False)
     assert analysis.summary["Open V-Order Files"] == analysis.summary["Parquet Files"] > 0
     assert feed_rows(lake, "t", 0) == 3000

@@ -27,8 +27,8 @@ from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.mirror import status
 from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3
@@ -187,7 +187,7 @@ class Publisher:
 ACTIONS = ("publish", "publish", "publish", "repair", "gap", "delete", "remake", "rename", "copy")
 
 
-def check(lake: Lake, publisher: Publisher, report: Report) -> None:
+def check(lake: Lake, publisher: Publisher, report: status.MirrorReport) -> None:
     """Every folder's table is its model's, and nothing else is there."""
     lines = {line.name: line for line in report.tables}
     for name, model in publisher.folders.items():

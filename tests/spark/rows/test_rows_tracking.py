@@ -9,12 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
 from mirrorlake.rows.tracking import is_supported
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 Ids = dict[int, tuple[int, int]]
 

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from mirrorlake.cli.main import app
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import NOTEBOOKS
 from mirrorlake_lab import find_solution, make_course
@@ -93,11 +93,11 @@ def test_one_solution_is_shown() -> None:
 
 def test_the_command_copies_and_shows(tmp_path: Path) -> None:
     run = CliRunner().invoke
-    made = run(app, ["course", str(tmp_path / "course"), "--json"])
+    made = run(cli.app, ["course", str(tmp_path / "course"), "--json"])
     assert json.loads(made.stdout) == {
         "course": str(tmp_path / "course"),
         "tasks": list(lessons.tasks()),
     }
-    assert run(app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
+    assert run(cli.app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
     for wrong in ([], [str(tmp_path / "b"), "--show", "02-1"]):
-        assert isinstance(run(app, ["course", *wrong]).exception, UsageError)
+        assert isinstance(run(cli.app, ["course", *wrong]).exception, UsageError)

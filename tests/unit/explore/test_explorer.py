@@ -15,10 +15,9 @@ from nbconvert import HTMLExporter
 
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
-from mirrorlake import Lake
+from mirrorlake import Lake, results
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 from mirrorlake_lab.pages import controls, html, table_tabs
@@ -123,9 +122,9 @@ def test_long_lists_are_read_by_page(many: Lake) -> None:
 def test_a_pager_asks_for_no_more_than_a_page() -> None:
     asked = []
 
-    def fetch(start: int, stop: int) -> TextTable:
+    def fetch(start: int, stop: int) -> results.TextTable:
         asked.append((start, stop))
-        return TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
+        return results.TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
 
     pager = controls.Pager("Numbers", size=30)
     pager.fill(100_000, fetch)
@@ -139,7 +138,7 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
 
 
 def test_changed_cells_of_pairs_are_marked() -> None:
-    rows = TextTable(
+    rows = results.TextTable(
         ("_change_type", "id", "n", "m"),
         (
             ("insert", 1, 1, 1),
@@ -222,7 +221,7 @@ def test_an_exported_report_shows_the_twin(many: Lake) -> None:
 
 
 def test_years_of_data_have_no_separators_and_counts_do() -> None:
-    rows = TextTable(("year", "late"), ((2013, True), (2014, None)))
+    rows = results.TextTable(("year", "late"), ((2013, True), (2014, None)))
     assert "2013</td>" in html.table(rows, data=True)
     assert "true</td>" in html.table(rows, data=True)
     assert "2,013</td>" in html.table(rows)

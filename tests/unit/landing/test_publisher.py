@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.zones import KEYED, T, Zone
+from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
-from mirrorlake.lake import Lake
 from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import MARKER, ensure_identity
 from mirrorlake.landing.publisher import Partner, Publisher

@@ -19,7 +19,7 @@ from helpers.lint_case import FIRST, THIRD, text_file
 from helpers.lint_clean import CLEAN, clean_mirrored, clean_plain
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
@@ -159,7 +159,7 @@ def test_names_that_are_no_text_and_no_decoration(storage: Storage):
     (zone.local / ZONE / "t" / "\udcff\x1b[31m.bin").write_bytes(b"x")
     (found,) = lint_zone(storage).findings
     assert found.file == "\\udcff\x1b[31m.bin"
-    result = CliRunner().invoke(app, ["lint", storage.root])
+    result = CliRunner().invoke(cli.app, ["lint", storage.root])
     assert "\x1b" not in result.stdout
     assert r"\x1b[31m.bin" in result.stdout
 
@@ -218,7 +218,7 @@ def test_a_run_changes_nothing_and_starts_no_spark(storage: Storage):
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["lint", *arguments])
+    result = CliRunner().invoke(cli.app, ["lint", *arguments])
     return result.exit_code, result.stdout
 
 

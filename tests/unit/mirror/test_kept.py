@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.plans import plan_files
 from mirrorlake.errors import FormatError
 from mirrorlake.landing import manifest, metadata
@@ -19,7 +20,6 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import all_settings, pause, read_settings, skip
 from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.trash import drop_table, dropped_tables
 from mirrorlake.names import IDENTITY, TableName, file_name
 from mirrorlake.storage.files import Storage
@@ -138,10 +138,10 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
     storage.write_json(STATES, newer)
     with pytest.raises(FormatError, match="status --rebuild"):
         Engine(storage, no_spark).run_cycle()
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.name, line.backlog_files) == ("t", 1)
     assert json.loads(storage.read(STATES)) == newer
-    status_report(storage, rebuild=True)
+    lake_of(storage).status(rebuild=True)
     assert load_states(storage) == {}
 
 
@@ -159,6 +159,6 @@ def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
     skip(storage, T, 7, apply=True)
     path = "Files/_mirrorlake/control/t.json"
     storage.write_json(path, storage.read_json(path) | {"format": options.FORMAT + 1})
-    one, other = status_report(storage).tables
+    one, other = lake_of(storage).status().tables
     assert f"{path} is of format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

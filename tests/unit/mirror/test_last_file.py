@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
 from mirrorlake import Lake
@@ -27,7 +28,6 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.next_batch import is_refilled, last_file_fault
 from mirrorlake.mirror.plan import is_foreign
 from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
-from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.mirror.trash import follow_folders
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage.files import Entry, Storage
@@ -222,15 +222,15 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     zone.put(3)  # not applied behind it: Spark is not asked for
     for _ in range(2):
         assert cycle(any_storage) == {"t": file_name(2)}
-        (line,) = status_report(any_storage).tables
+        (line,) = lake_of(any_storage).status().tables
         assert (line.state, line.last_file, line.backlog_files) == (FAILED, 2, 1)
-    (preview,) = preview_cycle(any_storage).tables
-    assert (preview.status.error["file"], preview.files) == (file_name(2), ())
+    (preview,) = lake_of(any_storage).mirror(dry_run=True).tables
+    assert (preview.error["file"], preview.file_names) == (file_name(2), ())
     assert [e.name for e in any_storage.list(f"{T.folder}/{PROCESSED}").files] == [file_name(1)]
     any_storage.write(path(2), before)
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
-    assert status_report(any_storage).tables[0].state == REPLICATING
+    assert lake_of(any_storage).status().tables[0].state == REPLICATING
 
 
 class Reads(Storage):
@@ -383,7 +383,7 @@ def test_a_rename_with_applied_and_new_files_stops_the_table(any_storage: Storag
     for number in (1, 2, 3):
         zone.put(number, OTHER)  # file 1 of before is in `_ProcessedFiles`
     cycle(any_storage)
-    (line,) = status_report(any_storage).tables
+    (line,) = lake_of(any_storage).status().tables
     assert (line.name, line.state, line.last_file) == ("t", FAILED, 2)
     assert line.error["file"] == file_name(2)
 

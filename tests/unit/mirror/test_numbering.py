@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
 from mirrorlake.landing.zone import list_folder
+from mirrorlake.mirror import status
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.next_batch import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
-from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
 from mirrorlake.storage.files import Listing, Storage
 
@@ -167,22 +168,22 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
 def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
-    assert idle_folder(listed(storage), state(storage, None, 0))
+    assert status.idle_folder(listed(storage), state(storage, None, 0))
     put(storage, "b.csv", 1)
     (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
     applied = state(storage, file_signature(entry), 7)
-    assert idle_folder(listed(storage), applied)
-    assert not idle_folder(listed(storage), state(storage, None, 7))
+    assert status.idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), state(storage, None, 7))
     put(storage, "a.csv", 0)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     storage.delete(f"{T.folder}/a.csv")
-    assert idle_folder(listed(storage), applied)
+    assert status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 9)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 0)
     for changed in (("b.csv", 2, None), ("b.csv", 1, b"longer")):
         put(storage, *changed)
-        assert not idle_folder(listed(storage), applied)
+        assert not status.idle_folder(listed(storage), applied)
 
 
 def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
@@ -192,11 +193,11 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
     entry = listed(storage).file("applied")
     assert entry is not None
     known = state(storage, file_signature(entry), 4)
-    folder = listed_folder(listed(storage), known)
+    folder = status.listed_folder(listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
     save_states(storage, {T.folder: known})
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.last_file, line.backlog_files, line.waiting_for) == (4, 2, None)
     assert line.lag_seconds > 3600
 

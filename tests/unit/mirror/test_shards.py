@@ -8,13 +8,13 @@ from threading import Event, Thread
 
 import pytest
 
+from helpers.lakes import lake_of
 from mirrorlake.errors import BusyError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.shards import ALL, Shard, only_mirror
 from mirrorlake.mirror.state import StateDocuments, TableState, load_states, save_states
-from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage.files import Storage
 
@@ -97,11 +97,11 @@ def test_each_mirror_has_its_share_and_status_has_all(any_storage: Storage) -> N
         f"state-{n}-of-3.json" for n in (1, 2, 3)
     ]
     assert set(load_states(any_storage) or {}) == {folder(name) for name in NAMES}
-    assert {line.name for line in status_report(any_storage).tables} == set(NAMES)
+    assert {line.name for line in lake_of(any_storage).status().tables} == set(NAMES)
     told = any_storage.read_json("Files/Monitoring/tables.json") or {}
     assert {entry["sourceTableName"] for entry in told["tables"]} == set(NAMES)
-    planned = preview_cycle(any_storage, None, MirrorOptions(shard="1/3")).tables
-    assert {one.status.name for one in planned} == set(seen[0])
+    planned = lake_of(any_storage).mirror(shard="1/3", dry_run=True).tables
+    assert {one.name for one in planned} == set(seen[0])
 
 
 def test_a_table_and_a_shard_exclude_each_other(any_storage: Storage) -> None:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from helpers.project import SETTINGS
-from mirrorlake.cli.main import command
+from mirrorlake.cli import main as cli
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab import commands as lab_commands
 
@@ -215,7 +215,7 @@ def test_no_path_of_a_machine_is_named() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_commands_that_are_named_exist(name: str) -> None:
     text = (PROJECT / name).read_text(encoding="utf-8")
-    commands = command().commands
+    commands = cli.command().commands
     named = set(re.findall(r"\./mirrorlake ([a-z][a-z-]*)", text))
     assert named or name not in ("README.md", "CONTRIBUTING.md")
     assert named <= set(commands)
@@ -233,7 +233,7 @@ def test_every_complaint_has_a_test() -> None:
 
 def test_the_docs_list_every_command() -> None:
     text = (PROJECT / "docs" / "commands.md").read_text(encoding="utf-8")
-    commands = command().commands
+    commands = cli.command().commands
     listed = set(re.findall(r"^\| `([a-z]+)[ `]", text, re.MULTILINE))
     assert listed == set(commands)
 

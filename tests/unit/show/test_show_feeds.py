@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from mirrorlake import results
 from mirrorlake.feed.archive import ArchiveReport
 from mirrorlake.feed.cursor import Figures, Lag
 from mirrorlake.feed.dimension import DimensionReport
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.report import FeedReport
-from mirrorlake.results import TextTable
 
 PNG = b"\x89PNG\r\n"
 COLUMNS = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted")
@@ -26,12 +26,12 @@ def report(versions: int) -> FeedReport:
         0,
         versions,
         Diagnosis("t", 0, versions, (), ()),
-        TextTable(COLUMNS, rows),
+        results.TextTable(COLUMNS, rows),
         {"inserted": 1, "updated": 1, "deleted": 2},
         {},
         (),
         "",
-        TextTable((), ()),
+        results.TextTable((), ()),
     )
 
 
@@ -68,7 +68,7 @@ def test_raw_and_net_counts_are_bars() -> None:
 
 
 def test_an_archives_versions_are_stacked_oldest_first() -> None:
-    newest = TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
+    newest = results.TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
     done = ArchiveReport(
         table="t",
         into="kept",

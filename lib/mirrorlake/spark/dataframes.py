@@ -1,4 +1,4 @@
-"""Small tables to look at, ordered and limited: rows, a report, a zone's files, what changed."""
+"""Show, save and serialize the rows of a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
-from mirrorlake.mirror.status import Report
 from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
@@ -42,7 +41,7 @@ class ShownRows(TextTable):
             None for a single row, without a column of numbers besides the first, or if two rows
             have the same name.
         """
-        from mirrorlake.show.pictures import plot_rows
+        from mirrorlake.show.plots import plot_rows
 
         return plot_rows(self, title=title)
 
@@ -105,11 +104,6 @@ def save_rows(df: DataFrame, path: str) -> int:
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}.") from error
     return int(rows.num_rows)
-
-
-def show_status(report: Report) -> TextTable:
-    """How the tables stand: one row a table, without what changes from run to run."""
-    return report.shown()
 
 
 def rows_document(frame: DataFrame) -> dict[str, Any]:
