@@ -23,28 +23,15 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.published import show_files as show_files
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.landing.publisher import find_sources as find_sources
-    from mirrorlake.layout.api import Layout as Layout
-    from mirrorlake.layout.api import compare_layouts as compare_layouts
-    from mirrorlake.layout.guardrails import skus as skus
+    from mirrorlake.layout.guardrails import skus
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.names import split_names as split_names
     from mirrorlake.rows.changes import plot_row_ids as plot_row_ids
-    from mirrorlake.show.plots import plot_bars as plot_bars
-    from mirrorlake.show.plots import plot_choices as plot_choices
-    from mirrorlake.show.plots import plot_lines as plot_lines
-    from mirrorlake.show.plots import plot_matrix as plot_matrix
-    from mirrorlake.show.plots import plot_runs as plot_runs
-    from mirrorlake.show.plots import plot_spans as plot_spans
-    from mirrorlake.show.plots import plot_spread as plot_spread
-    from mirrorlake.show.plots import plot_stacks as plot_stacks
-    from mirrorlake.show.system import plot_system as plot_system
     from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
 
@@ -61,37 +48,21 @@ __all__ = [
     "errors",
     "save_rows",
     "show_rows",
+    "skus",
 ]
 
 _MODULES = {
     "history.maintenance": ["MaintenancePolicy"],
     "lake": ["Lake"],
     "landing.publisher": ["Publisher"],
+    "layout.guardrails": ["skus"],
     "mirror.options": ["MirrorOptions"],
     "spark.dataframes": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
-    "history.diff": ["count_changes"],
-    "history.versions": ["plot_files"],
-    "landing.publisher": ["find_sources"],
-    "landing.published": ["show_files"],
-    "layout.api": ["Layout", "compare_layouts"],
-    "layout.guardrails": ["skus"],
     "names": ["split_names"],
-    "rows.changes": ["plot_row_ids"],
-    "show.plots": [
-        "plot_bars",
-        "plot_choices",
-        "plot_lines",
-        "plot_matrix",
-        "plot_runs",
-        "plot_spans",
-        "plot_spread",
-        "plot_stacks",
-    ],
-    "show.system": ["plot_system"],
 }
 _LAZY = {
     name: module

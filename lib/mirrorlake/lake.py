@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
+    from mirrorlake.inspection import Inspection
     from mirrorlake.landing.lint_rules import LintReport
     from mirrorlake.landing.publisher import PublishedFiles
     from mirrorlake.layout.analysis import FilesOverview
@@ -173,6 +175,37 @@ class Lake:
         except TableNotFoundError:
             return Table(lambda: self.spark, self.storage, self._resolve(wanted))
 
+    def inspect(self, name: str | TableName) -> Inspection:
+        """Return the facts, files and versions of a table that its log records; needs no Spark.
+
+        Args:
+            name: `table` or `schema.table`.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+
+        Example:
+            >>> lake.inspect("sales").files[0].rows  # doctest: +SKIP
+            328521
+        """
+        from mirrorlake.inspection import Inspection
+
+        return Inspection(self.storage, as_table(name))
+
+    def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
+        """Return the newest version of each table, or None if it does not exist; needs no Spark.
+
+        The cost per table is a few requests, however long its log is.
+
+        Args:
+            tables: the tables' names.
+
+        Example:
+            >>> lake.versions(lake.tables())  # doctest: +SKIP
+            {TableName(schema=None, name='sales'): 7}
+        """
+        return {name: find_newest(self.storage, name.table_path) for name in tables}
+
     def _resolve(self, wanted: str | TableName) -> TableName:
         if (found := self.find(as_table(wanted))) is not None:
             return found
@@ -230,7 +263,7 @@ class Lake:
             as_table(table),
             keys=keys,
             partner=partner,
-            footer=footer,
+            footer={**self.published_footer, **(footer or {})},
             dry_run=dry_run,
             types=types,
             widen=widen,
@@ -414,7 +447,7 @@ class Lake:
     @property
     def operations(self) -> Operations:
         """Operations on the mirror, such as pause, skip, replay and undrop; see `Operations`."""
-        return Operations(self.storage, lambda: self.spark)
+        return Operations(self.storage, lambda: self.spark, self.published_footer)
 
     def status(
         self,

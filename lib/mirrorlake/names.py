@@ -56,7 +56,7 @@ class TableName:
 
     def __str__(self) -> str:
         parts = [self.name] if self.schema is None else [self.schema, self.name]
-        return ".".join(f"`{p.replace('`', '``')}`" if "." in p or "`" in p else p for p in parts)
+        return ".".join(quote(part) if "." in part or "`" in part else part for part in parts)
 
     @property
     def place(self) -> str:
@@ -110,6 +110,11 @@ class TableName:
                 f"{text!r} has {len(parts)} parts.", hint="write table or schema.table."
             )
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def quote(name: str) -> str:
+    """Return an SQL identifier in backticks; no character of the name can end them."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def place_of(schema: str | None, name: str) -> str:

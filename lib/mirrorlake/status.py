@@ -15,14 +15,8 @@ from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.mirror.status import (
-    TableStatus,
-    error_table,
-    lag_text,
-    largest_first,
-    names_of,
-    table_statuses,
-)
+from mirrorlake.mirror.status import TableStatus as TableStatus
+from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
 from mirrorlake.names import TableName
 from mirrorlake.results import Count, Entries, Result, TextTable, counted, moment_text
 from mirrorlake.source_status import SourceReport, source_reports
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.mirror.lag import What
     from mirrorlake.show.chart import Chart
-    from mirrorlake.views.definition import ViewStatus
+    from mirrorlake.views.definition import ViewStatus as ViewStatus
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from mirrorlake.history.versions import (
     is_enforced,
 )
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
+from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.options import declared_keys
@@ -42,7 +43,7 @@ from mirrorlake.partitioning.statistics import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, query_errors
 
 
 class Table(TableHandle):
@@ -88,6 +89,7 @@ class Table(TableHandle):
         (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()
         return row.asDict(recursive=True)
 
+    @query_errors()
     def read(
         self,
         where: str | None = None,
@@ -110,6 +112,7 @@ class Table(TableHandle):
             UsageError: a version and a timestamp are given, or the text is not a timestamp.
             VersionError: the version can't be read; the error has the readable range and its
                 reason.
+            QueryError: Spark refuses the predicate.
 
         Example:
             >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
@@ -202,6 +205,21 @@ class Table(TableHandle):
             sales: versions 2 to 7; log retention: older commits are cut off
         """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
+
+    def files_by_version(self, first: int = 0) -> FilesByVersion:
+        """Return the data files of each version; needs no Spark.
+
+        Args:
+            first: the first version; all commits from it on are read.
+
+        Returns:
+            One row per file with a column per version, and `.plot()`.
+
+        Example:
+            >>> lake.table("sales").files_by_version()  # doctest: +SKIP
+            sales: 4 files in 3 versions
+        """
+        return files_by_version(self.storage, self.name, self.version, first)
 
     def diff(
         self,

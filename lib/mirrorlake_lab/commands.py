@@ -44,7 +44,7 @@ def sample(
     root: Annotated[str, typer.Argument(help="An absent or empty folder, or a sample lake.")],
 ) -> None:
     """Make the sample lake: a year of flights, and small tables with one trouble each."""
-    from mirrorlake_lab.samples.sample_lake import make_sample
+    from mirrorlake_lab.samples.lake import make_sample
 
     warm_up()
     with progress("making the sample lake …") as update:
@@ -208,7 +208,7 @@ def serve_folder(folder: Path, port: int) -> None:
     Raises:
         SetupError: the port is taken.
     """
-    from mirrorlake_lab.pages.serving import FolderHandler, LocalServer
+    from mirrorlake_lab.pages.html import FolderHandler, LocalServer
 
     stop = stop_on_signals()
     server = LocalServer(partial(FolderHandler, directory=str(folder)), port)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
 from mirrorlake.layout import vorder
-from mirrorlake_lab.samples.flights import load_flights
+from mirrorlake_lab import flights as sample
 
 SCANS = {
     "flights": (["carrier", "dest", "arr_delay"], "origin", "JFK"),
@@ -91,7 +91,7 @@ def wide(count: int = 300_000) -> pa.Table:
 
 
 def flights() -> pa.Table:
-    return pa.Table.from_pandas(load_flights(), preserve_index=False)
+    return pa.Table.from_pandas(sample.load_flights(), preserve_index=False)
 
 
 DATA = {"flights": flights, "star": star, "wide": wide}

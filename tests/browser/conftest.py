@@ -21,7 +21,7 @@ from helpers.lab import READY
 from helpers.old_lake import unpack
 from helpers.project import PROJECT
 from mirrorlake import Lake
-from mirrorlake_lab.workbench import LAB_ENVIRONMENT, lab_command, make_workbench
+from mirrorlake_lab import workbench
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -57,14 +57,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("browser")
     lake = Lake(unpack(place))
     folder = place / "lab"
-    make_workbench(folder)
+    workbench.make_workbench(folder)
     # All cells of a notebook are in the page, not only those in view.
     whole = place / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
     whole.parent.mkdir(parents=True)
     whole.write_text('{"windowingMode": "none"}', encoding="utf-8")
     environment = (
         os.environ
-        | LAB_ENVIRONMENT
+        | workbench.LAB_ENVIRONMENT
         | {
             "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
             "JUPYTER_CONFIG_DIR": str(place / "config"),
@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
     )
-    command = lab_command(
+    command = workbench.lab_command(
         *(sys.executable, folder, "--no-browser", "--ServerApp.port=0", "--allow-root"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
     )

@@ -35,8 +35,7 @@ Look = Callable[..., Any]
 
 
 EXPLORE = (
-    "from mirrorlake import open_lake\nfrom mirrorlake_lab import explore\n"
-    'explore(open_lake("lake"))'
+    'from mirrorlake import Lake\nfrom mirrorlake_lab import explore\nexplore(Lake.open("lake"))'
 )
 
 

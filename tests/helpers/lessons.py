@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from helpers.project import PROJECT
-from mirrorlake.show.system import SYSTEM
-from mirrorlake_lab.course.lessons import lesson_paths, title_of
-from mirrorlake_lab.course.tasks import Lesson
+from mirrorlake_lab.course import lessons as course
+from mirrorlake_lab.course import system
 
 
-def opening(lesson: Lesson) -> str:
+def opening(lesson: course.Lesson) -> str:
     """What stands below a lesson's title: its goal, where it is, and where to go."""
-    flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in SYSTEM)
+    flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in system.SYSTEM)
     needs = " and ".join(f"lesson {number}" for number in lesson.needs) or "nothing"
     return "\n".join(
         [
@@ -25,22 +24,22 @@ def opening(lesson: Lesson) -> str:
     )
 
 
-def closing(lesson: Lesson) -> str:
+def closing(lesson: course.Lesson) -> str:
     """What stands at a lesson's end."""
     return f"**Go on.** {_links(lesson)}"
 
 
-def _links(lesson: Lesson) -> str:
-    paths = lesson_paths()
+def _links(lesson: course.Lesson) -> str:
+    paths = course.lesson_paths()
     numbers = list(paths)
     place = numbers.index(lesson.number)
     parts = []
     if place > 0:
         before = paths[numbers[place - 1]]
-        parts.append(f"before: [{title_of(before)}]({before.name})")
+        parts.append(f"before: [{course.title_of(before)}]({before.name})")
     if place + 1 < len(numbers):
         after = paths[numbers[place + 1]]
-        parts.append(f"after: [{title_of(after)}]({after.name})")
+        parts.append(f"after: [{course.title_of(after)}]({after.name})")
     parts.append(f"on a lake of your own: [{lesson.tool}](../{lesson.tool}.ipynb)")
     title, *_ = (PROJECT / "docs" / f"{lesson.docs}.md").read_text(encoding="utf-8").splitlines()
     parts.append(f"to read: [{title.lstrip('# ')}](../../docs/{lesson.docs}.md)")

@@ -12,8 +12,8 @@ import pytest
 
 from mirrorlake.errors import SetupError
 from mirrorlake_lab.samples import shop
-from mirrorlake_lab.samples.shop import USER, find_binaries
 
+USER = shop.USER
 PASSWORD = "open sesame"  # of a server that only this machine reaches
 
 __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
@@ -22,7 +22,7 @@ __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
 def ensure_installed() -> None:
     """Installs the server where that can be done, else skips the test."""
     try:
-        find_binaries()
+        shop.find_binaries()
         return
     except SetupError:
         if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -30,7 +30,7 @@ def ensure_installed() -> None:
             install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "postgresql"]
             subprocess.run(install, check=False)
     try:
-        find_binaries()
+        shop.find_binaries()
     except SetupError:
         pytest.skip("needs PostgreSQL's server: apt-get install postgresql")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 
 
 def make(root: str) -> None:

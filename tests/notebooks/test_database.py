@@ -13,7 +13,7 @@ from helpers.postgres import PostgresServer, ensure_installed
 from helpers.project import NOTEBOOKS
 from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE, SharedJvm
-from mirrorlake_lab.samples.shop import Shop
+from mirrorlake_lab import Shop
 from mirrorlake_runs.run import run_plan
 
 pytestmark = pytest.mark.long  # each needs a server of its own

@@ -11,8 +11,10 @@ import pytest
 from helpers.notebooks import run_nbval
 from helpers.project import NOTEBOOKS
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake_lab.samples.lake import MARKER, open_sample
+from mirrorlake_lab import open_sample
 from mirrorlake_runs.run import run_plan
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 TASK = re.compile(r"\d\d-\d")
 

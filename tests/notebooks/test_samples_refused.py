@@ -14,7 +14,7 @@ from pyarrow import table as rows_of
 from helpers.notebooks import lake_state
 from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 from mirrorlake_runs.run import run_plan
 
 # These have once cleared or filled what was not theirs.

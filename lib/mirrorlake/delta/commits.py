@@ -85,6 +85,11 @@ class Commit:
         """The rows that it inserted, updated and deleted, as far as its writer recorded them."""
         return rows_changed(self.operation, self.metrics)
 
+    @property
+    def description(self) -> str:
+        """What the operation did, in a few words; empty if its name says it all."""
+        return describe_commit(self.operation, self.parameters, self.metrics, self.note)
+
 
 @dataclass(frozen=True)
 class History(Result):
@@ -106,7 +111,7 @@ class History(Result):
                 f"{commit.timestamp:%Y-%m-%d %H:%M:%S}",
                 commit.operation,
                 *("" if n is None else n for n in (rows.inserted, rows.updated, rows.deleted)),
-                describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note),
+                commit.description,
             )
             for commit in self.commits
             for rows in [commit.rows]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.log_files import Action
+from mirrorlake.names import quote
 from mirrorlake.spark.jvm import DeltaTransaction, RowActions
-from mirrorlake.spark.sql import quote
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
 """The columns that `placed_rows` adds: a row's file and its position in the file."""

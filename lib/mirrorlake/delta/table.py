@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, open_snapshot
 from mirrorlake.errors import SetupError
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.spark.jvm import remove_empty_folders
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, literal
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import URI
 

@@ -36,10 +36,10 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.ranges import readable_span, refusal
 from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
 from mirrorlake.history.write import create_table
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
+from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import only_one
 

@@ -41,8 +41,9 @@ from mirrorlake.feed.ranges import (
 )
 from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart

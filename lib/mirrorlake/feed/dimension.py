@@ -32,9 +32,9 @@ from mirrorlake.feed.scd import (
 )
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart

@@ -22,8 +22,8 @@ from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.history.write import check_reserved, reserved_columns
+from mirrorlake.names import quote
 from mirrorlake.results import Finding, Findings, TextTable
-from mirrorlake.spark.sql import quote
 
 Field = dict[str, Any]
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"

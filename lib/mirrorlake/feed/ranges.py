@@ -49,10 +49,11 @@ from mirrorlake.history.diff import (
     is_tracked,
 )
 from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.older import VARIANTS
 from mirrorlake.spark.rewrite import whole_hash
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.sql import literal
 
 End = int | str | datetime
 Outside = Literal["error", "clip"]

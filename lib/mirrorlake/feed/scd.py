@@ -34,8 +34,9 @@ from mirrorlake.errors import UsageError
 from mirrorlake.feed.ranges import net_changes
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.history.write import create_table
+from mirrorlake.names import quote
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, temporary_view
 
 FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"  # a feed's own condition for deletes
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period

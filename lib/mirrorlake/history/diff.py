@@ -22,9 +22,8 @@ from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, find_readable_range, is_enforced, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"

@@ -31,9 +31,9 @@ from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.mirror.options import has_partitioning_policy
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:

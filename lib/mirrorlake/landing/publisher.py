@@ -38,7 +38,7 @@ from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import column_type, fits, parse_type, united, way_out
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.paths import lake_path
 
@@ -271,6 +271,34 @@ class Publisher:
                 f"There is no marker {marker!r}.", hint=f"choose one of {', '.join(known)}."
             )
         return self._publish(rows, known[marker], token, None)
+
+    def files(self) -> TextTable:
+        """Return the table's data files in the landing zone, with their rows and marker.
+
+        Files that the mirror has applied and moved away are not included.
+
+        Raises:
+            DataFileError: one of the files can't be read.
+
+        Example:
+            >>> import tempfile
+            >>> from mirrorlake import Lake
+            >>> publisher = Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"])
+            >>> _ = publisher.upsert([{"id": 1}, {"id": 2}])
+            >>> publisher.files().rows[0][:3]
+            ('00000000000000000001.parquet', 2, '4: upsert')
+        """
+        rows = []
+        for _, entry in sorted(list_folder(self._storage, self.table).numbered.items()):
+            path = f"{self.table.folder}/{entry.name}"
+            facts = inspect_file(self._storage, path, self._metadata)
+            marker = "several" if facts.marker else "none: initial load"
+            if facts.marker and len(facts.rows) == 1:
+                kind = next(iter(facts.rows))
+                marker = f"{int(kind)}: {Marker(kind).name.lower()}"
+            size = f"{entry.size / 1024:,.0f} KiB"
+            rows.append((entry.name, Count(facts.row_count), marker, size))
+        return TextTable(("file", "rows", "marker", "size"), tuple(rows))
 
     def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
         """Leaves a manifest of all rows that the source has now, for `reconcile`.

@@ -18,7 +18,8 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Rule, Stored
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.names import quote
+from mirrorlake.spark.sql import literal
 
 _WIDER = {
     "byte": ("short", "integer", "long"),

@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from mirrorlake.layout.measures import PROPERTIES, Measured
+from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB

@@ -32,9 +32,9 @@ from mirrorlake.layout.advice import MANY_ROWS, Advice, advise
 from mirrorlake.layout.footers import read_chunks, read_footers
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku, measure
 from mirrorlake.layout.measures import Measured, Planned, leaves
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.sql import quote, spark_message
+from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:

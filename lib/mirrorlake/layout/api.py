@@ -13,9 +13,9 @@ import statistics
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,11 +43,11 @@ from mirrorlake.layout.vorder import (
     ordered_add,
     sort_prefix,
 )
-from mirrorlake.names import STATE, TableName
+from mirrorlake.names import STATE, TableName, quote
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -183,6 +183,42 @@ class Optimize:
             people: reorg made 2 files of 2
         """
         return purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
+
+    def compare_layouts(
+        self,
+        layouts: Mapping[str, Mapping[str, Any]],
+        queries: Mapping[str, str],
+        *,
+        rows: DataFrame | None = None,
+    ) -> Comparison:
+        """Write copies of the table in several layouts, time queries on each, and remove them.
+
+        Args:
+            layouts: the options of each layout, by name: `partition_by`, `sort_by`,
+                `row_group_rows`, `files` and `vorder`, as `Layout` describes them.
+            queries: SQL by name, with `{table}` in place of the copy's name.
+            rows: the rows to copy; by default the newest version's.
+
+        Raises:
+            UsageError: there is nothing to compare, a query has no `{table}`, or a layout has an
+                unknown option.
+
+        Example:
+            >>> layouts = {"as it is": {}, "V-Order": {"vorder": True}}
+            >>> lake.table("sales").optimize.compare_layouts(layouts, queries)  # doctest: +SKIP
+            2 layouts; the smallest is 'V-Order'
+        """
+        known = {field.name for field in fields(Layout)}
+        for name, options in layouts.items():
+            if unknown := sorted(options.keys() - known):
+                raise UsageError(
+                    f"The layout {name!r} has an unknown option {unknown[0]!r}.",
+                    hint=f"the options are {', '.join(sorted(known))}.",
+                )
+        table = self._table
+        frame = table.rows() if rows is None else rows
+        wanted = {name: Layout(**options) for name, options in layouts.items()}
+        return compare_layouts(table.spark, table.storage, frame, wanted, queries)
 
     def _ordered(self, done: Compaction, where: str | None, dry_run: bool) -> Compaction:
         ordered = self.vorder(where=where, dry_run=dry_run).ordered

@@ -25,9 +25,8 @@ from mirrorlake.delta.snapshot import (
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.guardrails import GuardrailReport, after_optimize, check_guardrails, measure
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.spark.executors import map_in_arrow, parallelism
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 
 MICROSOFT_TAG = "VORDER"

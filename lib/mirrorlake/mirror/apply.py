@@ -66,6 +66,7 @@ from mirrorlake.mirror.options import (
     has_partitioning_policy,
     keys_property,
 )
+from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
@@ -74,7 +75,7 @@ from mirrorlake.spark.jvm import (
     transaction,
 )
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, spark_message, temporary_view
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do

@@ -23,9 +23,9 @@ from mirrorlake.delta.log_files import Action
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.next_batch import Batch, Target
-from mirrorlake.names import file_number
+from mirrorlake.names import file_number, quote
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import escape_glob, literal, quote
+from mirrorlake.spark.sql import escape_glob, literal
 from mirrorlake.storage.files import Storage
 
 # Columns of the engine's own; a published column can't have these names.

@@ -59,10 +59,11 @@ from mirrorlake.names import (
     STATE,
     TableName,
     file_number,
+    quote,
 )
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, escape_glob, literal, temporary_view
 from mirrorlake.storage.files import Storage
 
 UNKNOWN = -1  # rows of a file that can't be read but has the key's texts in it

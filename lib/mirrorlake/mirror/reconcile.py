@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Finding, Findings
 from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
 _SUMS = "place int, rows long, total decimal(38,0)"

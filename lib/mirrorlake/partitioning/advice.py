@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
+from mirrorlake.names import quote
 from mirrorlake.partitioning.groups import micros
 from mirrorlake.partitioning.policy import (
     BY_PARTITION,
@@ -34,7 +35,6 @@ from mirrorlake.partitioning.policy import (
 from mirrorlake.partitioning.statistics import count_files
 from mirrorlake.partitioning.store import read_setting, why_not_hashed
 from mirrorlake.results import Finding, Findings, TextTable, counted
-from mirrorlake.spark.sql import quote
 
 MEDIUM = 10_000
 """The minimum number of values for a hash key; columns with more are examined closely."""

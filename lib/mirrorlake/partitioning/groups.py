@@ -32,10 +32,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import tag, total
+from mirrorlake.names import quote
 from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey, Setting, now_micros
 from mirrorlake.spark.jvm import Add
 from mirrorlake.spark.older import as_number
-from mirrorlake.spark.sql import quote
 
 MOST_GROUPS = 10_000
 """The maximum number of groups of one operation; bounds memory, tasks and the commit's size."""

@@ -39,7 +39,7 @@ from mirrorlake.errors import BusyError, ConflictError, RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.layout.vorder import SORTED_TAG
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.partitioning.groups import (
     ARRIVED,
@@ -76,7 +76,6 @@ from mirrorlake.spark.rewrite import (
     uncommitted,
     whole_hash,
 )
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import Lease, is_held, only_one

@@ -12,7 +12,7 @@ from mirrorlake.delta.snapshot import Snapshot, open_snapshot, physical_names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import partitioning_policies
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, quote
 from mirrorlake.partitioning.groups import bucket_sql
 from mirrorlake.partitioning.policy import (
     HashKey,
@@ -24,7 +24,7 @@ from mirrorlake.partitioning.policy import (
     parse_policy,
     parse_timespan,
 )
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
 _PROPERTY = "delta.constraints."

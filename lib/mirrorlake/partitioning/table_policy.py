@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import partitioning_policies
+from mirrorlake.names import quote
 from mirrorlake.notices import noop
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
 from mirrorlake.partitioning.groups import created, row_count
@@ -54,7 +55,7 @@ from mirrorlake.partitioning.store import (
 )
 from mirrorlake.results import Result, TextTable, counted, size_text
 from mirrorlake.spark.jvm import transaction
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.sql import literal
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
@@ -340,13 +341,16 @@ class TablePolicy:
         """
         return advise_table(self.table, columns, least_bytes=least_bytes)
 
-    def spread(self) -> Spread:
-        """Return the rows of each of the policy's buckets in each of the first 1,000 files.
+    def spread(self, document: Any = None) -> Spread:
+        """Return how many rows of each bucket each of the first 1,000 files has.
+
+        Args:
+            document: a policy as for `set`, to try without setting it; by default the table's own.
 
         Raises:
-            UsageError: the table has no policy, or one without a hash key.
+            UsageError: the table has no policy, or the policy has no hash key.
         """
-        policy = self.policy
+        policy = self.policy if document is None else parse_policy(document)
         if policy is None:
             raise self._no_policy()
         return spread_of(self.table, policy)

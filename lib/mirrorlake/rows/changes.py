@@ -50,10 +50,9 @@ from mirrorlake.feed.changes import Changes
 from mirrorlake.feed.ranges import End, Outside, resolve_span
 from mirrorlake.history.diff import RESERVED
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.names import STATE
+from mirrorlake.names import STATE, quote
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
-from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.commits import CommitLog, read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
@@ -34,6 +35,7 @@ from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import (
     ID_NAMES,
@@ -49,13 +51,71 @@ from mirrorlake.rows.changes import (
 )
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; what has more is not a key
 _MOST_EVENTS = 100
 _NO_EVENTS = TextTable(COLUMNS, ())
+_MOST_ROWS = 200  # ids by row and version
+
+
+@dataclass(frozen=True)
+class RowIds(Result):
+    """The ids of a table's rows, version by version.
+
+    Attributes:
+        table: the table's name.
+        versions: the versions with their operations, ascending.
+        rows: by row, for each version, the row's id and the version that changed it last; empty
+            if the version does not have the row.
+    """
+
+    table: str
+    versions: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+
+    def shown(self) -> TextTable:
+        """Return one row per row of the table, with a column per version."""
+        columns = ("row", *(" ".join(version.split()) for version in self.versions))
+        return TextTable(columns, tuple((name, *ids) for name, ids in self.rows.items()))
+
+    def plot(self) -> Chart:
+        """Draw the ids as a grid: one line per row, one column per version."""
+        from mirrorlake.show.plots import plot_matrix
+
+        title = f"Rows of {self.table}: id · version that changed it last"
+        return plot_matrix(list(self.versions), self.rows, title=title, x_label="version")
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {len(self.rows)} rows in {len(self.versions)} versions"
+
+
+def read_row_ids(table: TableHandle, label: str, *, first: int = 1) -> RowIds:
+    """Read the ids of a table's rows; see `RowTracking.by_version` for arguments and errors."""
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(label)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    versions = tuple(
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    )
+    return RowIds(str(table.name), versions, {name: tuple(ids) for name, ids in texts.items()})
 
 
 @dataclass(frozen=True)
@@ -538,6 +598,24 @@ class RowTracking:
             >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
         """
         return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def by_version(self, label: str, *, first: int = 1) -> RowIds:
+        """Return the ids and commit versions of a small table's rows in each version.
+
+        Args:
+            label: the column that names the rows; its values are unique in each version.
+            first: the first version; rows have ids in it and in all later versions.
+
+        Returns:
+            One row per row of the table, at most 200, with a column per version, and `.plot()`.
+
+        Raises:
+            UsageError: rows are not tracked in one of the versions.
+
+        Example:
+            >>> lake.table("stock").row_tracking.by_version("item").plot()  # doctest: +SKIP
+        """
+        return read_row_ids(self._table, label, first=first)
 
     def report(self, key: str = "", *, enable: bool = False) -> RowReport:
         """One row's history in words, and how far it can be told; the lake stays as it is.

@@ -305,7 +305,7 @@ def plot_choices(
         UsageError: there is nothing to choose, or `chosen` is none of the choices.
 
     Example:
-        >>> from mirrorlake import plot_bars
+        >>> from mirrorlake.show.plots import plot_bars
         >>> plot_choices(lambda n: plot_bars({"n": n}, title="n"), [1, 2, 3], label="n")
         n: 1, one of 3
     """

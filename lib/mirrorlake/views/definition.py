@@ -24,7 +24,7 @@ from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
@@ -32,7 +32,6 @@ from mirrorlake.query.statement import (
     named_tables,
     parse_statement,
 )
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format
 

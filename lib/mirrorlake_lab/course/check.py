@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake import skus
 from mirrorlake.errors import CheckError
-from mirrorlake.layout.guardrails import skus
 from mirrorlake.names import ZONE, file_number
-from mirrorlake_lab.course.tasks import Task, tasks
+from mirrorlake_lab.course.lessons import Task, tasks
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -28,9 +28,9 @@ def monitor(
     as_json: Json = False,
 ) -> None:
     """Show how replication is: backlog, gaps, lag, last errors with their fixes; no Spark."""
+    from mirrorlake_lab.pages.html import PageServer
     from mirrorlake_lab.pages.html import page as whole_page
     from mirrorlake_lab.pages.monitor import Monitor, render_health
-    from mirrorlake_lab.pages.serving import PageServer
 
     at_most_one(html=page, serve=serve)
     if watch and page is None:

@@ -17,13 +17,11 @@ from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.storage.paths import shown_path
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.serving import save_page
 
 if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.operations import Operations
     from mirrorlake.mirror.status import TableStatus
     from mirrorlake.status import LakeStatus
     from mirrorlake.views.definition import ViewStatus
@@ -100,19 +98,19 @@ class LakeHealth(Result):
 
 def read_health(lake: Lake) -> LakeHealth:
     """Read the status of a lake and the lag of its newest files."""
-    operations, status = lake.operations, lake.status()
+    status = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(operations, line), status.tables))
+        found = list(pool.map(lambda line: _look_at(lake, line), status.tables))
     found.sort(key=lambda one: (_LEVELS.index(one.status.level), one.status.full_name))
     return LakeHealth(datetime.now(timezone.utc), status, tuple(found))
 
 
-def _look_at(operations: Operations, line: TableStatus) -> TableHealth:
+def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
     try:
-        ledger = operations.ledger(table, last=BATCHES)
+        ledger = lake.operations.ledger(table, last=BATCHES)
     except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
@@ -239,7 +237,7 @@ class Monitor:
         """
         document = html.page("Monitor", render_health(self.health), every=every)
         if path is not None:
-            save_page(path, document)
+            html.save_page(path, document)
         return document
 
     @property

@@ -19,8 +19,7 @@ from mirrorlake.names import as_table
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Guarded, label
-from mirrorlake_lab.pages.lake_tabs import preview_rows
+from mirrorlake_lab.pages.controls import Guarded, label, preview_rows
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

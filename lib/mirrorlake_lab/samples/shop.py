@@ -89,6 +89,9 @@ class Shop:
         >>> shop.query("SELECT count(*) AS orders FROM orders")  # doctest: +SKIP
     """
 
+    tables = TABLES
+    slot = SLOT
+
     def __init__(self, customers: int = 50, orders: int = 500, seed: int = 1) -> None:
         self._chance = random.Random(seed)  # noqa: S311  # a sample, no secret
         self._server = PostgresServer()

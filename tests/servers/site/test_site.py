@@ -15,9 +15,8 @@ from mirrorlake import errors
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.landing import lint_rules
-from mirrorlake_docs.code_facts import commands_page, parameters_page, promises_page
-from mirrorlake_lab.course.tasks import lessons
-from mirrorlake_lab.site import build_site
+from mirrorlake_docs import code_facts
+from mirrorlake_lab import build_site, lessons
 from mirrorlake_runs.plan import notebook_names
 
 OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
@@ -107,7 +106,7 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
 
 
 def test_the_commands_are_the_programs_own_help() -> None:
-    text = commands_page(cli.command())
+    text = code_facts.commands_page(cli.command())
     for name, command in cli.command().commands.items():
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
@@ -118,7 +117,7 @@ def test_the_commands_are_the_programs_own_help() -> None:
 def test_every_parameter_error_rule_and_promise_is_there(
     site: Path, pages: dict[Path, Page]
 ) -> None:
-    parameters = parameters_page()
+    parameters = code_facts.parameters_page()
     for name in notebook_names():
         values = yaml.safe_load(
             (PROJECT / "parameters" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -135,7 +134,9 @@ def test_every_parameter_error_rule_and_promise_is_there(
 
 
 def test_every_promise_has_a_test_that_holds_it() -> None:
-    rows = [line for line in promises_page().splitlines() if re.match(r"\| \S+-\d+ ", line)]
+    rows = [
+        line for line in code_facts.promises_page().splitlines() if re.match(r"\| \S+-\d+ ", line)
+    ]
     known = yaml.safe_load((PROJECT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
     assert len(rows) == len(known)
     assert [row for row in rows if ".py::test_" not in row] == []

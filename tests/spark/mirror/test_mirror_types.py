@@ -20,8 +20,7 @@ import pytest
 from helpers.parquet_by_hand import Leaf, boolean, byte, clock, logical, write_parquet
 from mirrorlake import Lake
 from mirrorlake.landing import types
-from mirrorlake.names import file_name
-from mirrorlake.spark.sql import quote
+from mirrorlake.names import file_name, quote
 
 UTC = timezone.utc
 NAN, INF = math.nan, math.inf

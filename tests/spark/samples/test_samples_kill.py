@@ -16,7 +16,9 @@ from helpers.sample_making import make
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError
 from mirrorlake.storage.files import Storage
-from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 MAKING = "import sys; from helpers.sample_making import make; make(sys.argv[1])"
 

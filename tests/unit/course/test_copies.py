@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from helpers.project import NOTEBOOKS
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
-from mirrorlake_lab.course.lessons import BLANK, PICTURE, find_solution, make_course, student_copy
-from mirrorlake_lab.course.tasks import tasks
+from mirrorlake_lab import find_solution, make_course
+from mirrorlake_lab.course import lessons
 
 
 @cache
@@ -32,20 +32,22 @@ def marked(path: Path, kind: str) -> list[Any]:
 
 def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
     course = make_course(tmp_path / "course")
-    assert list(course.tasks) == list(tasks())
+    assert list(course.tasks) == list(lessons.tasks())
     assert sorted(tmp_path.rglob("*.*")) == sorted(course.notebooks)
     for path in course.notebooks:
         answers, checks = marked(path, "solution"), marked(path, "grade")
         assert len(answers) == len(checks) > 0
-        assert {cell.source for cell in answers} == {BLANK}
+        assert {cell.source for cell in answers} == {lessons.BLANK}
         assert all(cell.metadata.nbgrader.locked for cell in checks)
         shown = [cell for cell in cells(path) if cell.get("outputs")]
-        assert [PICTURE in cell.source for cell in shown] == [True]  # no more than where one is
+        assert [lessons.PICTURE in cell.source for cell in shown] == [
+            True
+        ]  # no more than where one is
         assert set(shown[0].outputs[0].data) == {"image/png", "text/plain"}
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
         assert "../" not in "".join(c.source for c in cells(path) if c.cell_type == "markdown")
-    for number in tasks():
+    for number in lessons.tasks():
         solution = find_solution(number)
         if len(solution) > 30:
             (path,) = [p for p in course.notebooks if p.name.startswith(number[:2])]
@@ -64,14 +66,14 @@ def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:
             number = cell.metadata.nbgrader.grade_id.removeprefix("check-")
             assert cell.metadata.nbgrader.points == 1
             assert f'check.demand("{number}")' in cell.source
-    assert BLANK in (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
+    assert lessons.BLANK in (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
 
 
 def test_the_lessons_themselves_are_not_changed(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")}
     make_course(tmp_path / "a")
     make_course(tmp_path / "b", solutions=True)
-    student_copy(NOTEBOOKS / "learn" / "02_mirror.ipynb")
+    lessons.student_copy(NOTEBOOKS / "learn" / "02_mirror.ipynb")
     assert {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")} == before
 
 
@@ -94,7 +96,7 @@ def test_the_command_copies_and_shows(tmp_path: Path) -> None:
     made = run(cli.app, ["course", str(tmp_path / "course"), "--json"])
     assert json.loads(made.stdout) == {
         "course": str(tmp_path / "course"),
-        "tasks": list(tasks()),
+        "tasks": list(lessons.tasks()),
     }
     assert run(cli.app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
     for wrong in ([], [str(tmp_path / "b"), "--show", "02-1"]):

@@ -15,12 +15,10 @@ from helpers.lessons import closing, opening
 from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
 from mirrorlake.errors import CheckError
-from mirrorlake_lab.course import check
-from mirrorlake_lab.course.check import LOOKS, TRUTHS, judge, plain
-from mirrorlake_lab.course.lessons import PATHS, course_page, find_solution, lesson_paths
-from mirrorlake_lab.course.tasks import Task, lessons, tasks
+from mirrorlake_lab import check, find_solution, lessons
+from mirrorlake_lab.course import lessons as course
 
-ALL = list(tasks().values())
+ALL = list(course.tasks().values())
 MOVE = {"__rowMarker__": 1, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"}
 STAY = MOVE | {"EmployeeLocation": "Redmond"}
 SHOP = [
@@ -75,7 +73,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def solve(task: Task) -> Any:
+def solve(task: course.Task) -> Any:
     """What a lesson's solution answers, where it needs nothing but itself."""
     names: dict[str, Any] = {"careless": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
@@ -92,7 +90,7 @@ def said(number: str, answer: Any, capsys: pytest.CaptureFixture[str], *more: An
 
 def test_there_are_tasks_in_every_lesson() -> None:
     assert len(ALL) >= 35
-    assert list(lessons()) == list(lesson_paths())
+    assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
         assert 2 <= len(lesson.tasks) <= 4
         assert 20 <= lesson.minutes <= 40
@@ -103,14 +101,14 @@ def test_there_are_tasks_in_every_lesson() -> None:
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_solutions_pass(task: Task, lake: Lake) -> None:
-    verdict = judge(task, solve(task), lake)
+def test_solutions_pass(task: course.Task, lake: Lake) -> None:
+    verdict = check.judge(task, solve(task), lake)
     assert verdict.passed, verdict.hint
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
 def test_a_blank_answer_gets_a_sentence(
-    task: Task, lake: Lake, capsys: pytest.CaptureFixture[str]
+    task: course.Task, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for blank in (None, ...):
         sentence = said(task.number, blank, capsys, lake)
@@ -120,19 +118,19 @@ def test_a_blank_answer_gets_a_sentence(
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_typical_mistakes_get_their_own_hints(task: Task, lake: Lake) -> None:
+def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> None:
     assert len(task.mistakes) >= 2
     hints = {mistake.hint for mistake in task.mistakes}
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
         answer = LOOKED[task.number][mistake.answer] if task.looks else mistake.answer
-        verdict = judge(task, answer, lake)
+        verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_a_hint_never_has_the_solution(task: Task) -> None:
+def test_a_hint_never_has_the_solution(task: course.Task) -> None:
     solution = find_solution(task.number).partition("answer = ")[2]
     texts = [*task.hints, *(mistake.hint for mistake in task.mistakes)]
     for text in texts:
@@ -147,12 +145,12 @@ def test_a_hint_never_has_the_solution(task: Task) -> None:
 )
 def test_no_answer_makes_an_exception(answer: Any, lake: Lake) -> None:
     for task in ALL:
-        verdict = judge(task, answer, lake)
+        verdict = check.judge(task, answer, lake)
         assert isinstance(verdict.hint, str)
 
 
 def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    task = tasks()["02-1"]
+    task = course.tasks()["02-1"]
     sentences = [said("02-1", 17, capsys) for _ in range(3)]
     assert [sentence.partition("not yet: ")[2] for sentence in sentences[:2]] == list(task.hints)
     assert f"read docs/{task.read}" in sentences[2]
@@ -178,11 +176,11 @@ def test_what_can_not_be_looked_at_gets_a_sentence(
 
 
 def test_values_are_compared_and_not_their_types() -> None:
-    assert plain(np.int64(3)) == plain(3.0) == plain(3)
-    assert plain(np.array([1, 2])) == plain((1, 2))
-    assert plain(True) == plain("Yes")
-    assert plain({"b", "a"}) == plain(["a", "b"])
-    assert plain("3") != plain(3)
+    assert check.plain(np.int64(3)) == check.plain(3.0) == check.plain(3)
+    assert check.plain(np.array([1, 2])) == check.plain((1, 2))
+    assert check.plain(True) == check.plain("Yes")
+    assert check.plain({"b", "a"}) == check.plain(["a", "b"])
+    assert check.plain("3") != check.plain(3)
 
 
 def test_nothing_that_is_named_is_missing() -> None:
@@ -191,14 +189,14 @@ def test_nothing_that_is_named_is_missing() -> None:
         assert (PROJECT / "docs" / f"{lesson.docs}.md").is_file()
     for task in ALL:
         assert (PROJECT / "docs" / task.read).is_file(), task.number
-        assert task.looks is None or task.looks in LOOKS
-        assert task.truth is None or task.truth in TRUTHS
+        assert task.looks is None or task.looks in check.LOOKS
+        assert task.truth is None or task.truth in check.TRUTHS
         assert bool(task.answers) + bool(task.looks) + bool(task.truth) == 1
 
 
 @pytest.mark.parametrize("number", list(lessons()))
 def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
-    lesson, path = lessons()[number], lesson_paths()[number]
+    lesson, path = lessons()[number], course.lesson_paths()[number]
     notebook = nbformat.read(path, as_version=4)
     assert notebook.cells[1].source == opening(lesson)
     assert notebook.cells[-1].source == closing(lesson)
@@ -208,7 +206,7 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
     for index, cell in enumerate(notebook.cells):
         if call := re.match(r'check\.task\("(\d\d-\d)"', cell.source):
             ask, solution = notebook.cells[index - 2], notebook.cells[index - 1]
-            task = tasks()[call[1]]
+            task = course.tasks()[call[1]]
             assert ask.source.startswith(f"### Task {call[1]}: {task.title}\n")
             assert solution.metadata.tags == ["solution"]
             assert "answer = " in solution.source
@@ -223,7 +221,7 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
 
 
 def test_the_page_is_printed_from_the_tasks() -> None:
-    assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course_page()
-    for numbers in PATHS.values():
+    assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course.course_page()
+    for numbers in course.PATHS.values():
         for index, number in enumerate(numbers):
             assert set(lessons()[number].needs) <= set(numbers[:index]), (numbers, number)

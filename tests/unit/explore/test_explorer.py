@@ -16,17 +16,11 @@ from nbconvert import HTMLExporter
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
-from mirrorlake.delta.commits import CommitLog
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
-from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Pager
-from mirrorlake_lab.pages.explorer import TABS, Explorer
-from mirrorlake_lab.pages.lake_tabs import preview_rows
-from mirrorlake_lab.pages.row_tabs import changed_cells
-from mirrorlake_lab.pages.table_tabs import copyable
+from mirrorlake_lab.pages import controls, html, table_tabs
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -63,7 +57,6 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
     before = {path: path.stat().st_mtime_ns for path in old.storage.local.rglob("*")}
     explorer = explore(old)
     assert tuple(tab.title for tab in explorer.tabs) == TITLES
-    assert len(TABS) == len(TITLES)
     for name in old.tables()[::step]:
         explorer.choose(name)
         for title in TITLES:
@@ -79,8 +72,7 @@ def test_a_step_shows_what_history_says(old: Lake) -> None:
     tab = explorer.open("Versions")
     newest = old.table("inventory").version
     assert tab.slider.value == tab.slider.max == newest
-    log = CommitLog(old.storage, "Tables/inventory").read(newest, newest + 1).shown()
-    for row in log.rows:
+    for row in old.table("inventory").history(newest + 1).shown().rows:
         tab.slider.value = row[0]
         page = tab.shown.value
         assert f"<td>{row[1]} UTC</td>" in page
@@ -103,8 +95,8 @@ def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
     assert not found.tags & {"img", "script", "i", "b"} - {"i"}
     assert not any(name.startswith("on") for name in found.attributes)
     assert all(html.text(EVIL) in page for page in pages[-2:])
-    assert "onclick" in Tags(copyable('x" onmouseover="alert(1)')).attributes
-    assert "onmouseover" not in Tags(copyable('x" onmouseover="alert(1)')).attributes
+    assert "onclick" in Tags(table_tabs.copyable('x" onmouseover="alert(1)')).attributes
+    assert "onmouseover" not in Tags(table_tabs.copyable('x" onmouseover="alert(1)')).attributes
 
 
 def test_long_lists_are_read_by_page(many: Lake) -> None:
@@ -134,7 +126,7 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
         asked.append((start, stop))
         return results.TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
 
-    pager = Pager("Numbers", size=30)
+    pager = controls.Pager("Numbers", size=30)
     pager.fill(100_000, fetch)
     pager.turn(1)
     assert asked == [(0, 30), (30, 60)]
@@ -155,8 +147,8 @@ def test_changed_cells_of_pairs_are_marked() -> None:
             ("update_preimage", 3, 1, 5),
         ),
     )
-    assert changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
-    assert changed_cells(rows, ()) == []
+    assert table_tabs.changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
+    assert table_tabs.changed_cells(rows, ()) == []
     assert 'class="n changed"' in html.table(rows, changed=[(1, 2)])
 
 
@@ -173,7 +165,7 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     zone.read_rows()
     assert "<td>b</td>" in zone._rows.value
     path = f"{TableName(None, 'stock').folder}/00000000000000000001.parquet"
-    rows = preview_rows(lake.storage, path, 30)
+    rows = controls.preview_rows(lake.storage, path, 30)
     assert [row[0] for row in rows.rows] == list(range(25, 40))
     zone.file.value = "../../_partnerEvents.json"
     zone.read_rows()
@@ -187,7 +179,7 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
     if not definitions:
         pytest.skip("the old lake has no views")
     view = definitions[0]
-    explorer = Explorer(old, view.name)
+    explorer = explore(old, view.name)
     tab = explorer.open("Views")
     (link,) = (w for w in tab._lineage.children[0].children[1:2])
     link.click()
@@ -196,7 +188,7 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
 
 def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
     with pytest.raises(TableNotFoundError, match="no table nothing"):
-        Explorer(old, "nothing")
+        explore(old, "nothing")
     explorer = explore(old, "inventory")
     assert str(explorer.picker.value) == "inventory"
     explorer.choose("nothing")

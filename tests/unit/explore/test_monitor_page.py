@@ -19,7 +19,6 @@ from mirrorlake import Lake, results
 from mirrorlake.errors import UsageError
 from mirrorlake_lab import monitor
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.serving import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 2.0
@@ -112,7 +111,7 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
 
 def test_the_page_is_served_to_this_machine_alone(lake: Lake) -> None:
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
-    server, stop = PageServer(lambda: monitor(lake).to_html(every=5)), Event()
+    server, stop = html.PageServer(lambda: monitor(lake).to_html(every=5)), Event()
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
     try:

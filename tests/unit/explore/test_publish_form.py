@@ -15,7 +15,6 @@ from helpers.html_tags import Tags
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake_lab import publish_form
-from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def uploaded(form: PublishForm, name: str, content: bytes) -> None:
+def uploaded(form: Any, name: str, content: bytes) -> None:
     one = {"name": name, "type": "text/csv", "size": len(content), "content": memoryview(content)}
     form.upload.value = (one | {"last_modified": datetime.now(timezone.utc)},)
 

@@ -14,7 +14,6 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing import zone
 from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage

@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from helpers.project import PROJECT, SETTINGS
 from mirrorlake.cli import main as cli
-from mirrorlake_lab.commands import needs_no_spark
+from mirrorlake_lab import commands as lab_commands
 
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
 TEXTS = ["README.md", "CONTRIBUTING.md"]
@@ -133,7 +133,7 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
     ],
 )
 def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: bool) -> None:
-    assert needs_no_spark(arguments) is not warm
+    assert lab_commands.needs_no_spark(arguments) is not warm
 
 
 def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:

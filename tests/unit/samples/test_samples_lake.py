@@ -20,13 +20,15 @@ from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
 from mirrorlake.storage import paths
 from mirrorlake.storage.files import Storage
-from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 from mirrorlake_runs.plan import only_run
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
     lake.publisher(f"t{number % 2}", keys=["id"]).upsert([{"id": number, "n": 1}])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.errors import SetupError
+from mirrorlake_lab import Shop
 from mirrorlake_lab.samples import shop
-from mirrorlake_lab.samples.shop import Shop
 
 
 def test_without_a_server_it_says_what_to_install(

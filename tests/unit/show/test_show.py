@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from mirrorlake import Lake, results
-from mirrorlake.landing.published import show_files
 from mirrorlake.show import chart as charts
 from mirrorlake.show import plots
 
@@ -133,7 +132,7 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
     publisher.write([{"id": 1}])
     publisher.delete([{"id": 1}, {"id": 2}])
     publisher.write([{"id": 1, "__rowMarker__": 4}, {"id": 2, "__rowMarker__": 2}])
-    shown = show_files(lake, "t")
+    shown = publisher.files()
     assert [row[1:3] for row in shown.rows] == [
         (1, "none: initial load"),
         (2, "2: delete"),
