@@ -29,18 +29,20 @@ from mirrorlake.landing.zone import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.position import (
+from mirrorlake_sources.source import (
     FOOTER,
+    Batch,
+    Group,
     NewFolder,
     Position,
+    Source,
     Standing,
     make_durable,
     mend_folders,
     read_standing,
+    write_report,
     write_standing,
 )
-from mirrorlake_sources.source import Batch, Group, Source
-from mirrorlake_sources.status import write_report
 
 _log = logging.getLogger("mirrorlake.sources.engine")
 _REPORT_SECONDS = 5.0

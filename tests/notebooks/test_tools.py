@@ -15,7 +15,7 @@ from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from mirrorlake.spark.shared import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_runs.results import StepResult
+from mirrorlake_runs.records import StepResult
 from mirrorlake_runs.run import run_plan
 
 EXAMINE = {

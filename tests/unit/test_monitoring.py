@@ -11,7 +11,7 @@ from pyarrow import table as rows_of
 from mirrorlake import Lake, monitor_lake, plot_backlog, plot_lag, recent_ledgers
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.source_status import SourceReport, SourceTable
-from mirrorlake_sources.status import write_report
+from mirrorlake_sources.source import write_report
 
 
 @pytest.fixture

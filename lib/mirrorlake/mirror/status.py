@@ -61,6 +61,10 @@ class TableStatus:
         waiting_for: the number of the missing file that blocks later ones, or None.
         waiting_since: when the first file behind it came, ISO-8601 UTC.
         lag_seconds: age of the oldest file not yet applied; 0 if there is none.
+        applied_bytes: sizes of the files applied so far. This and the following attributes are not
+            part of the JSON document.
+        synced: the time of the last commit, ISO-8601 UTC; None before the first one.
+        latency: seconds from the publication of the last applied file to its commit, or None.
     """
 
     name: str
@@ -74,6 +78,14 @@ class TableStatus:
     waiting_since: str | None
     lag_seconds: float
     error: dict[str, Any] | None
+    applied_bytes: int = 0
+    synced: str | None = None
+    latency: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table's entry of the JSON document."""
+        hidden = ("applied_bytes", "synced", "latency")
+        return {name: value for name, value in asdict(self).items() if name not in hidden}
 
     @property
     def table(self) -> TableName | None:
@@ -118,7 +130,7 @@ class Report(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        return {"tables": [asdict(table) for table in self.tables]}
+        return {"tables": [table.as_dict() for table in self.tables]}
 
     def shown(self) -> TextTable:
         """One row per table, without what changes from run to run."""
@@ -190,6 +202,9 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
         waiting_since=since.isoformat() if since else None,
         lag_seconds=round(max(0.0, (now - oldest).total_seconds()), 3),
         error=state.error,
+        applied_bytes=state.bytes,
+        synced=state.synced,
+        latency=state.latency,
     )
 
 
@@ -272,7 +287,7 @@ class Preview(Result):
         """The document that `mirror --dry-run --json` prints."""
         return {
             "tables": [
-                {**asdict(one.status), "files": list(one.files), "rows_to_apply": one.rows}
+                {**one.status.as_dict(), "files": list(one.files), "rows_to_apply": one.rows}
                 for one in self.tables
             ],
             "dropped": list(self.dropped),

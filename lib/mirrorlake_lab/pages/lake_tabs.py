@@ -22,7 +22,7 @@ from mirrorlake.storage.files import Entry, Storage
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 from mirrorlake_lab.pages.monitor import TableHealth, read_views, view_table
-from mirrorlake_runs.store import RunRecord, list_runs
+from mirrorlake_runs.records import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from mirrorlake.mirror.status import TableStatus

@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake_lab.pages.html import POLICY
-from mirrorlake_runs.store import write_whole
+from mirrorlake_runs.records import write_whole
 
 _log = logging.getLogger("mirrorlake.lab.pages.serving")
 _HERE = ("localhost", "127.0.0.1", "[::1]")

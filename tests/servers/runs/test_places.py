@@ -16,11 +16,11 @@ from helpers.elsewhere import on_small_disk, other_machine
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs.keeping import RecordError, RecordKeeper
 from mirrorlake_runs.plan import load_plan, prepare
+from mirrorlake_runs.records import RECORD as RECORD_FILE
+from mirrorlake_runs.records import list_runs
+from mirrorlake_runs.reporting import RecordError, RecordKeeper
 from mirrorlake_runs.run import run_plan
-from mirrorlake_runs.store import RECORD as RECORD_FILE
-from mirrorlake_runs.store import list_runs
 
 WAITS = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.cli import app
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake_runs.kernels import KernelEngine
+from mirrorlake_runs.papermill_engine import KernelEngine
 from mirrorlake_runs.plan import load_plan, only_run, open_target
+from mirrorlake_runs.records import RunNotFoundError, find_run, list_runs, prune_runs
 from mirrorlake_runs.run import resume_run, run_plan
-from mirrorlake_runs.store import RunNotFoundError, find_run, list_runs, prune_runs
 
 SECRET = 'pa"ss<w>örd & more/1'
 
@@ -98,7 +98,7 @@ def test_the_numbers_of_all_attempts_count(folder: Path) -> None:
     """The first attempt applies files and fails, the others find nothing to apply."""
     work = f"""
 import pathlib
-from mirrorlake_runs.results import record
+from mirrorlake_runs import record
 before = sorted(pathlib.Path({str(folder)!r}).glob("attempt-*"))
 pathlib.Path({str(folder)!r}, f"attempt-{{len(before)}}").touch()
 files = 0 if before else 3
@@ -170,7 +170,7 @@ def test_secrets_are_nowhere_and_hooks_are_called_once(
     (folder / "secrets").mkdir()
     (folder / "secrets" / "hook-key").write_text("signing-key\n")
     spread = (
-        "import sys, os, html, json, base64\nfrom mirrorlake_runs.results import record\n"
+        "import sys, os, html, json, base64\nfrom mirrorlake_runs import record\n"
         f"assert word == {json.dumps(SECRET[::-1])}[::-1]\n"
         "print(word); print(repr(word)); print(json.dumps(word), html.escape(word))\n"
         "print(word[:5], end='', flush=True); print(word[5:])\n"

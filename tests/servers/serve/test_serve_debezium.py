@@ -166,7 +166,7 @@ def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of it that are published are removed, and nothing lands twice."""
-    monkeypatch.setattr("mirrorlake_sources.debezium_files.LARGEST", 1)
+    monkeypatch.setattr("mirrorlake_sources.folders.LARGEST", 1)
     storage = Storage(tmp_path)
     journal = Journal(storage, "s")
     journal.append(json.dumps(DDL).encode())

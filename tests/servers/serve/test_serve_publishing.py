@@ -15,7 +15,7 @@ from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve import DEFINITION, Item, Workspace
-from mirrorlake_serve.uploads import Receipts, Uploads
+from mirrorlake_serve.files import Receipts, Uploads
 from mirrorlake_serve.zone import LandingZone
 
 KEYS = b'{"keyColumns": ["id"]}'

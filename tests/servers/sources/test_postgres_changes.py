@@ -14,7 +14,7 @@ from mirrorlake.landing.metadata import UNCHANGED
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import read_reports
-from mirrorlake_sources.position import read_standing
+from mirrorlake_sources.source import read_standing
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, n int, word varchar(20))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"

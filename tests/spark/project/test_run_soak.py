@@ -22,7 +22,7 @@ from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_runs.plan import load_plan
-from mirrorlake_runs.store import RunRecord, list_runs, prune_runs, read_record
+from mirrorlake_runs.records import RunRecord, list_runs, prune_runs, read_record
 
 pytestmark = pytest.mark.long
 RUNS = int(os.environ.get("MIRRORLAKE_SOAK_RUNS", "200"))

@@ -19,7 +19,7 @@ from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake_runs import plan as module
 from mirrorlake_runs.notebook_files import clean_file, clean_notebook, read_records
 from mirrorlake_runs.plan import load_plan, prepare
-from mirrorlake_runs.results import MIME, RunSummary
+from mirrorlake_runs.records import MIME, RunSummary
 from mirrorlake_runs.run import run_plan
 
 RECORDS = {"number": 7, "text": 'ä → "b"', "list": [1, None, {"deep": True}], "ratio": 0.5}
@@ -38,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "parameters").mkdir()
     head = new_code_cell("rows: int = 1  # rows", metadata={"tags": ["parameters"]})
     recording = (
-        "import os\nfrom mirrorlake_runs.results import record\n"
+        "import os\nfrom mirrorlake_runs import record\n"
         f"record(**{RECORDS!r})\nrecord(rows=rows, profile=os.environ[{PROFILE_VARIABLE!r}])"
     )
     write(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake_serve.uploads import Receipts
+from mirrorlake_serve.files import Receipts
 
 
 @pytest.fixture

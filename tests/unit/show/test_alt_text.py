@@ -23,7 +23,7 @@ from mirrorlake.show.plots import (
     plot_stacks,
 )
 from mirrorlake_runs.notebook_files import clean_notebook
-from mirrorlake_runs.report import render_report
+from mirrorlake_runs.reporting import render_report
 
 EVIL = '"><script>alert(1)</script>'
 
