@@ -26,7 +26,7 @@ from mirrorlake.errors import (
 from mirrorlake.landing.metadata import declare_keys, keys_are_given, read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, as_table
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.source import (
@@ -55,7 +55,7 @@ def run_source(
     *,
     once: bool = True,
     stop: Event | None = None,
-    reseed: Collection[TableName] = (),
+    reseed: Collection[str | TableName] = (),
     on_report: Callable[[SourceReport], None] | None = None,
     footer: Mapping[str, str] | None = None,
 ) -> SourceReport:
@@ -81,7 +81,7 @@ def run_source(
     with source:
         run.report.source = source.name
         try:
-            run.begin(set(reseed))
+            run.begin({as_table(name) for name in reseed})
             while run.follow(once=once):
                 pass
         except BaseException as error:

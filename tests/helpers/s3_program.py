@@ -26,7 +26,7 @@ from mirrorlake.names import TableName
 from mirrorlake.partitioning import receipts
 from mirrorlake.partitioning.operation import Step, run_operation
 from mirrorlake.partitioning.receipts import ABANDONED
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 LOG = "MIRRORLAKE_TEST_LOG"
 FILES = (2, 12)

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 
-from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve import DEFINITION, Item, Mirrors, Ready, Settings, Workspace, run_server
 
 DEADLINE = 60
+ZONE = "Files/LandingZone"
 FOREVER = 4102444800
 
 

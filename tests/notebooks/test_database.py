@@ -15,7 +15,7 @@ from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.spark.shared import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
 from mirrorlake_lab.samples.shop import Shop
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 pytestmark = pytest.mark.long  # each needs a server of its own
 

@@ -12,7 +12,7 @@ from helpers.notebooks import run_nbval
 from mirrorlake.spark.shared import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
 from mirrorlake_lab.samples.lake import MARKER, open_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 TASK = re.compile(r"\d\d-\d")
 

@@ -15,7 +15,7 @@ from helpers.notebooks import lake_state
 from mirrorlake import Lake
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_lab.samples.lake import open_sample, seal_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 # These have once cleared or filled what was not theirs.
 HARMED = {

@@ -15,8 +15,8 @@ from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from mirrorlake.spark.shared import SharedJvm
 from mirrorlake.storage.paths import NOTEBOOKS
+from mirrorlake_runs import run_plan
 from mirrorlake_runs.records import StepResult
-from mirrorlake_runs.run import run_plan
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",

@@ -19,10 +19,11 @@ import pytest
 
 from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.ports import free_port
+from helpers.project import PROJECT
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
+NOTEBOOKS = PROJECT / "notebooks"
 PAGE = (PROJECT / "docs" / "schedule.md").read_text(encoding="utf-8")
 AIRFLOW = ("apache-airflow==3.3.2", "apache-airflow-providers-papermill==3.13.3")
 SCHEDULER = ("jupyter-scheduler==2.12.1", "jupyterlab==4.6.6")

@@ -19,8 +19,7 @@ from azure.storage.filedatalake import DataLakeServiceClient
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import AzureStore
 
-from helpers.serving import DEADLINE, Lake, Token, data_lake_of, number, parquet
-from mirrorlake.names import ZONE
+from helpers.serving import DEADLINE, ZONE, Lake, Token, data_lake_of, number, parquet
 from mirrorlake_serve import account_key
 
 KEYS = b'{"keyColumns": ["id"]}'

@@ -10,8 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from helpers.serving import Lake, number, parquet
-from mirrorlake.names import ZONE
+from helpers.serving import ZONE, Lake, number, parquet
 
 BODY = parquet(id=[1, 2])
 BLOB_AGENT = {"User-Agent": "azsdk-python-storage-blob/12.31.1 Python/3.11"}

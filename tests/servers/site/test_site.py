@@ -18,7 +18,7 @@ from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_docs.code_facts import commands_page, parameters_page, promises_page
 from mirrorlake_lab.course.tasks import lessons
 from mirrorlake_lab.site import build_site
-from mirrorlake_runs.plan import notebook_names
+from mirrorlake_runs import notebook_names
 
 OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
 

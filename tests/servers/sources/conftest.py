@@ -12,10 +12,8 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
-from mirrorlake.names import TableName
-from mirrorlake.source_status import SourceReport
-from mirrorlake.storage.files import Storage
-from mirrorlake_sources import PostgresSource, run_source
+from mirrorlake import Lake
+from mirrorlake_sources import PostgresSource, SourceReport, run_source
 
 _numbers = itertools.count(1)
 
@@ -49,8 +47,7 @@ class Shop:
 
     def run(self, *tables: str, reseed: tuple[str, ...] = (), **options: Any) -> SourceReport:
         source = self.source(*tables, **options)
-        again = [TableName.parse(name) for name in reseed]
-        return run_source(Storage(self.root), source, reseed=again)
+        return run_source(Lake(self.root).storage, source, reseed=reseed)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self.server.rows(query, self.database)

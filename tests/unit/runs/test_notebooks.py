@@ -14,9 +14,10 @@ import pytest
 import yaml
 from papermill.inspection import inspect_notebook
 
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake_runs.plan import load_plan
+from helpers.project import PROJECT
+from mirrorlake_runs import load_plan
 
+NOTEBOOKS, PARAMETERS = PROJECT / "notebooks", PROJECT / "parameters"
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))
 LESSONS = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
 PATHS = [*TOOLS, *LESSONS]

@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake_runs import reporting
-from mirrorlake_runs.plan import Prepared, load_plan, prepare
+from mirrorlake_runs import load_plan, prepare, reporting
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
     put_notebook(tmp_path, "n", RECORD)
     return prepare(load_plan(put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")), {})
 
 
 def test_a_hook_that_hangs_is_given_up_with_all_that_it_started(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
 ) -> None:
     assert reporting.HOOK_LIMIT == 10
     monkeypatch.setattr(reporting, "HOOK_LIMIT", 1.0)

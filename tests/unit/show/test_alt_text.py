@@ -22,7 +22,7 @@ from mirrorlake.show.plots import (
     plot_spread,
     plot_stacks,
 )
-from mirrorlake_runs.notebook_files import clean_notebook
+from mirrorlake_runs import clean_notebook
 from mirrorlake_runs.reporting import render_report
 
 EVIL = '"><script>alert(1)</script>'
