@@ -404,6 +404,7 @@ class Lake:
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
         on_report: Callable[[MirrorReport], None] = noop,
+        **settings: Any,
     ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
@@ -417,15 +418,20 @@ class Lake:
             options: as for `mirror`.
             on_step: as for `mirror`.
             on_report: called with the report of each cycle.
+            **settings: as for `mirror`.
 
         Returns:
             The last cycle's report.
+
+        Raises:
+            UsageError: there is no such setting.
         """
         from mirrorlake.mirror.engine import Engine, watch
 
         patience = max(interval, _PATIENCE)
+        chosen = make_options(options, settings)
         engine = Engine(
-            self.storage, lambda: self.spark, options, on_step, stop, others_after=patience
+            self.storage, lambda: self.spark, chosen, on_step, stop, others_after=patience
         )
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 

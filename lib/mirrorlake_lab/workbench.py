@@ -27,7 +27,7 @@ from mirrorlake.storage.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake_lab.course.lessons import student_copy
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
-from mirrorlake_runs.store import list_runs, write_whole
+from mirrorlake_runs.records import list_runs, write_whole
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"

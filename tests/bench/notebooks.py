@@ -28,8 +28,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def tour(shared: bool) -> float:
-    from mirrorlake_runs.plan import load_plan
-    from mirrorlake_runs.run import run_plan
+    from mirrorlake_runs import load_plan, run_plan
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MIRRORLAKE_HOME"] = folder

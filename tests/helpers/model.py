@@ -19,8 +19,9 @@ class TableModel:
     keys: tuple[str, ...]
     rows: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
-    def apply(self, marker: Marker, row: Row) -> None:
-        """One published row; what an update leaves unchanged is the row's before."""
+    def apply(self, marker: Marker | int, row: Row) -> None:
+        """Apply one published row; values that an update leaves unchanged stay as they were."""
+        marker = Marker(marker)
         names = row.get(UNCHANGED) or ()
         row = {name: value for name, value in row.items() if name != UNCHANGED}
         found = self.rows.setdefault(tuple(row[key] for key in self.keys), [])

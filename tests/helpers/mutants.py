@@ -91,7 +91,7 @@ DECIDING = {
         (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows"),
     ),
     "receipts of renames": Deciding(
-        "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
+        "mirrorlake_serve/files.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
     "view shapes": Deciding(
         "mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",), _SHAPES

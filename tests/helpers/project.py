@@ -1,4 +1,4 @@
-"""The project's folders, and what `pyproject.toml` says of the project."""
+"""The project's folder, and its settings in `pyproject.toml`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mirrorlake.delta.table import create_delta
 from mirrorlake.errors import BusyError
 from mirrorlake.names import TableName
 from mirrorlake.partitioning import operation
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 LOG = "MIRRORLAKE_TEST_LOG"
 FILES = (2, 12)

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-RECORD = "from mirrorlake_runs.results import record\nrecord(rows=rows, word=word)"
+RECORD = "from mirrorlake_runs import record\nrecord(rows=rows, word=word)"
 HEAD = 'rows: int = 1  # rows\nword: str = "a"  # a word'
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 

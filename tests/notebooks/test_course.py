@@ -15,8 +15,8 @@ from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
 from mirrorlake_lab import find_solution, lessons, make_course
 from mirrorlake_lab.course import lessons as course
-from mirrorlake_runs.engine import private_sockets
-from mirrorlake_runs.notebook_files import read_records
+from mirrorlake_runs import read_records
+from mirrorlake_runs.execution import private_sockets
 
 DATABASE = "16"  # the lesson that starts a server of its own
 ASKED = """

@@ -14,7 +14,7 @@ from helpers.project import NOTEBOOKS
 from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE, SharedJvm
 from mirrorlake_lab import Shop
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 pytestmark = pytest.mark.long  # each needs a server of its own
 

@@ -12,7 +12,7 @@ from helpers.notebooks import run_nbval
 from helpers.project import NOTEBOOKS
 from mirrorlake.spark.session import SharedJvm
 from mirrorlake_lab import open_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 MARKER = "Files/_mirrorlake/sample.json"
 

@@ -15,7 +15,7 @@ from helpers.notebooks import lake_state
 from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
 from mirrorlake_lab import open_sample, seal_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 # These have once cleared or filled what was not theirs.
 HARMED = {

@@ -15,8 +15,8 @@ from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from helpers.project import NOTEBOOKS
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
+from mirrorlake_runs.records import StepResult
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",

@@ -10,7 +10,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, source_status
 from mirrorlake.errors import CheckError, UsageError
-from mirrorlake_sources.status import write_report
+from mirrorlake_sources.source import write_report
 
 
 @pytest.fixture

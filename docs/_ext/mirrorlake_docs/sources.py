@@ -20,7 +20,7 @@ from mirrorlake_docs.figures import draw_figures
 from mirrorlake_lab.course.lessons import SOLUTION
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
-from mirrorlake_runs.results import MIME
+from mirrorlake_runs.records import MIME
 
 DOCS = PROJECT / "docs"
 _NAMED = re.compile(r"(?<![\[/`])`docs/([\w-]+(?:/[\w-]+)?)\.md`(?!\])")

@@ -58,8 +58,10 @@ from mirrorlake.storage.files import Listing, Storage
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
+
 _HINT: Final = " Hint: "
 
+_NOT_IN_JSON = ("applied_bytes", "synced", "latency")
 GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
 
 
@@ -76,6 +78,10 @@ class TableStatus:
         waiting_since: when the first file after it was published, ISO-8601 UTC.
         lag_seconds: age of the oldest file not yet applied; 0 if there is none.
         error: the error that stopped the table, with file, row and column; None if there is none.
+        applied_bytes: sizes of the files applied so far. This and the following attributes are not
+            part of the JSON document.
+        synced: the time of the last commit, ISO-8601 UTC; None before the first one.
+        latency: seconds from the publication of the last applied file to its commit, or None.
     """
 
     name: str
@@ -89,6 +95,9 @@ class TableStatus:
     waiting_since: str | None
     lag_seconds: float
     error: dict[str, Any] | None
+    applied_bytes: int = 0
+    synced: str | None = None
+    latency: float | None = None
 
     @property
     def table(self) -> TableName | None:
@@ -143,7 +152,8 @@ class TableStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table's entry in what `status --json` and `mirror --json` print."""
-        return {field.name: getattr(self, field.name) for field in fields(TableStatus)}
+        names = [field.name for field in fields(TableStatus) if field.name not in _NOT_IN_JSON]
+        return {name: getattr(self, name) for name in names}
 
 
 def lag_text(seconds: float | None) -> str:
@@ -356,6 +366,9 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
         waiting_since=since.isoformat() if since else None,
         lag_seconds=round(max(0.0, (now - oldest).total_seconds()), 3),
         error=state.error,
+        applied_bytes=state.bytes,
+        synced=state.synced,
+        latency=state.latency,
     )
 
 

@@ -287,7 +287,7 @@ def forget() -> None:
 
 def _shown(number: str, passed: bool, said: str) -> dict[str, Any]:
     """A sentence by MIME type; the record goes to the run's summary."""
-    from mirrorlake_runs.results import MIME
+    from mirrorlake_runs.records import MIME
 
     text = f"{'✓' if passed else '✗'} {number}: {said}"
     style = f"border-left: 4px solid {_COLOURS[passed]}; padding: 2px 10px"

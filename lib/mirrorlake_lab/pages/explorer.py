@@ -36,7 +36,7 @@ from mirrorlake_lab.pages.table_tabs import (
     readable_text,
     table_facts,
 )
-from mirrorlake_runs.store import RunRecord, list_runs
+from mirrorlake_runs.records import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

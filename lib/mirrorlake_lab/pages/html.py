@@ -19,7 +19,7 @@ from typing import Any
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.results import TextTable
-from mirrorlake_runs.store import write_whole
+from mirrorlake_runs.records import write_whole
 
 STYLE = """
 .ml {--ml-fg: var(--jp-content-font-color1, light-dark(#1b1f24, #e8eaed));

@@ -17,7 +17,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.landing import lint_rules
 from mirrorlake_docs import code_facts
 from mirrorlake_lab import build_site, lessons
-from mirrorlake_runs.plan import notebook_names
+from mirrorlake_runs import notebook_names
 
 OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
 

@@ -12,9 +12,7 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
-from mirrorlake import source_status
-from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
+from mirrorlake import Lake, source_status
 from mirrorlake_sources import PostgresSource, run_source
 
 _numbers = itertools.count(1)
@@ -51,8 +49,7 @@ class Shop:
         self, *tables: str, reseed: tuple[str, ...] = (), **options: Any
     ) -> source_status.SourceReport:
         source = self.source(*tables, **options)
-        again = [TableName.parse(name) for name in reseed]
-        return run_source(Storage(self.root), source, reseed=again)
+        return run_source(Lake(self.root).storage, source, reseed=reseed)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self.server.rows(query, self.database)

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 HEAD = 'root: str = ""'
 WRITES = """

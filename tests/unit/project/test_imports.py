@@ -34,10 +34,6 @@ INTERNAL: dict[str, set[str]] = {
     "mirrorlake_runs": {
         "spark.shared",
     },
-    "mirrorlake_serve": {
-        "mirror.options",
-        "mirror.state",
-    },
 }
 SATELLITES = {  # and the satellites that each may import
     "mirrorlake_runs": set[str](),

@@ -15,7 +15,7 @@ import yaml
 from papermill.inspection import inspect_notebook
 
 from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake_runs.plan import load_plan
+from mirrorlake_runs import load_plan
 
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))
 LESSONS = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))

@@ -14,8 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from helpers.html_tags import Tags
 from mirrorlake.show import chart as charts
 from mirrorlake.show import plots
-from mirrorlake_runs.notebook_files import clean_notebook
-from mirrorlake_runs.report import render_report
+from mirrorlake_runs import clean_notebook
+from mirrorlake_runs.reporting import render_report
 
 EVIL = '"><script>alert(1)</script>'
 

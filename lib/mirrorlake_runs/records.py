@@ -1,9 +1,12 @@
-"""The record of runs: one `run.json` each, how they are listed and found, and old ones deleted.
+"""Results and records of runs: write `run.json`, list and find runs, delete old ones.
 
-Records lie in `runs/<run>/` of the project (or of MIRRORLAKE_HOME). A run with `--out` has its
-results there, and its record in both places, so that it is listed too. What is said here of folders
-holds for URIs of object stores as well. A record says which process runs it, so that one whose
-process is gone is known.
+A notebook records results with `record`. A run returns a `RunSummary` with a `StepResult` for each
+step.
+
+Records are stored in `runs/<run>/` of the project, or of `MIRRORLAKE_HOME`. A run with `--out`
+stores its results there and its record in both places. Results can also be behind the URI of an
+object store. A record names the process that executes the run; if that process is gone, the run is
+reported as `lost`.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ import re
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,100 @@ from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import store_now
 from mirrorlake.storage.paths import cache, home
+
+MIME = "application/vnd.mirrorlake.record+json"  # of the outputs that records are
+NOT_SUMMED = "not_summed"  # in their metadata
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How one notebook went.
+
+    Attributes:
+        status: `done`, `failed`, `stopped` or `skipped`.
+        seconds: wall time of all attempts, without the pauses between them.
+        output: the executed notebook of the last attempt, a path or URI.
+        error: the failing cell (counted from 1), the exception's name and text; or None.
+        records: what the notebook recorded; numbers are summed over all attempts, see `record`.
+        attempts: how often it was executed.
+    """
+
+    notebook: str
+    status: str
+    seconds: float = 0.0
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    records: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a plan went; also kept as `summary.json` beside the executed notebooks.
+
+    Attributes:
+        plan: its name.
+        folder: where the executed notebooks lie.
+        started, ended: ISO-8601 UTC.
+        parameters: those that counted in every notebook that has them.
+        steps: the notebooks in the plan's order.
+        run: the run's id.
+        signal: what stopped it, SIGTERM or SIGINT; 0 if nothing did.
+        kept: False if the summary could not be written.
+    """
+
+    plan: str
+    folder: str
+    started: str
+    steps: tuple[StepResult, ...]
+    ended: str
+    parameters: dict[str, Any]
+    run: str
+    signal: int
+    kept: bool = True
+
+    @property
+    def status(self) -> str:
+        """`done`, `failed` or `stopped`."""
+        if self.signal:
+            return "stopped"
+        return "failed" if self.failed else "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `summary.json` and of `run --json`."""
+        return {
+            "run": self.run,
+            "plan": self.plan,
+            "status": self.status,
+            "started": self.started,
+            "ended": self.ended,
+            "parameters": self.parameters,
+            "steps": [asdict(step) for step in self.steps],
+        }
+
+    @property
+    def failed(self) -> StepResult | None:
+        """The first step that failed, if one did."""
+        return next((step for step in self.steps if step.status == "failed"), None)
+
+
+def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
+    """Record results, by name, in the output of the running cell.
+
+    A step of a plan may have several attempts. Its numbers are summed over them, so that the work
+    of an attempt that failed later counts. Of other values the last one is kept.
+
+    Args:
+        not_summed: names of numbers that describe a state, such as how many tables there are; the
+            last one is kept.
+        results: values that JSON can hold.
+    """
+    from IPython.display import display
+
+    text = "\n".join(f"{name}: {value}" for name, value in results.items())
+    facts = {MIME: {NOT_SUMMED: list(not_summed)}}
+    display({MIME: results, "text/plain": text}, metadata=facts, raw=True)  # type: ignore[no-untyped-call]
+
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
 RUNNING, LOST = "running", "lost"

@@ -1,18 +1,18 @@
-"""Keep a run's record while it runs, and its results, hooks and metrics when it ends.
+"""Keep a run's record while it runs; write its report, hooks and metrics when it ends.
 
 The record is stored beside the results, in `runs/`, and behind the run's URI. Every change is
 written at once. While nothing changes, the record is renewed every minute: on other machines a run
-whose record is older than five minutes counts as lost.
+whose record is older than five minutes is reported as lost.
 
-After the last step the run writes summary, report, copies and metrics, and calls its hooks. A
-failure of one of these does not fail the run.
+After the last step the run writes the summary, the HTML report, copies and metrics, and calls its
+hooks. A failure of one of these does not fail the run.
 
 A hook is a command, which gets the summary on stdin, or an HTTP POST with the summary as its body.
 If the hook names a secret, the POST has a signature: `X-Mirrorlake-Signature: sha256=…`, the HMAC
 of the body.
 
-The text file of Prometheus's node exporter is replaced by each run in one step. Lag and backlog
-come from the status of the run's lakes, without Spark.
+The metrics are a text file for Prometheus's node exporter, which each run replaces atomically. Lag
+and backlog come from the status of the run's lakes, without Spark.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import html
 import json
 import logging
 import math
@@ -33,22 +34,33 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from obstore.exceptions import BaseError
 
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import lake_path, may_be_lake
-from mirrorlake_runs.engine import IMPORTED
+from mirrorlake_runs.execution import IMPORTED
 from mirrorlake_runs.parameters import resolve
 from mirrorlake_runs.plan import Prepared
-from mirrorlake_runs.results import RunSummary
-from mirrorlake_runs.store import RECORD, SILENCE, SUMMARY, RunRecord, as_text, write_whole
+from mirrorlake_runs.records import (
+    RECORD,
+    REPORT,
+    SILENCE,
+    SUMMARY,
+    RunRecord,
+    RunSummary,
+    as_text,
+    write_whole,
+)
 
-_log = logging.getLogger("mirrorlake.runs.keeping")
+if TYPE_CHECKING:
+    from nbconvert.exporters import HTMLExporter
+
+_log = logging.getLogger("mirrorlake.runs.reporting")
 BEAT = SILENCE / 5
 _HISTORY = "diagnostics.runs"
 _TEXTS = ("run", "plan", "status", "folder")
@@ -149,16 +161,18 @@ def bring_back(record: RunRecord, work: Path) -> None:
                 (work / name).write_bytes(storage.read(name))
 
 
-def ready_report() -> None:
-    """Makes the report ready beside the first notebook, once papermill is imported."""
+def warm_up_report() -> None:
+    """Compile the report's templates in a thread, so that the first report does not wait for it."""
 
-    def ready() -> None:
+    def compile_templates() -> None:
+        # Two threads that import the same packages at once may see half-initialised modules.
         IMPORTED.wait()
-        from mirrorlake_runs.report import ready
+        from mirrorlake_runs.notebook_files import nbformat
 
-        ready()
+        cells = [nbformat.v4.new_markdown_cell("#"), nbformat.v4.new_code_cell("1")]  # type: ignore[no-untyped-call]
+        _exporter().from_notebook_node(nbformat.v4.new_notebook(cells=cells))  # type: ignore[no-untyped-call]
 
-    threading.Thread(target=ready, daemon=True).start()
+    threading.Thread(target=compile_templates, daemon=True).start()
 
 
 def finish(
@@ -175,11 +189,12 @@ def finish(
     Returns:
         The summary; its `kept` is False if it could not be written.
     """
-    from mirrorlake_runs.report import write_report
-
     text = as_text(summary.as_dict())
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
-    _try("the report", lambda: write_report(document, prepared.work))
+    _try(
+        "the report",
+        lambda: write_whole(prepared.work / REPORT, render_report(document, prepared.work)),
+    )
     if prepared.plan.history:
         _try("the history", lambda: _add_to_history(document, prepared.roots()))
     if metrics is not None:
@@ -369,3 +384,90 @@ def write_metrics(path: Path, document: dict[str, Any], roots: Iterable[str]) ->
             backlog.labels(plan, root, table.full_name).set(table.backlog_files)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_to_textfile(str(path), registry)
+
+
+_TEMPLATES = Path(__file__).parent
+_WIDGETS = "application/vnd.jupyter.widget"
+
+
+def render_report(document: dict[str, Any], folder: Path) -> str:
+    """Return a run's report: one HTML page that opens offline, with the code of cells folded.
+
+    The page makes no request to another host: its content security policy forbids requests and
+    scripts.
+
+    Args:
+        document: the run's record.
+        folder: the folder of its executed notebooks.
+    """
+    from jinja2 import Environment, FileSystemLoader
+    from pygments.formatters import HtmlFormatter
+
+    known = document.get("versions", {})
+    facts = {
+        "run": document["run"],
+        "started": document["started"],
+        "ended": document["ended"],
+        "host": document.get("process", {}).get("host", ""),
+        "versions": ", ".join(f"{name} {value}" for name, value in known.items()),
+        "parameters": _values(document["parameters"]),
+    }
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)
+    environment.filters["values"] = _values
+    return environment.get_template("report.html.j2").render(
+        run=document,
+        facts=facts,
+        notebooks=[_notebook(n, step, folder) for n, step in enumerate(document["steps"], 1)],
+        code_style=HtmlFormatter().get_style_defs(".highlight"),
+    )
+
+
+def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
+    """Return the HTML of an executed notebook; the failing cell gets the id that the page links."""
+    from mirrorlake_runs.notebook_files import ERROR_MARK, nbformat
+
+    path = folder / Path(step["output"] or "").name
+    if not path.is_file():
+        return ""
+    try:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    except Exception as error:  # a notebook that was cut off while it was written
+        return f"<p>The notebook can't be shown: {html.escape(str(error))}</p>"
+    cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
+    for cell in cells:
+        for output in cell.get("outputs", []):
+            for kind in [k for k in output.get("data", {}) if k.startswith(_WIDGETS)]:
+                del output["data"][kind]
+    failing = [number for number, cell in enumerate(cells) if step["error"] and _is_failing(cell)]
+    notebook.cells = cells
+    resources = {"step": index, "failing_cell": failing[-1] if failing else None}
+    text, _ = _exporter().from_notebook_node(notebook, resources)
+    return str(text)
+
+
+def _is_failing(cell: Any) -> bool:
+    """Whether a cell is the one that a notebook ended in."""
+    if any(output.output_type == "error" for output in cell.get("outputs", [])):
+        return True
+    known = cell.metadata.get("papermill", {})
+    return known.get("start_time") is not None and known.get("status") in ("running", "failed")
+
+
+@cache
+def _exporter() -> HTMLExporter:
+    from jinja2 import FileSystemLoader
+    from nbconvert.exporters import HTMLExporter
+
+    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
+        template_name="basic", extra_loaders=[FileSystemLoader(_TEMPLATES)]
+    )
+    exporter.template_file = "report_notebook.html.j2"
+    exporter.exclude_anchor_links = True
+    return exporter
+
+
+def _values(values: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}: {v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)}"
+        for name, v in values.items()
+    )

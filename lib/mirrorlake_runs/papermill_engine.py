@@ -1,7 +1,7 @@
-"""papermill's engine of ours: one notebook in a kernel that runs already, without secrets in it.
+"""The papermill engine that executes a notebook in a running kernel and removes secrets.
 
-The kernel is given secrets outside of the notebook, and what it prints is scrubbed before every
-save and on the terminal. It is imported when a notebook is executed, since papermill takes long.
+The kernel gets secrets outside of the notebook. Output is scrubbed before each save and before it
+reaches the terminal. Import this module only to execute a notebook: importing papermill is slow.
 """
 
 from __future__ import annotations

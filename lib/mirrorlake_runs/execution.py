@@ -1,7 +1,7 @@
-"""Executes one notebook by papermill, in a kernel that can be ended at any moment.
+"""Execute one notebook with papermill, in a kernel that can be stopped at any time.
 
-The kernel has an environment of its own, and what it prints past the notebook is scrubbed before it
-goes to stderr. It is started by jupyter_client alone, so that papermill is imported meanwhile.
+The kernel has its own environment variables. Text that it prints outside of the notebook goes to
+stderr, without secrets. jupyter_client starts the kernel, so that papermill is imported meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jupyter_core.utils import ensure_event_loop, run_sync
 from traitlets.config import Config
 
 from mirrorlake_runs.parameters import Scrubber
-from mirrorlake_runs.results import StepResult
+from mirrorlake_runs.records import StepResult
 
 IMPORTED = threading.Event()
 """papermill is there."""
@@ -220,7 +220,7 @@ def import_papermill() -> Any:
         import papermill
         from papermill.engines import papermill_engines
 
-        from mirrorlake_runs.kernels import KernelEngine
+        from mirrorlake_runs.papermill_engine import KernelEngine
 
         papermill_engines.register("mirrorlake", KernelEngine)
     IMPORTED.set()
