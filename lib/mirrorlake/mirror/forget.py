@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.files import release_files
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import committing
@@ -355,6 +356,9 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
+        if "clustering" in snapshot.writer_features:
+            path = storage.path(traces.path)
+            release_files(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill in between the files are found, and all of it is done again.
     _cut_log(session, storage, traces.path)
