@@ -305,7 +305,7 @@ def test_the_command(lake: Lake, table: HandMade, pytestconfig: pytest.Config) -
     assert document["Summary"]["rows"][0]["Row Count"] == 3
     assert document["Guardrails"]["rows"][0]["SKU"] == "F64"
     shown = CliRunner().invoke(app, ["analyze", lake.storage.root, "t", "--footers-only"])
-    assert "3 rows in 1 files and 1 row groups" in shown.stdout
+    assert "3 rows in 1 file and 1 row group" in shown.stdout
     with pytest.raises(UsageError, match="F3"):
         CliRunner().invoke(app, [*asked[:3], "--sku", "F3"], catch_exceptions=False)
     if pytestconfig.getoption("--long"):
