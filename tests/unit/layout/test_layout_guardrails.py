@@ -1,3 +1,5 @@
+"""Guardrails by SKU: limits, consequences, and the smallest SKU that fits."""
+
 from __future__ import annotations
 
 import pytest
@@ -65,7 +67,7 @@ def test_the_smallest_sku_that_fits(now: dict[str, float], smallest: str | None)
 
 
 @pytest.mark.promise("DL-16")
-def test_what_falls_back() -> None:
+def test_consequences_of_exceeded_guardrails() -> None:
     now = measured(files=2000, gb=11)
     report = guardrails.check_guardrails(now, measured(files=3, gb=9), "f2")
     says = {limit.guardrail: limit.consequence for limit in report.exceeded}
