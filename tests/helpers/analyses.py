@@ -1,4 +1,4 @@
-"""What tests of analyses share."""
+"""Helpers of the tests of analyses."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ MICROSOFT = {"com.microsoft.parquet.vorder.enabled": "true"}
 
 
 def rows(analysis: Any, table: str) -> list[dict[str, Any]]:
-    """The rows of one of an analysis's tables."""
+    """Return the rows of one of an analysis's tables."""
     return [row.asDict() for row in analysis.tables[table].collect()]

@@ -1,4 +1,4 @@
-"""Small tables for the tests of partitioning, made by hand, and policies for them."""
+"""Small tables for the tests of partitioning, written by hand, and policies for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ranged(size: str = "1d", **properties: Any) -> dict[str, Any]:
 
 
 def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Table:
-    """Rows in no order of key or moment, with a NULL key and a NULL moment among them."""
+    """Return rows in no order of key or timestamp, with a NULL key and a NULL timestamp."""
     ids = range(start, start + count)
     texts = [None if n % 41 == 0 else "" if n % 43 == 0 else f"k{n * 7919 % keys}é" for n in ids]
     moments = [
@@ -49,7 +49,7 @@ def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Ta
 
 
 def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | None = None) -> Path:
-    """A table `t` of some files, each created so many hours ago."""
+    """Write a table `t` of some files, each with its age in hours, and return its folder."""
     folder = Path(lake.storage.path("Tables/t"))
     table = HandMade(folder)
     table.create(SCHEMA)
@@ -67,7 +67,7 @@ def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | No
 
 
 def small_table(lake: Lake, name: str, files: list[int]) -> None:
-    """Files of so many rows each; they are the tests' smallest tables."""
+    """Write a table of files with so many rows each."""
     table = HandMade(Path(lake.storage.path(f"Tables/{name}")))
     table.create(SCHEMA)
     table.commit(

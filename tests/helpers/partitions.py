@@ -1,4 +1,4 @@
-"""Partitioned tables in tests: their live files from the log by hand, checked by plain Python."""
+"""Partitioned tables in tests: live files from the log, checked by plain Python."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LiveFile:
 
 
 def live_files(folder: str | Path) -> list[LiveFile]:
-    """Replays all commits, one after the other."""
+    """Return the newest version's files by replaying all commits."""
     there: dict[str, dict[str, Any]] = {}
     for commit in sorted(Path(folder, "_delta_log").glob("*.json")):
         removed, added = [], {}
@@ -61,7 +61,7 @@ def live_files(folder: str | Path) -> list[LiveFile]:
 
 
 def _in_micros(rows: pa.Table) -> pa.Table:
-    """Spark's moments are of nanoseconds without a zone; Python's are neither."""
+    """Convert Spark's timestamps, nanoseconds without a zone, to microseconds in UTC."""
     fields = [
         pa.field(f.name, pa.timestamp("us", "UTC")) if pa.types.is_timestamp(f.type) else f
         for f in rows.schema
@@ -70,14 +70,14 @@ def _in_micros(rows: pa.Table) -> pa.Table:
 
 
 def bucket(value: str | None, policy: Any) -> int:
-    """By the definition: XXH64 of the UTF-8 bytes, modulo the count; NULL is empty text."""
+    """Return the bucket by its definition: XXH64 of the UTF-8 bytes, modulo the count."""
     assert policy.hash is not None
     hashed = xxhash.xxh64_intdigest((value or "").encode(), policy.hash.seed)
     return hashed % policy.hash.max_partition_count
 
 
 def bin_start(moment: datetime | None, policy: Any) -> int:
-    """By the definition: the last `reference + n * size` that is not later, in microseconds."""
+    """Return the bin by its definition: the last `reference + n * size` that is not later."""
     key = policy.range
     assert key is not None
     if moment is None:
@@ -87,7 +87,7 @@ def bin_start(moment: datetime | None, policy: Any) -> int:
 
 
 def check_homogeneous(files: list[LiveFile], policy: Any) -> int:
-    """Every tagged file holds one partition, the one that its tags name; how many there are."""
+    """Assert that each tagged file contains the partition in its tags only; return their number."""
     done = [file for file in files if file.is_done]
     for file in done:
         rows = file.rows.to_pylist()

@@ -1,4 +1,4 @@
-"""Reading a lake's tables in tests."""
+"""Readers of a lake's tables for tests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def describe_history(table: Table) -> DataFrame:
 
 
 def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
-    """The table's rows without their order, from its files: a query of Spark costs many times more.
+    """Return the table's rows without their order, read from its files.
 
-    The values are those that Spark's rows have. Partition columns are not read.
+    A query of Spark would take many times longer. The values are those of Spark's rows. Partition
+    columns are not read.
     """
     handle = lake.table(table)
     snapshot, where = handle.snapshot(), handle.name.table_path
@@ -42,13 +43,13 @@ def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
 
 
 def bag_by_spark(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
-    """The same, as Spark reads it."""
+    """Return the same rows, read by Spark."""
     rows = lake.table(table).read().select(*[f"`{c}`" for c in columns]).collect()
     return Counter(tuple(row) for row in rows)
 
 
 def _columns(file: pa.Table, snapshot: Any, columns: list[str]) -> pa.Table:
-    """A file's columns by the table's names and types; NULL where the file has none."""
+    """Return a file's columns by the table's names and types; NULL for missing ones."""
     known = {field["name"].lower(): field for field in snapshot.fields}
     found = []
     for name in columns:
@@ -64,7 +65,7 @@ def _columns(file: pa.Table, snapshot: Any, columns: list[str]) -> pa.Table:
 
 
 def _value(value: Any) -> Any:
-    """Spark's moments are local ones without a zone."""
+    """Return a value as Spark does: timestamps are local and without a zone."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone().replace(tzinfo=None)
     return value

@@ -1,4 +1,4 @@
-"""Deletion vectors by a slow and obvious writer of their format."""
+"""A slow, obvious writer of deletion vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-
 
 
 def inline_vector(positions: set[int]) -> dict[str, Any]:
-    """A deletion vector that lies in the log itself."""
+    """Return a deletion vector that is stored in the log."""
     data = serialised(sorted(positions), runs=False)
     text = base64.b85encode(data + b"\0" * (-len(data) % 4))
     inline = text.decode().translate(str.maketrans(_B85, _Z85))
@@ -20,7 +20,7 @@ def inline_vector(positions: set[int]) -> dict[str, Any]:
 
 
 def serialised(positions: list[int], *, runs: bool) -> bytes:
-    """A slow and obvious writer of the format."""
+    """Return positions in the format of deletion vectors."""
     by_high: dict[int, dict[int, list[int]]] = {}
     for p in sorted(set(positions)):
         by_high.setdefault(p >> 32, {}).setdefault((p >> 16) & 0xFFFF, []).append(p & 0xFFFF)

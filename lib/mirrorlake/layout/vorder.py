@@ -47,7 +47,7 @@ _PAGE_ROWS = 2**24
 _LEVEL, SCORING_LEVEL = 3, 1
 _DROPPED = (MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY, "ARROW:schema")
 _LEGACY = ("org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96")
-# What pyarrow says of annotations besides their meaning, and how Spark writes moments of old.
+# Parts of pyarrow's annotations without meaning, and Spark's legacy type of timestamps.
 _FLAGS = re.compile(r", is_from_converted_type=\w+, force_set_converted_type=\w+")
 _INT96 = re.compile(r"\bint96 (field_id=\S+ .+);")
 _MOMENT = r"int64 \1 (Timestamp(isAdjustedToUTC=true, timeUnit=microseconds));"
@@ -69,20 +69,20 @@ _WORTH = 0.998
 _CODE_BITS = 62
 
 
-class Unsuitable(Exception):  # noqa: N818 - it is an answer, not a fault
-    """A file that is left as it is, and why."""
+class Unsuitable(Exception):  # noqa: N818 - an answer, not an error
+    """The reason why a file is not rewritten."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done with one file.
+    """The instructions for one file.
 
     Attributes:
-        add: the log's `add`.
-        row_id: the hidden column of row ids, or empty if rows are not tracked.
+        add: its `add` in the log.
+        row_id: the hidden column of row ids; empty without row tracking.
         commit_version: the hidden column of commit versions.
-        prefix: columns, by the files' names, that the order must start with.
-        write: put the new file there, not only tell how small it would be.
+        prefix: columns, by the files' names, with which the order must start.
+        write: write the new file, not only determine its size.
     """
 
     add: dict[str, Any]
@@ -93,18 +93,18 @@ class Task:
 
 
 def read_rows(stores: Storages, task: Task) -> tuple[pa.Table, dict[str, str], list[str]]:
-    """A file's rows with their ids and without the deleted, its footer's keys, its shape."""
+    """Return a file's live rows with their ids, its footer's keys, and its physical schema."""
     storage, place = stores.place(unquote(task.add["path"]))
     with storage.open(place) as source:
         kinds = (pa.string(), pa.binary(), pa.large_string())
         texts = [f.name for f in pq.ParquetFile(source).schema_arrow if f.type in kinds]
         source.seek(0)
-        # Texts stay as words and numbers: moving rows moves the numbers only.
+        # Texts remain dictionary-encoded, so that moving rows moves only numbers.
         file = pq.ParquetFile(source, read_dictionary=texts, coerce_int96_timestamp_unit="us")
         found = file.metadata.metadata or {}
         keys = {key.decode(): value.decode() for key, value in found.items()}
         if old := [key for key in _LEGACY if key in keys]:
-            raise Unsuitable(f"its moments follow the old calendar ({', '.join(old)})")
+            raise Unsuitable(f"its timestamps use the old calendar ({', '.join(old)})")
         schema = _target_schema(file)
         rows = file.read().cast(schema)
         shape = physical_shape(file.schema)
@@ -123,14 +123,14 @@ def encode(
     row_id: str = "",
     integers: bool = True,
 ) -> pa.Buffer:
-    """Rows as a Parquet file: dictionaries and pages as large as a row group, ZSTD.
+    """Encode rows as a Parquet file with ZSTD, and dictionaries and pages as large as a row group.
 
     Args:
         rows: all rows of the file.
         keys: the footer's keys and values.
-        level: of ZSTD.
-        row_id: a column of ids, all distinct: no dictionary could help there.
-        integers: small decimals as integers, as Spark has them; else as bytes of fixed length.
+        level: ZSTD's level.
+        row_id: a column of distinct ids, for which a dictionary is useless.
+        integers: store small decimals as integers, as Spark does; else as bytes of fixed length.
     """
     sink = pa.BufferOutputStream()
     ids = {row_id: "DELTA_BINARY_PACKED"} if row_id else {}
@@ -155,15 +155,15 @@ def encode(
 
 
 def new_stats(add: dict[str, Any], rows: pa.Table) -> str | None:
-    """A file's statistics for the log: the same rows have the same ones.
+    """Return a file's statistics for the log; the same rows have the same statistics.
 
-    Behind a deletion vector the bounds still hold, though they may be wider than need be; rows and
-    NULLs are counted again.
+    If the file had a deletion vector, rows and NULLs are counted again. The bounds are still valid
+    but may be too wide.
     """
     old: str | None = add.get("stats")
     if not add.get("deletionVector") or not old:
         return old
-    # Numbers stay as they are written: a decimal of 38 digits is no float.
+    # Numbers keep their text: a decimal of 38 digits does not fit into a float.
     stats = json.loads(old, parse_float=_NUMBER.format, parse_constant=_NUMBER.format)
     stats["numRecords"] = rows.num_rows
     stats["tightBounds"] = False
@@ -182,13 +182,13 @@ def _null_counts(known: dict[str, Any], fields: dict[str, pa.Array], count: int)
                 (f.name for f in values.type), values.flatten(), strict=True
             ))  # fmt: skip
             counts[name] = _null_counts(below, inner, count)
-        else:  # a column younger than the file is NULL in all its rows
+        else:  # a column that is newer than the file is NULL in all its rows
             counts[name] = count if values is None else values.null_count
     return counts
 
 
 def _with_ids(rows: pa.Table, task: Task) -> pa.Table:
-    """Row ids and commit versions as hidden columns: moved rows keep what they had."""
+    """Add row ids and commit versions as hidden columns, so that moved rows keep theirs."""
     first, version = task.add.get("baseRowId"), task.add.get("defaultRowCommitVersion")
     if first is None or version is None:
         raise Unsuitable("its rows have no ids yet: row tracking was enabled later")
@@ -205,7 +205,7 @@ def _with_ids(rows: pa.Table, task: Task) -> pa.Table:
 
 
 def _target_schema(file: pq.ParquetFile) -> pa.Schema:
-    """The file's Arrow schema, with INT96 moments as what they are: moments in UTC."""
+    """Return the file's Arrow schema, with INT96 as timestamps in UTC."""
     leaves = (file.schema.column(i).physical_type for i in range(len(file.schema)))
     return pa.schema([_target_field(f, leaves) for f in file.schema_arrow])
 
@@ -220,7 +220,7 @@ def _target_field(f: pa.Field, leaves: Iterator[str]) -> pa.Field:
     elif pa.types.is_list(kind):
         kind = pa.list_(_target_field(kind.value_field, leaves))
     elif pa.types.is_nested(kind):
-        raise Unsuitable(f"column {f.name} is of a kind that is not handled: {kind}")
+        raise Unsuitable(f"column {f.name} has the unsupported type {kind}")
     elif next(leaves) == "INT96":
         kind = pa.timestamp("us", "UTC")
     return f.with_type(kind)
@@ -234,21 +234,21 @@ def _leaf_paths(schema: pa.Schema) -> list[str]:
 
 
 def physical_shape(schema: pq.ParquetSchema) -> list[str]:
-    """A file's physical schema, line by line: names, types, repetition, field ids.
+    """Return a file's physical schema, line by line: names, types, repetition, field ids.
 
-    INT96 moments read as the microseconds that they become.
+    INT96 timestamps are returned as the microseconds that they become.
     """
     lines = str(schema).split("{", 1)[1].rpartition("}")[0].strip().splitlines()
     return [_INT96.sub(_MOMENT, _FLAGS.sub("", line)).strip() for line in lines]
 
 
 def stores_integers(shape: list[str]) -> bool:
-    """Whether a file of this physical schema has its small decimals as integers."""
+    """Return whether a file of this physical schema stores small decimals as integers."""
     return not any("fixed_len" in line and _SMALL_DECIMAL.search(line) for line in shape)
 
 
 def check_shape(data: pa.Buffer, wanted: list[str], hidden: list[str]) -> None:
-    """Reads the new file's schema back: only the hidden columns may be new in it."""
+    """Check that the new file's schema differs from the old one only by hidden columns."""
     found = physical_shape(pq.ParquetFile(pa.BufferReader(data)).schema)
     if found[: len(wanted)] != wanted or len(found) > len(wanted) + len(hidden):
         raise Unsuitable("its physical schema would change")
@@ -260,9 +260,8 @@ class Order:
 
     Attributes:
         kind: `as it is`, `lexicographic` or `sort key`.
-        columns: the columns to sort by, the first one first; rows that are equal in all stay as
-            they were.
-        size: the bytes of the sample in it.
+        columns: the columns to sort by, in this order; the sort is stable.
+        size: the bytes of the sample in this order.
     """
 
     kind: str
@@ -273,13 +272,16 @@ class Order:
 def choose_order(
     rows: pa.Table, score: Score, *, prefix: Sequence[str] = (), fixed: Sequence[str] = ()
 ) -> tuple[Order, tuple[Order, ...]]:
-    """The order to write a file in, and what was tried on the sample, the smallest first.
+    """Choose the order in which to write a file.
 
     Args:
         rows: all rows of a file.
-        score: the bytes of some rows, encoded as the file will be.
-        prefix: columns that every order must start with.
-        fixed: columns that are carried along and never sorted by.
+        score: returns the bytes of rows, encoded as the file will be.
+        prefix: columns with which every order must start.
+        fixed: columns that are never sorted by.
+
+    Returns:
+        The order, and all orders that were tried on the sample, the smallest first.
     """
     tried = _try_orders(take_sample(rows, _SAMPLE_ROWS), score, prefix, fixed)
     close = [one for one in tried if one.size <= tried[0].size * _CLOSE][:_FINALISTS]
@@ -293,7 +295,7 @@ def choose_order(
 def _try_orders(
     sample: pa.Table, score: Score, prefix: Sequence[str], fixed: Sequence[str]
 ) -> tuple[Order, ...]:
-    """The candidates, the smallest first."""
+    """Return the candidates, the smallest first."""
     # Lists, maps and structs have no order.
     flat = [field.name for field in sample.schema if not pa.types.is_nested(field.type)]
     codes = {name: column_codes(sample.column(name)) for name in flat if name not in fixed}
@@ -320,7 +322,7 @@ def _try_orders(
 def _grow(
     size: int, key: list[str], columns: list[str], scored: Callable[[list[str]], Order]
 ) -> Order | None:
-    """Adds to the key, each time, the column that makes the sample smallest."""
+    """Add columns to the key, each time the one that makes the sample smallest."""
     best: Order | None = None
     candidates = columns
     for step in range(_DEPTH):
@@ -331,19 +333,19 @@ def _grow(
         if tried[0].size > size * _WORTH:
             break
         best, size, key = tried[0], tried[0].size, list(tried[0].columns)
-        if step == 0:  # what is bad as the first column is no better as a later one
+        if step == 0:  # a column that is bad as the first is not better as a later one
             candidates = [one.columns[-1] for one in tried[: _WIDTH + 1]]
     return best
 
 
 def sort_permutation(rows: pa.Table, columns: Sequence[str]) -> Ints:
-    """The positions of the rows in the order of some columns; a stable sort."""
+    """Return the positions of the rows, sorted by some columns; the sort is stable."""
     codes = {name: column_codes(rows.column(name)) for name in columns}
     return _permutation(codes, columns, rows.num_rows)
 
 
 def column_codes(values: pa.ChunkedArray) -> Ints:
-    """Each value's rank among the column's distinct values; NULL is the last."""
+    """Return each value's rank among the column's distinct values; NULL is last."""
     encoded = values.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -357,7 +359,7 @@ def column_codes(values: pa.ChunkedArray) -> Ints:
 
 
 def take_sample(rows: pa.Table, count: int) -> pa.Table:
-    """Blocks of neighbouring rows from all over the file: what belongs together stays together."""
+    """Return blocks of neighbouring rows from all parts of the file."""
     if rows.num_rows <= count:
         return rows
     blocks = count // _BLOCK_ROWS
@@ -366,7 +368,7 @@ def take_sample(rows: pa.Table, count: int) -> pa.Table:
 
 
 def _permutation(codes: dict[str, Ints], columns: Sequence[str], count: int) -> Ints:
-    """A stable sort by several columns, as few machine sorts as their bits allow."""
+    """Return a stable sort by several columns, with as few sorts as their bits allow."""
     order = np.arange(count)
     packed, bits = np.zeros(count, np.int64), 0
     for name in reversed(columns):
@@ -384,7 +386,7 @@ def _permutation(codes: dict[str, Ints], columns: Sequence[str], count: int) -> 
 def order_files(
     spark: SparkSession, storage: Storage, name: TableName, tasks: Sequence[Task]
 ) -> tuple[FileOutcome, ...]:
-    """Orders files by a Spark job, one at a time in each task; the largest come first."""
+    """Order files in a Spark job, one at a time in each task; the largest come first."""
     table_path = name.table_path
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -403,27 +405,28 @@ def order_files(
 
 
 def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, ...]:
-    """The columns to sort by first, by the files' names.
+    """Return the columns to sort by first, by the files' names.
 
     Raises:
-        UsageError: one of them is no column, or a partition's.
+        UsageError: a name is not a column, or is a partition column.
     """
     names = physical_names(metadata)
     partitions = metadata.get("partitionColumns") or []
     for column in sort_by:
         if column not in names or column in partitions:
             raise UsageError(
-                f"Can't sort by {column!r}.", hint=f"one of {', '.join(names)}; not a partition."
+                f"Can't sort by {column!r}.",
+                hint=f"choose from {', '.join(names)}, except partition columns.",
             )
     return tuple(names[column] for column in sort_by)
 
 
 def ordered_add(old: Add, one: FileOutcome) -> Add:
-    """The `add` of a file that was ordered, with our tag and never Microsoft's."""
+    """Return the `add` of an ordered file, with this project's tag and never Microsoft's."""
     kept = {key: old[key] for key in ("partitionValues", "clusteringProvider") if key in old}
     tags = {k: v for k, v in (old.get("tags") or {}).items() if k != MICROSOFT_TAG}
     tags[OPEN_TAG] = json.dumps({"order": one.order, "columns": one.columns})
-    # Retention by age goes by the rows' age, and ordering them makes them no younger.
+    # Retention depends on the rows' age, which ordering them does not change.
     add = kept | {"path": one.new_path, "size": one.new_size, "tags": tags}
     add["modificationTime"] = old["modificationTime"]
     return add if one.stats is None else add | {"stats": one.stats}
@@ -438,18 +441,18 @@ def _outcome(text: str) -> FileOutcome:
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """What became of one file.
+    """The outcome for one file.
 
     Attributes:
-        path: the old file, as the log has it.
+        path: the old file, as in the log.
         size: its bytes.
-        new_size: the bytes of the file in its place; the old ones if it stays.
-        rows: the rows that were ordered.
-        order: what won.
-        columns: what it sorts by.
-        new_path: the new file, as the log has it; empty if there is none.
+        new_size: the bytes of the new file, or of the old one if it is not replaced.
+        rows: the number of rows.
+        order: the chosen order.
+        columns: the columns it sorts by.
+        new_path: the new file, as in the log; empty without one.
         stats: the new file's statistics.
-        reason: why the file stays; empty if it does not.
+        reason: why the file is not replaced; empty if it is.
         tried: the sample's bytes by order, the smallest first.
     """
 
@@ -466,7 +469,7 @@ class FileOutcome:
 
 
 def order_file(stores: Storages, task: Task) -> FileOutcome:
-    """Orders one file; it is replaced only by a smaller one."""
+    """Order one file; it is replaced only by a smaller one."""
     add = task.add
     stays = FileOutcome(add["path"], add["size"], add["size"])
     try:
@@ -487,8 +490,8 @@ def order_file(stores: Storages, task: Task) -> FileOutcome:
     except Unsuitable as reason:
         return replace(stays, reason=str(reason))
     except (pa.ArrowException, NotImplementedError) as error:
-        return replace(stays, reason=f"pyarrow can't: {error}")
-    told = replace(
+        return replace(stays, reason=f"pyarrow can't write it: {error}")
+    outcome = replace(
         stays,
         rows=rows.num_rows,
         order=order.kind,
@@ -496,18 +499,21 @@ def order_file(stores: Storages, task: Task) -> FileOutcome:
         tried=tuple((one.kind, one.size) for one in tried),
     )
     if len(data) >= add["size"]:
-        return replace(told, reason=f"no smaller in any order: {len(data):,} bytes")
+        return replace(outcome, reason=f"no smaller in any order: {len(data):,} bytes")
     new_path = _new_path(add["path"])
     if task.write:
         storage, place = stores.place(unquote(new_path))
         with storage.open_writer(place) as sink:
             sink.write(data)
     stats = new_stats(add, rows)
-    return replace(told, new_size=len(data), new_path=new_path, stats=stats)
+    return replace(outcome, new_size=len(data), new_path=new_path, stats=stats)
 
 
 def _new_path(path: str) -> str:
-    """A name beside the old file; a clone's file comes into the clone's own folder."""
+    """Return a path in the old file's folder.
+
+    A clone's file is written to the clone's own folder.
+    """
     folder = "" if ":" in path or path.startswith("/") else path.rpartition("/")[0]
     name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     return f"{folder}/{name}" if folder else name

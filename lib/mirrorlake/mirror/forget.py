@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.files import release_files
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import committing
@@ -374,6 +375,9 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
+        if "clustering" in snapshot.writer_features:
+            path = storage.path(traces.path)
+            release_files(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill in between the files are found, and all of it is done again.
     _cut_log(session, storage, traces.path)

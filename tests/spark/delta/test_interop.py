@@ -1,4 +1,4 @@
-"""Zones written by other hands, and another reader of our tables."""
+"""Landing zones written by hand, and another reader of our tables."""
 
 from __future__ import annotations
 

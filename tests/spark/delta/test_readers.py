@@ -1,4 +1,4 @@
-"""What docs/readers.md says of delta-rs, tried."""
+"""The statements of docs/readers.md about delta-rs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The analysis against what a slow look at every file says, and against the defects of others."""
+"""The analysis against a slow look at every file, and against defects of other writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE = pa.table({"id": [1, 2, 3]})
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake and a table with all that is odd: names, partitions, deletion vectors, checkpoints."""
+    """A lake with a table of odd names, partitions, deletion vectors and checkpoints."""
     lake = Lake(tmp_path_factory.mktemp("lake"))
     path = lake.storage.path(ODD)
     properties = {
@@ -123,8 +123,8 @@ def test_columns_by_values_runs_and_overlap(analysis: Any) -> None:
     }
 
 
-def test_the_field_names_are_those_that_people_know(analysis: Any) -> None:
-    """Of `delta_analyzer`, `delta_analyzer_history`, and Microsoft's Delta Analyzer."""
+def test_field_names_are_those_of_public_analysers(analysis: Any) -> None:
+    """The names of `delta_analyzer`, `delta_analyzer_history` and Microsoft's Delta Analyzer."""
     known = {
         "Summary": "Row Count,Row Groups,Parquet Files,Max Rows Per Row Group,"
         "Min Rows Per Row Group,Avg Rows Per Row Group,VOrder Enabled,Total Size",
@@ -162,7 +162,7 @@ def test_histograms_of_sizes_and_of_skew(analysis: Any) -> None:
 
 
 def test_history_counts_from_a_checkpoint_on(odd: Lake, analysis: Any) -> None:
-    """Deletion vectors change rows, not files; the first commits' files are a checkpoint's."""
+    """Deletion vectors change rows, not files; the first commits' files are in a checkpoint."""
     name = ODD.removeprefix("Tables/")
     whole = rows(analysis, "Change History")
     assert [c["Change Type"] for c in whole] == [
@@ -188,7 +188,7 @@ def test_history_counts_from_a_checkpoint_on(odd: Lake, analysis: Any) -> None:
     assert late == whole[3:]
 
 
-def test_an_empty_version_and_one_that_never_was(odd: Lake) -> None:
+def test_an_empty_version_and_a_missing_one(odd: Lake) -> None:
     table = odd.table(ODD.removeprefix("Tables/"))
     empty = table.analyze(version=0)
     assert empty.summary["Row Count"] == 0
@@ -206,7 +206,7 @@ def test_an_empty_version_and_one_that_never_was(odd: Lake) -> None:
 
 @pytest.mark.long
 def test_vorder_is_judged_file_by_file(lake: Lake) -> None:
-    """Not from one file, not from a stale one, and not from a tag that the file contradicts."""
+    """Not by one file, not by a stale one, and not by a tag that the file contradicts."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
     one = pa.table({"id": [1, 2, 3]})
     table.create(one.schema, {"delta.parquet.vorder.default": "true"})
@@ -236,7 +236,7 @@ def test_vorder_is_judged_file_by_file(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_a_change_that_preserves_nothing(lake: Lake) -> None:
-    """The public golden case by a thousandth: deleting one day rewrites all of the table."""
+    """The public example at a thousandth of its size: deleting one day rewrites the whole table."""
     table = HandMade(Path(lake.storage.path("Tables/fact")))
     whole = pa.table({"v": pa.array([7] * 125_000, pa.int64())})
     table.create(whole.schema)
@@ -270,7 +270,7 @@ def test_a_change_that_preserves_nothing(lake: Lake) -> None:
 
 @pytest.fixture
 def table(lake: Lake) -> HandMade:
-    """`t` of one file of three rows."""
+    """A table `t` with one file of three rows."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
     table.create(ONE.schema)
     table.commit("WRITE", add=[table.file("1.parquet", ONE)])
@@ -305,7 +305,7 @@ def test_the_command(lake: Lake, table: HandMade, pytestconfig: pytest.Config) -
     assert document["Summary"]["rows"][0]["Row Count"] == 3
     assert document["Guardrails"]["rows"][0]["SKU"] == "F64"
     shown = CliRunner().invoke(cli.app, ["analyze", lake.storage.root, "t", "--footers-only"])
-    assert "3 rows in 1 files and 1 row groups" in shown.stdout
+    assert "3 rows in 1 file and 1 row group" in shown.stdout
     with pytest.raises(UsageError, match="F3"):
         CliRunner().invoke(cli.app, [*asked[:3], "--sku", "F3"], catch_exceptions=False)
     if pytestconfig.getoption("--long"):

@@ -1,4 +1,4 @@
-"""Operations on whole tables: homogeneous files, bounds, dates, outliers, age; no row changes."""
+"""Operations on whole tables: homogeneous files, limits, dates, outliers, age; no row changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mirrorlake.spark.rewrite import as_pair
 
 @pytest.mark.promise("PP-01", "PP-02", "PP-05", "PP-09")
 def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Row ids, odd names, deleted rows, the feed: all stay; without a policy nothing happens."""
+    """Row ids, odd names, deleted rows, the feed are kept; without a policy nothing runs."""
     path = lake.storage.path("Tables/t")
     lake.spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, `k. ,``y` STRING, at TIMESTAMP) USING delta"
@@ -87,7 +87,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert feed.option("startingVersion", start).load(path).count() == 0
     if not pytestconfig.getoption("--long"):
         return
-    # Ordered within by V-Order a file stays sorted by its key, and tagged.
+    # In V-Order a file is still sorted by its key, and keeps its tags.
     ordered = table.optimize.vorder(again=True)
     assert all(
         one.columns[:1] == (files[0].tags["mirrorlake.partition.sorted"],)
@@ -97,7 +97,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert all(file.is_done for file in live_files(path))
     with pytest.raises(UsageError, match="would mix its partitions"):
         table.optimize.compact(dry_run=True)
-    # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
+    # A renamed column is no longer the policy's: reads work, and nothing is partitioned.
     lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
     at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
     assert table.read("renamed = 'k1é'").count() == at_one_key > 0
@@ -105,7 +105,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert "no column 'k. ,`y'" in str(line.error)
     assert lake.partitioning.diagnostics().shown().rows[0][2] == 0
     assert table.partitioning.advise().findings[0].rule == "misfit"
-    # Its files know it by what they call it, so nothing is done anew under its new name.
+    # Its name in the files has not changed, so no file is rewritten under the new name.
     table.partitioning.alter_merge({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
     assert lake.partitioning.run().operations == 0
     assert table.partitioning.stats().percentage == 100
@@ -122,15 +122,15 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
 
 
 @pytest.mark.promise("PP-10", "PP-12", "PP-13")
-def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of 50, 30, 10, 1 hours ago: only new ones, then history step by step, only hot."""
+def test_dates_decide_which_files_are_rewritten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of 50, 30, 10 and 1 hours ago: new ones first, then older ones, only hot ones."""
     ages = [50.0, 30.0, 10.0, 1.0]
     folder = hand_made(lake, [some_rows(100 * n, 100) for n in range(4)], ages_hours=ages)
     before, partitioning = everything(lake), lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()]})
-    assert (
-        abs((policy.effective or 0) - time.time_ns() // 1000) < 60_000_000
-    )  # now, where it is left out
+    assert abs((policy.effective or 0) - time.time_ns() // 1000) < 60_000_000  # now by default
     assert partitioning.operate() is None
     statistics = partitioning.stats()
     assert (statistics.rows, statistics.partitioned_rows, statistics.unpartitioned_rows) == (
@@ -148,7 +148,7 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert partitioning.operate()
     assert rows_of(done(folder)) == 200
     assert lake.table("t").read("k = 'k1é'").count() == sum(row[1] == "k1é" for row in before)
-    # Cold files stay as they are, whatever the effective moment says.
+    # Cold files are not rewritten, whatever the effective date is.
     partitioning.alter_merge(PAST, hot="45h")
     assert partitioning.operate()
     assert partitioning.operate() is None
@@ -157,7 +157,7 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert partitioning.operate()
     assert rows_of(done(folder)) == 400
     check_homogeneous(done(folder), policy)
-    # What arrives is a tail again: readable at once, and counted.
+    # New rows are unpartitioned: readable at once, and counted.
     lake.spark.createDataFrame(some_rows(400, 41)).write.format("delta").mode("append").save(
         str(folder)
     )
@@ -169,7 +169,7 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     statistics = partitioning.stats()
     assert (statistics.unpartitioned_rows, statistics.pending_rows) == (41, 41)
     assert statistics.percentage == pytest.approx(100 * 400 / 441)
-    # Under Spark Connect the log itself says the same.
+    # Under Spark Connect the log yields the same.
     with monkeypatch.context() as patch:
         patch.setattr("mirrorlake.partitioning.statistics.has_gateway", lambda _: False)
         assert partitioning.stats() == statistics
@@ -198,7 +198,7 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert not partitioning.receipts()
     first = partitioning.operate()
     assert first is not None
-    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # those created first
+    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # the oldest files
     partitioning.alter_merge(
         {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
     )
@@ -212,14 +212,14 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert third is not None
     assert (third.rows, len(third.files_in)) == (200, 2)
     assert partitioning.operate() is None
-    # Four files of a partition and of one size are merged, those of different ones never.
+    # Four files of one partition and size are merged, files of different partitions never.
     partitioning.alter_merge({"MinRowCountPerOperation": 0})
     lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
         "append"
     ).save(str(folder))
     last = partitioning.operate()
     assert last is not None
-    # No two of these fit into one operation: rewriting one alone would never come to an end.
+    # No two of these fit into one operation: rewriting a single file would never end.
     partitioning.alter_merge({"MaxRowCountPerOperation": 30})
     assert partitioning.operate(merge=True) is None
     partitioning.alter_merge({"MaxRowCountPerOperation": 0})
@@ -240,10 +240,10 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_sums_on_their_way_prove_and_never_refute(
+def test_sums_observed_while_writing_are_only_accepted_as_proof(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark sums up the rows of a repeated task twice, or loses its answer; lost rows are found."""
+    """Spark counts the rows of a repeated task twice, or loses a result; lost rows are found."""
     folder = hand_made(lake, [some_rows(0, 100)])
     partitioning = lake.table("t").partitioning
     before = everything(lake)
@@ -296,17 +296,17 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
     assert (dropped.rows, dropped.version) == (2, 3)
     assert {row.id for row in lake.table("t").read().collect()} == {2, 3, 4, 5}
     assert partitioning.drop_older_than("29d", apply=True).rows == 2
-    # Without the override a file is as old as the files that it was made of.
+    # Without the override a file is as old as the files it was made of.
     partitioning.alter_merge({"PartitionKeys": [ranged("7d")]})
     assert partitioning.operate()
     assert partitioning.drop_older_than("12h").files == 0
     assert partitioning.drop_older_than("0.00:00:00").rows == 2
 
 
-def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_covers_them(
+def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     lake: Lake,
 ) -> None:
-    """OverrideCreationTime makes new files old; what is looked back to is the span of hot ones."""
+    """OverrideCreationTime makes new files old; the hot timespan decides which are merged."""
     folder = hand_made(lake, [])
     partitioning = lake.table("t").partitioning
     key = ranged("7d", OverrideCreationTime=True)

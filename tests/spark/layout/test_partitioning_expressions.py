@@ -1,4 +1,4 @@
-"""Buckets and bins by Spark alone, against plain Python: many texts, seeds, counts and moments."""
+"""Buckets and bins of Spark against plain Python: many texts, seeds, counts and timestamps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_buckets_of_any_seed_and_count(spark: SparkSession) -> None:
 
 @pytest.mark.promise("PP-07")
 def test_bins_by_reference_and_size(spark: SparkSession) -> None:
-    """Kusto's own examples, moments before the reference, NULL; no time zone moves a row."""
+    """Kusto's own examples, timestamps before the reference, NULL; no time zone changes a bin."""
     utc = timezone.utc
     cases = [
         # moment, size, reference, and the start of its bin

@@ -1,4 +1,4 @@
-"""The process over a lake, its reads, its advice, its leftovers, and what a kill leaves of it."""
+"""The background process over a lake: rounds, advice, recovery after kills, and the commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Lake(sys.argv[1]).table("t").partitioning.operate(on_step=kill)
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+    """A kill. Not an Exception, so that no code handles it as a table's failure."""
 
 
 def killer(step: Step) -> Any:
@@ -66,7 +66,7 @@ def killer(step: Step) -> Any:
 
 
 @pytest.mark.promise("PP-14", "PP-15")
-def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: Lake) -> None:
+def test_rounds_follow_pending_rows_capacity_and_the_file_limit(lake: Lake) -> None:
     for name, files in (("small", [10]), ("large", [60, 60]), ("without", [9])):
         small_table(lake, name, files)
     one_file = {"PartitionKeys": [hashed(2)], "MaxRowCountPerOperation": 60, **PAST}
@@ -89,10 +89,10 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     assert report.operations == len(order) == 3
     assert report.capacity == 3 == processes.read_capacity(lake.storage)
     before = {n: lake.table(n).snapshot().version for n in ("small", "large", "without")}
-    assert process.run().tables == ()  # a look at each newest version, and no more
+    assert process.run().tables == ()  # only each newest version is read
     assert {n: lake.table(n).snapshot().version for n in before} == before
     assert before["without"] == 1
-    # Another process takes that over: of an idle table it reads one document, and no log.
+    # Another process continues: for an idle table it reads one document, and no log.
     read: list[str] = []
     whole = Storage.read
 
@@ -116,12 +116,12 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     with operation.table_lock(lake.storage, TableName.parse("small")):
         found = lake.partitioning.diagnostics()
         assert found.shown().rows == ((33.3, 1, 100.0, "large"),)
-        # Who is busy may be killed yet, so the next run asks again.
+        # A busy process may still be killed, so the next run tries again.
         small_rows = lake.spark.createDataFrame(some_rows(0, 10))
         small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
         assert process.run().tables == ()
     assert not operation.is_at_work(lake.storage, TableName.parse("small"))
-    # Over the limit of files: nothing more for some hours, and the history says why.
+    # Above the limit of files: nothing for some hours, and the history contains the reason.
     slowed = lake.partitioning.run(file_limit=3)
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
@@ -135,7 +135,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     lake.table("small").partitioning.alter_merge(PAST)
     (line,) = process.run().tables
     assert (line.table, len(line.receipts)) == ("small", 1)
-    # What comes between a table's count and its operation is not taken for done.
+    # Files added between a table's count and its operation do not count as done.
     lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
     asked: list[int] = []
 
@@ -151,7 +151,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
 
 @pytest.mark.promise("PP-17")
 def test_advice_and_outliers(lake: Lake) -> None:
-    """NULL, empty, 'N/A', one dominant value and far dates are reported, and kept apart."""
+    """NULL, empty text, 'N/A', a dominant value and far dates are reported and kept apart."""
     count = 22_000
     lake.spark.range(0, count, 1, 4).selectExpr(
         "id",
@@ -163,7 +163,7 @@ def test_advice_and_outliers(lake: Lake) -> None:
     ).write.format("delta").save(lake.storage.path("Tables/t"))
     partitioning = lake.table("t").partitioning
     no = partitioning.advise()
-    assert no.policy is None  # it is far too small, whatever its keys are
+    assert no.policy is None  # it is too small for any key
     assert no.findings[0].rule == "too small"
     small = partitioning.stats().size // 20
     yes = partitioning.advise(least_bytes=small)
@@ -180,8 +180,8 @@ def test_advice_and_outliers(lake: Lake) -> None:
 
 
 @pytest.mark.promise("PP-18")
-def test_leftovers_go(lake: Lake) -> None:
-    """What a killed operation wrote goes with the next one; what it replaced, after retention."""
+def test_leftover_files_are_deleted(lake: Lake) -> None:
+    """Files of a killed operation are deleted by the next one; replaced files after retention."""
     folder = hand_made(lake, [some_rows(0, 60), some_rows(60, 60)])
     table = lake.table("t")
     table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
@@ -196,7 +196,7 @@ def test_leftovers_go(lake: Lake) -> None:
         if step is Step.RECORDED and (statement := next(disturb, None)):
             lake.spark.sql(statement)
 
-    # A delete is quicker once, so the operation starts again from what is left.
+    # A delete wins once, so the operation starts again with the remaining rows.
     receipt = table.partitioning.operate(on_step=meddle)
     assert receipt is not None
     assert receipt.rows == 119
@@ -207,11 +207,11 @@ def test_leftovers_go(lake: Lake) -> None:
     assert set(receipt.files_out) <= there
     assert len(there - {"f0.parquet", "f1.parquet"} - set(receipt.files_out)) == 1  # the delete's
     assert [r.version for r in table.partitioning.receipts()] == [-1, receipt.version]
-    # A commit that nobody noted down is found again by its note.
+    # A commit whose receipt was not completed is found by its note.
     operation.write_receipt(lake.storage, table.name, replace(receipt, version=None))
     assert table.partitioning.operate() is None
     assert table.partitioning.receipts()[-1] == receipt
-    # The replaced files stay for older versions; a process cleans them up when they are due.
+    # Replaced files are kept for older versions; the process deletes them when they are due.
     assert lake.partitioning.run().operations == 0
     assert (folder / "f0.parquet").exists()
     zero = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
@@ -234,7 +234,7 @@ STORY = st.permutations(["append", "delete", "update", "optimize", *KILLS])
 
 
 def tell(root: Path, story: list[str | Step], most_groups: int = 10_000) -> None:
-    """Does it all to a table and to a dict, and compares after each thing that could go wrong."""
+    """Apply all actions to a table and to a dictionary, and compare after each risky one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mirrorlake.partitioning.groups.MOST_GROUPS", most_groups)
         _tell(root, story)
@@ -310,9 +310,10 @@ def test_any_story_keeps_the_rows(
 def test_many_stories(
     tmp_path_factory: pytest.TempPathFactory, part: int, story: list[Any]
 ) -> None:
-    """Forty in eight parts, each a few minutes long; chance makes the parts differ.
+    """Run forty stories in eight parts, each a few minutes long.
 
-    In every other part one operation does not have room for all groups.
+    The parts are random and differ. In every other part one operation does not have room for all
+    groups.
     """
     tell(tmp_path_factory.mktemp("story"), story, 3 if part % 2 else 10_000)
 
@@ -391,7 +392,7 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
-    """Its own compaction would mix them; the process runs in a thread beside it till it is told."""
+    """Its own compaction would mix them; the process runs in a parallel thread until stopped."""
     from mirrorlake import MirrorOptions
 
     publisher = lake.publisher("t", keys=["id"])
@@ -419,7 +420,7 @@ def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     lake.partitioning.run()
     folder = lake.storage.path("Tables/t")
     assert check_homogeneous(live_files(folder), policy) == len(live_files(folder))
-    # A changed key took its bucket with it, which the mirror knows nothing of.
+    # The bucket of a changed key was updated, although the mirror does not know the column.
     assert lake.table("t").read("bucket IS NULL").count() == 0
     assert lake.table("t").read("k = 'new'").count() == 1
     assert lake.table("t").read().count() == 61

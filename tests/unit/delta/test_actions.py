@@ -1,4 +1,4 @@
-"""What a log says about row ids, and which files a row can be in; no Java is started."""
+"""Data files and row ids in a log, and which files may contain a row; no Java is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def remove(path: str, first: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """A log of 4 versions: write, an update under a deletion vector, OPTIMIZE, delete."""
+    """A log of 4 versions: write, an update with a deletion vector, OPTIMIZE, delete."""
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1}
     vector |= {"sizeInBytes": 30, "cardinality": 2}
     commits = [
@@ -51,22 +51,22 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path)
 
 
-def test_files_that_versions_brought_and_took(storage: Storage) -> None:
+def test_files_added_and_removed_by_versions(storage: Storage) -> None:
     uses = list(actions.file_changes(storage, "t", 0, 3, actions.FileHistory()))
     found = [(u.version, u.side, u.file.action["path"], u.file.carries) for u in uses]
     assert found == [
         (0, 1, "a", False),
-        (0, 1, "b", False),  # the third has no ids
+        (0, 1, "b", False),  # the third file has no ids
         (1, -1, "a", False),
         (1, 1, "a", False),
-        (1, 1, "c", True),  # an update may carry rows along
+        (1, 1, "c", True),  # an update may move rows
         (3, -1, "c", True),  # OPTIMIZE changes no data
     ]
     old, new = uses[2].file, uses[3].file
     assert old.key != new.key
-    assert old.stats["minValues"] == {"id": 0}  # a removal need not repeat them
+    assert old.stats["minValues"] == {"id": 0}  # a removal may lack them
     assert new.names[1].endswith("deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
-    # Of files that came before the range nobody knows whether they carry ids.
+    # It is unknown whether files added before the range carry ids.
     (late,) = actions.file_changes(storage, "t", 3, 3, actions.FileHistory())
     assert late.file.carries
 
@@ -101,11 +101,11 @@ def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Pa
     assert whole["partitionValues"] == {"x": "1"}
 
 
-def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path) -> None:
+def test_a_later_version_reads_only_its_own_commits(storage: Storage, tmp_path: Path) -> None:
     files = actions.LiveFiles(storage, "t")
     first = files.of(1)
     before = [actions.live_files(storage, "t", version) for version in range(4)]
-    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # is not read again
+    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # must not be read again
     assert [files.of(version) for version in (1, 2, 3)] == before[1:]
     assert first == before[1]
     assert files.of(3) == before[3]
@@ -113,7 +113,7 @@ def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path)
         files.of(2)
 
 
-def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
+def test_files_named_by_a_log(storage: Storage, tmp_path: Path) -> None:
     log = tmp_path / "t" / "_delta_log"
     told = list(actions.named_files(storage, f"t/_delta_log/{2:020d}.json"))
     assert told == ["b", "d"]
@@ -127,7 +127,7 @@ def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
     assert list(actions.named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
     (log / f".{1:020d}.json.crc").write_bytes(b"crc")
     assert list(actions.named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
-    # Without the first commits, and without a pointer, the checkpoint is found by a listing.
+    # Without the first commits and a pointer, the checkpoint is found by a listing.
     (log / f"{0:020d}.json").unlink()
     assert {r.files[0] for r in actions.recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
     (log / "_last_checkpoint").write_text('{"version":1}')
@@ -147,7 +147,7 @@ def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
         ({"id": 5, "v": "n"}, True),
         ({"d": date(2024, 1, 2)}, True),
         ({"d": "2024-02-01"}, False),
-        ({"id": "x"}, True),  # it is for Spark to say what is wrong with it
+        ({"id": "x"}, True),  # Spark reports the error
         ({"t": 3}, True),
         ({"other": 1}, True),
     ],
@@ -166,7 +166,7 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
     assert actions.DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
 
 
-def test_keys_as_people_write_them() -> None:
+def test_keys_on_the_command_line() -> None:
     assert parse_row_key(["7"], ("id",)) == {"id": "7"}
     assert parse_row_key(["a=b"], ("id",)) == {"id": "a=b"}
     assert parse_row_key(["id=7"], ("id",)) == {"id": "7"}

@@ -1,4 +1,4 @@
-"""What a commit says of itself: by Spark's names, by delta-rs's, and what nobody counted."""
+"""Rows and descriptions of commits, with the metrics of Spark, of delta-rs, and without any."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def test_rows_by_operation(operation: str, metrics: dict[str, Any], rows: tuple)
         ("DELETE", {"predicate": "x" * 100}, None, "x" * 59 + "…"),
     ],
 )
-def test_what_was_done(operation: str, parameters: Any, note: str | None, said: str) -> None:
+def test_descriptions_of_commits(
+    operation: str, parameters: Any, note: str | None, said: str
+) -> None:
     assert commits.describe_commit(operation, parameters, {}, note) == said
 
 
-def test_a_table_of_delta_rs(storage: Storage) -> None:
+def test_the_history_of_a_delta_rs_table(storage: Storage) -> None:
     assert storage.local
     path = storage.local / "Tables" / "t"
     write_deltalake(path, pa.table({"id": range(9)}))

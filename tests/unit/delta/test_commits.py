@@ -1,4 +1,4 @@
-"""What commits tell: versions, their timestamps and files; all without Spark."""
+"""Versions, timestamps and files of commits, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64, 100])
-def test_the_newest_version_is_found_by_leaps(any_storage: Storage, count: int) -> None:
+def test_the_newest_version_is_found_by_doubling_steps(any_storage: Storage, count: int) -> None:
     for version in range(count):
         commit(any_storage, version, *([META] if version == 0 else []))
     assert commits.find_newest(any_storage, "Tables/t") == count - 1
@@ -32,7 +32,7 @@ def test_the_newest_version_is_found_by_leaps(any_storage: Storage, count: int) 
     assert commits.CommitLog(any_storage, "Tables/t").earliest(count - 1) == count // 2
 
 
-def test_history_reads_only_what_is_shown(any_storage: Storage) -> None:
+def test_history_reads_only_the_versions_shown(any_storage: Storage) -> None:
     for version in range(30):
         commit(any_storage, version, inCommitTimestamp=1_000 * version, userMetadata="why")
     log = commits.CommitLog(any_storage, "Tables/t")
@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_back(storage: Storage) -> None:
     assert moments == pytest.approx([100, 300, 300.001, 300.002])
 
 
-def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
+def test_removed_and_missing_files(any_storage: Storage) -> None:
     commit(any_storage, 0, META, add("a%20b"), add("c"))
     commit(any_storage, 1, remove("c", 5), add("d"))
     commit(any_storage, 2, remove("d", 7), add("e"))

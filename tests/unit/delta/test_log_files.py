@@ -1,4 +1,4 @@
-"""Which files of a log a version needs."""
+"""The files of a log that a version needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.storage.files import Storage
 
 
-def test_a_segment_starts_at_a_checkpoint_that_is_whole(storage: Storage) -> None:
+def test_a_segment_starts_at_a_complete_checkpoint(storage: Storage) -> None:
     with pytest.raises(TableNotFoundError):
         log_files.find_segment(storage, "t")
     sink = io.BytesIO()

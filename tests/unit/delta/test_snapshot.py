@@ -1,3 +1,5 @@
+"""Snapshots from commits and checkpoints of every layout."""
+
 from __future__ import annotations
 
 import json
@@ -65,7 +67,7 @@ def old_state() -> list[dict]:
 
 
 def check_newest(storage: Storage, version: int) -> None:
-    """What every layout of the log must give: the checkpoint's state and the commits after it."""
+    """Assert the state that every layout of the log must yield."""
     snapshot = snapshots.read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.version == version
@@ -112,14 +114,14 @@ def test_commits_after_a_gap_do_not_count(storage: Storage):
 def test_classic_checkpoint_and_commits(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     any_storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10, "size": 6})
-    write_lines(any_storage, 9, txn("a", 99))  # older than the checkpoint: in it already
+    write_lines(any_storage, 9, txn("a", 99))  # older than the checkpoint, which includes it
     write_lines(any_storage, 10, txn("a", 99))
     write_lines(any_storage, 11, ADD)
     write_lines(any_storage, 12, txn("a", 9))
     check_newest(any_storage, 12)
 
 
-def test_checkpoint_of_a_writer_that_leaves_empty_columns_out(storage: Storage):
+def test_a_checkpoint_may_lack_empty_columns(storage: Storage):
     checkpoint(storage, f"{10:020d}.checkpoint.parquet", PROTOCOL, meta("id"), without="txn")
     storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10})
     snapshot = snapshots.read_snapshot(storage, "Tables/t")
@@ -159,7 +161,7 @@ def test_checkpoint_of_version_2(any_storage: Storage, extension: str, pointer: 
 
 
 @pytest.mark.parametrize("pointer", [None, b"", b'{"version":', b"null", b"[]", b"{}"])
-def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, pointer):
+def test_a_truncated_log_with_a_missing_or_corrupt_pointer(any_storage: Storage, pointer):
     checkpoint(any_storage, f"{4:020d}.checkpoint.parquet", PROTOCOL, meta("old"))
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     write_lines(any_storage, 10, txn("a", 99))
@@ -169,11 +171,11 @@ def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, 
     check_newest(any_storage, 11)
 
 
-def test_search_for_a_checkpoint_passes_over_other_files(any_storage: Storage):
+def test_other_files_are_not_taken_for_checkpoints(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     write_lines(any_storage, 11, txn("a", 9))
     for name in (
-        f".{10:020d}.checkpoint.parquet.crc",  # Hadoop's checksum, on local disks
+        f".{10:020d}.checkpoint.parquet.crc",  # Hadoop's checksum on local disks
         f"{99:020d}.checkpoint.parquet.tmp",
         f"{11:020d}.crc",
         "x.checkpoint.parquet",
@@ -183,7 +185,7 @@ def test_search_for_a_checkpoint_passes_over_other_files(any_storage: Storage):
     check_newest(any_storage, 11)
 
 
-def test_search_for_a_checkpoint_passes_over_one_that_is_not_whole(any_storage: Storage):
+def test_incomplete_checkpoints_are_skipped(any_storage: Storage):
     parts(any_storage, 10, 1, 2, 3)
     parts(any_storage, 12, 1, 3)
     for version in range(11, 14):
@@ -191,7 +193,7 @@ def test_search_for_a_checkpoint_passes_over_one_that_is_not_whole(any_storage: 
     check_newest(any_storage, 13)
 
 
-def test_only_parts_of_a_checkpoint_are_no_table(any_storage: Storage):
+def test_parts_of_a_checkpoint_alone_are_not_a_table(any_storage: Storage):
     parts(any_storage, 10, 2)
     assert snapshots.read_snapshot(any_storage, "Tables/t") is None
 

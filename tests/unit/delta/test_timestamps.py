@@ -1,4 +1,4 @@
-"""Intervals and timestamps, as people and as Delta write them."""
+"""Intervals and timestamps in user input and in Delta's logs and properties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
         ("interval 1.5 seconds", timedelta(milliseconds=1500)),
         ("interval 0 seconds", timedelta()),
         ("0 days", timedelta()),
-        # Delta takes it, so a retention may be written so.
+        # Delta accepts it, so a table's retention may be written like this.
         ("interval 604800000000 microseconds", 7 * DAY),
     ],
 )
@@ -32,7 +32,7 @@ def test_intervals(text: str, interval: timedelta) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "interval", "interval 1 month", "7"])
-def test_what_is_not_an_interval(text: str) -> None:
+def test_invalid_intervals(text: str) -> None:
     with pytest.raises(UsageError, match="is not an interval"):
         timestamps.parse_interval(text)
 
@@ -41,7 +41,7 @@ def test_what_is_not_an_interval(text: str) -> None:
     "text",
     [
         "2024-04-28T09:15:00.500Z",
-        "2024-04-28 09:15:00.5",  # Python 3.10 reads no single digit
+        "2024-04-28 09:15:00.5",  # Python 3.10 does not parse a single digit
         "2024-04-28T09:15:00.5000000Z",  # Kusto has seven
         "2024-04-28T11:15:00.5+0200",
         "2024-04-28T11:15:00.50+02:00",

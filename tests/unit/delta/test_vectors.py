@@ -1,4 +1,4 @@
-"""Deletion vectors: their bytes, and the files that hold them."""
+"""Deletion vectors: their serialisation, and the files that contain them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_deletion_vectors_of_every_kind(positions: list[int], runs: bool) -> Non
         assert actions.parse_vector(serialised(some, runs=runs)).tolist() == sorted(set(some))
 
 
-def test_what_is_no_deletion_vector() -> None:
+def test_invalid_deletion_vectors() -> None:
     with pytest.raises(DataFileError, match="starts with 7"):
         actions.parse_vector(struct.pack("<iq", 7, 0))
     whole = serialised([1, 2, 70_000], runs=True)

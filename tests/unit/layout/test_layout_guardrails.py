@@ -1,3 +1,5 @@
+"""Guardrails by SKU: limits, consequences, and the smallest SKU that fits."""
+
 from __future__ import annotations
 
 import pytest
@@ -65,16 +67,16 @@ def test_the_smallest_sku_that_fits(now: dict[str, float], smallest: str | None)
 
 
 @pytest.mark.promise("DL-16")
-def test_what_falls_back() -> None:
+def test_consequences_of_exceeded_guardrails() -> None:
     now = measured(files=2000, gb=11)
     report = guardrails.check_guardrails(now, measured(files=3, gb=9), "f2")
     says = {limit.guardrail: limit.consequence for limit in report.exceeded}
     assert set(says) == {"Parquet Files", "Model GB On Disk"}
-    assert says["Parquet Files"].startswith("each query that touches the table falls back")
+    assert says["Parquet Files"].startswith("each query on the table falls back")
     assert says["Model GB On Disk"].startswith("every query of the model falls back")
     assert (report.smallest, report.smallest_after_optimize) == ("F64", "F2")
     assert [limit.headroom for limit in report.limits][:2] == [-100.0, 99.9]
-    assert repr(report) == "F2: beyond Parquet Files, Model GB On Disk"
+    assert repr(report) == "F2: exceeds Parquet Files, Model GB On Disk"
     assert "falls back" in report._repr_html_()
 
 

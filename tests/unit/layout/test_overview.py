@@ -1,4 +1,4 @@
-"""The order of an overview, and what it says; what it reads is in the Spark tests."""
+"""The order of a lake's overview, and its texts; the Spark tests cover what it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_errors_come_first_then_broken_guardrails_then_advice() -> None:
     assert [one.table for one in ordered] == ["lost", "broken", "small", "well"]
 
 
-def test_an_overview_says_what_needs_care() -> None:
+def test_an_overview_lists_what_needs_attention() -> None:
     found = overview(LOST, BROKEN, SMALL)
     assert (found.first, found.broken, found.failed) == ("broken", (BROKEN,), (LOST,))
     assert "broken 110, small 20." in found.plot().describe()
@@ -33,7 +33,7 @@ def test_an_overview_says_what_needs_care() -> None:
 
 
 @pytest.mark.parametrize(("tables", "why"), [((), "no tables"), ((LOST,), "The log is gone")])
-def test_no_table_that_can_be_looked_at_is_an_error(
+def test_an_overview_without_a_readable_table_is_an_error(
     tables: tuple[analysis.TableFiles, ...], why: str
 ) -> None:
     with pytest.raises(TableNotFoundError, match=why):

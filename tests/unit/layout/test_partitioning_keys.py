@@ -33,12 +33,12 @@ def sanity_buffer(length: int) -> bytes:
     return bytes(found)
 
 
-def test_the_hash_of_its_authors_sanity_test() -> None:
+def test_xxh64_passes_its_authors_sanity_test() -> None:
     for length, seed, wanted in SANITY:
         assert xxh64(sanity_buffer(length), seed) == wanted, (length, seed)
 
 
-def test_the_published_values() -> None:
+def test_published_hashes_and_buckets() -> None:
     assert xxh64(b"World", 0) == 1846988464401551951
     assert (
         groups.bucket_of("f83a65e0-da2b-42be-b59b-a8e25ea3954c", policies.HashKey("t", 128, 1))
@@ -51,7 +51,7 @@ def test_the_published_values() -> None:
     assert groups.seeding_number(0) == -365884300664092260
 
 
-def test_the_seeding_number_leaves_the_seed() -> None:
+def test_the_hash_of_the_seeding_number_is_the_seed() -> None:
     for seed in (0, 1, 2, 42, 2**31, 2**63 - 1):
         number = groups.seeding_number(seed)
         assert xxh64(number.to_bytes(8, "little", signed=True), 42) == seed

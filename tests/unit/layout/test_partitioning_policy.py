@@ -1,4 +1,4 @@
-"""The policy's JSON: what is allowed, what is the default, and what is said about the rest."""
+"""The policy's JSON: allowed values, defaults, and errors."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_hash_properties_their_ranges_and_defaults() -> None:
         policies.parse_policy(with_property(HASH, "Sead", 1))
 
 
-def test_range_properties_and_the_policys_own() -> None:
+def test_range_properties_and_properties_of_the_policy() -> None:
     for name, value, allowed in (
         ("RangeSize", "0.00:00:00", "over zero"),
         ("RangeSize", 7, "timespan"),
@@ -170,7 +170,7 @@ def test_range_properties_and_the_policys_own() -> None:
     assert dated.document()["EffectiveDateTime"] == "2020-01-01T00:00:00"
 
 
-def test_the_fingerprint_follows_what_decides_bucket_and_bin() -> None:
+def test_the_fingerprint_depends_on_what_determines_bucket_and_bin() -> None:
     names = {"tenant_id": "col-1", "timestamp": "col-2"}
     policy = policies.parse_policy(EXAMPLE)
     same = policies.merge_policy(

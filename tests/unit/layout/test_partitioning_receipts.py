@@ -1,4 +1,4 @@
-"""What becomes of operations that were cut off: decided by the table's log, without Spark."""
+"""Recovery of interrupted operations from the table's log, without Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def receipt(
 
 
 def write_log(storage: Storage, notes: dict[int, str | None]) -> None:
-    """Commits by version, each with its note."""
+    """Write commits by version, each with its note."""
     for version, note in notes.items():
         info: dict[str, Any] = {"commitInfo": {} if note is None else {"userMetadata": note}}
         path = f"{T.table_path}/_delta_log/{version:020d}.json"
@@ -68,7 +68,11 @@ FENCE = json.dumps({"mirrorlake": "partitioning", "fenced": "op"})
     [
         ({0: None, 1: None, 2: OWN}, 2, ALL),
         ({0: None, 1: None, 2: None, 3: OWN, 4: OWN}, 3, ALL),
-        ({1: OWN}, operation.ABANDONED, {"other.parquet"}),  # what was read can't be the commit
+        (
+            {1: OWN},
+            operation.ABANDONED,
+            {"other.parquet"},
+        ),  # the version that was read can't be the commit
         ({0: None, 1: None}, operation.ABANDONED, {"other.parquet"}),
         ({1: None, 2: "another's", 3: None}, operation.ABANDONED, {"other.parquet"}),
         ({1: None, 2: FENCE}, operation.ABANDONED, {"other.parquet"}),
@@ -78,7 +82,7 @@ FENCE = json.dumps({"mirrorlake": "partitioning", "fenced": "op"})
         ({3: None, 4: None}, None, ALL),
     ],
 )
-def test_the_log_says_what_became_of_an_operation(
+def test_the_log_shows_whether_an_operation_was_committed(
     notes: dict[int, str | None], version: int | None, files: set[str], any_storage: Storage
 ) -> None:
     put_files(any_storage)
@@ -88,7 +92,9 @@ def test_the_log_says_what_became_of_an_operation(
     operation.recover(any_storage, T, lambda one: asked.append(one.id))
     assert [one.version for one in operation.read_receipts(any_storage, T)] == [version]
     assert left(any_storage) == files
-    assert asked == ([] if any_storage.local else ["op"])  # on a disk a lock says who is at work
+    assert asked == (
+        [] if any_storage.local else ["op"]
+    )  # on a local disk a lock excludes other processes
 
 
 def test_nothing_is_deleted_before_the_operation_is_fenced_off() -> None:
@@ -118,7 +124,7 @@ def test_settled_receipts_are_kept_for_30_days(
     assert left(storage) == ALL
 
 
-def test_an_old_operation_that_nobody_settled_is_settled_first(storage: Storage) -> None:
+def test_an_old_unsettled_operation_is_settled_before_it_expires(storage: Storage) -> None:
     put_files(storage)
     write_log(storage, {2: OWN})
     operation.write_receipt(storage, T, receipt(days=31))
@@ -126,7 +132,7 @@ def test_an_old_operation_that_nobody_settled_is_settled_first(storage: Storage)
     assert [one.version for one in operation.read_receipts(storage, T)] == [2]
 
 
-def test_each_receipt_is_settled_by_itself(storage: Storage) -> None:
+def test_receipts_are_settled_independently(storage: Storage) -> None:
     write_log(storage, {1: None, 2: OWN.replace("op", "second")})
     for name in ("first", "second"):
         operation.write_receipt(storage, T, receipt(name))
@@ -137,7 +143,7 @@ def test_each_receipt_is_settled_by_itself(storage: Storage) -> None:
     }
 
 
-def test_a_receipt_reads_as_it_was_written(storage: Storage) -> None:
+def test_a_receipt_round_trips(storage: Storage) -> None:
     assert operation.read_receipts(storage, T) == ()
     operation.write_receipt(storage, T, receipt())
     written = receipt(version=3)
@@ -159,11 +165,11 @@ def test_a_receipt_reads_as_it_was_written(storage: Storage) -> None:
 def test_only_what_the_operation_wrote_is_deleted(storage: Storage) -> None:
     put_files(storage)
     operation.delete_files(storage, T, receipt())
-    operation.delete_files(storage, T, receipt())  # again: what is gone is gone
+    operation.delete_files(storage, T, receipt())  # deleting again is allowed
     assert left(storage) == {"other.parquet"}
 
 
-def test_rows_are_counted_only_if_the_log_counts_all_of_them() -> None:
+def test_rows_are_known_only_if_every_file_has_statistics() -> None:
     three, five = {"stats": '{"numRecords": 3}'}, {"stats": '{"numRecords": 5}'}
     masked = five | {"deletionVector": {"cardinality": 2}}
     assert operation.logged_rows([]) == 0
@@ -179,7 +185,7 @@ def test_a_files_own_name() -> None:
     assert statistics.file_name("c.parquet") == "c.parquet"
 
 
-def test_what_was_dropped_says_so() -> None:
+def test_the_text_of_dropped_files() -> None:
     assert repr(operation.Dropped("t", 2, 1_000, 9, 4)) == "t: dropped 2 files with 1,000 rows"
     assert (
         repr(operation.Dropped("t", 2, 1_000, 9, None)) == "t: would drop 2 files with 1,000 rows"

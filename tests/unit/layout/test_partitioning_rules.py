@@ -1,4 +1,4 @@
-"""Rules without Spark: capacity, guidance, which values a predicate allows, kept policies."""
+"""Decisions of partitioning without Spark: capacity, guidance, predicates, stored policies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values_that_a_predicate_allows() -> None:
         ("k = 'a' AND k = 'b'", set()),
         ("k IS NULL OR k = ''", {None, ""}),
         ("k <=> 'a'", {"a"}),
-        # No certainty: all must be read.
+        # The values are not certain: all files must be read.
         ("k = 'it''s'", None),
         ("k = 5", None),
         ("k IN ('a', 5)", None),
@@ -65,7 +65,7 @@ def test_capacity_goes_up_one_by_one_and_down_on_failures(tmp_path: Path) -> Non
     for wanted in [*range(2, 33), 32]:
         capacity = process.next_capacity(capacity, capacity, 0)
         assert capacity == wanted
-    assert process.next_capacity(capacity, 9, 1) == 32  # 90 % is enough, but it was not full
+    assert process.next_capacity(capacity, 9, 1) == 32  # 90 % is enough, but the round was not full
     assert process.next_capacity(10, 9, 1) == 11
     assert process.next_capacity(10, 8, 2) == 9
     assert process.next_capacity(1, 0, 1) == 1
@@ -76,7 +76,7 @@ def test_capacity_goes_up_one_by_one_and_down_on_failures(tmp_path: Path) -> Non
     assert (kept.pop("at")[:2], kept) == ("20", {"format": 1, "capacity": 5, "in_progress": 2})
 
 
-def test_diagnostics_name_the_table_that_is_farthest_behind() -> None:
+def test_diagnostics_name_the_table_with_the_lowest_percentage() -> None:
     lines = tuple(
         statistics.TableStatistics(name, "{}", 100, 2, 9, done, 1, 0, 0, 0)
         for name, done in (("a", 100), ("b", 89), ("c", 95))
@@ -95,7 +95,7 @@ def rules(found: advice.Advice) -> set[tuple[str, str | None]]:
 
 @pytest.mark.promise("PP-16")
 def test_guidance() -> None:
-    """Each sentence of Kusto's guidance, with what is just below each of its limits."""
+    """Each sentence of Kusto's guidance, and values just below each of its limits."""
 
     def table(*keys: advice.TextFacts | advice.TimeFacts, size: int = 500 * GIB) -> advice.Survey:
         texts = tuple(key for key in keys if isinstance(key, advice.TextFacts))
@@ -128,7 +128,7 @@ def test_guidance() -> None:
     assert almost.policy is not None
     assert almost.policy.hash is not None
     assert almost.policy.hash.mode == "Uniform"
-    # Out of order: a range key; in order: none. No shorter spans than a day.
+    # Out of order: a range key; in order: none. No bin is shorter than a day.
     loose = advice.advise(table(advice.TimeFacts("at", 100 * policies.DAY, read_now=0.9)))
     assert loose.policy is not None
     assert loose.policy.range == policies.RangeKey("at", 0, policies.DAY)
@@ -136,7 +136,7 @@ def test_guidance() -> None:
     tight = advice.advise(table(advice.TimeFacts("at", 100 * policies.DAY, read_now=0.02)))
     assert tight.policy is None
     assert ("in order", "at") in rules(tight)
-    # Under 1 GB a partition: fewer of them, longer spans, and in the end a clear no.
+    # Less than 1 GB per partition: fewer partitions, longer bins, and finally no policy.
     small = advice.advise(table(advice.TextFacts("tenant", 10_000), size=9 * GIB))
     assert small.policy is not None
     assert small.policy.hash is not None
@@ -167,7 +167,7 @@ def test_guidance() -> None:
     assert both.policy is not None
     assert both.policy.columns == ("k", "at")
     assert both.policy.range is not None
-    assert both.policy.range.range_size == 16 * policies.DAY  # 128 buckets of 1 GiB each in a span
+    assert both.policy.range.range_size == 16 * policies.DAY  # 128 buckets of 1 GiB each in a bin
     assert ("view", None) not in rules(both)
     assert ("view", None) in rules(advice.advise(advice.Survey("v", 9, 9, is_view=True)))
     cost = next(finding for finding in both.findings if finding.rule == "cost")
@@ -178,7 +178,7 @@ def test_guidance() -> None:
 
 
 def test_guidance_on_a_policy_that_was_set() -> None:
-    """Properties that are allowed and not recommended, with what is just within each limit."""
+    """Allowed properties that are not recommended, and values just within each limit."""
     survey = advice.Survey(
         "t",
         10**9,
@@ -212,7 +212,7 @@ def test_guidance_on_a_policy_that_was_set() -> None:
     assert found(policies.HashKey("k"), **bounds) == set()
     assert (
         found(policies.HashKey("k"), max_rows=1, max_size=1) == set()
-    )  # for less memory they may be small
+    )  # small operations save memory
     assert found(policies.HashKey("k"), min_rows=1) == {"waiting rows"}
     assert found(policies.HashKey("k"), max_rows=5_000_001) == {"large operations"}
     assert found(policies.HashKey("k"), max_size=5 * GIB + 1) == {"large operations"}
@@ -228,8 +228,8 @@ def partitioning(storage: Storage) -> table_policy.TablePolicy:
     return table_policy.TablePolicy(TableHandle(no_spark, storage, T))
 
 
-def test_figures_ask_for_spark_before_they_make_columns(tmp_path: Path) -> None:
-    """A column needs a session; where none is up yet, the table's own has to start it."""
+def test_statistics_start_the_session_before_they_create_columns(tmp_path: Path) -> None:
+    """Creating a column requires a session, so the table's own must be started first."""
     HandMade(tmp_path / T.table_path).create(pa.schema([("k", pa.string())]))
     kept = partitioning(Storage(tmp_path))
     kept.set(POLICY)
@@ -237,7 +237,7 @@ def test_figures_ask_for_spark_before_they_make_columns(tmp_path: Path) -> None:
         kept.stats()
 
 
-def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
+def test_policies_are_stored_with_their_history(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     table = HandMade(tmp_path / T.table_path)
     table.create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
@@ -257,7 +257,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     setting = store.read_setting(storage, T)
     assert setting is not None
     assert setting.policy == policy
-    # Where it is left out, it is when the policy was set.
+    # By default it is the time when the policy was set.
     effective = policy.effective or 0
     assert (
         policies.now_micros() - 60_000_000
@@ -270,7 +270,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     change = {"EffectiveDateTime": "2020-01-01"}
     assert kept.alter_merge(change, hot="31d", dry_run=True).effective == 1_577_836_800_000_000
     assert kept.delete(dry_run=True) == policy
-    assert store.read_setting(storage, T) == setting  # so far nothing was changed
+    assert store.read_setting(storage, T) == setting  # dry runs changed nothing
     altered = kept.alter_merge(change, hot="31d")
     setting = store.read_setting(storage, T)
     assert setting is not None
@@ -288,7 +288,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
         (history.rows[1][0], "altered"),
     ]
     assert history.rows[2][1:] == ("deleted", None, None)
-    # A table made in place of another has no policy.
+    # A table created in place of another has no policy.
     kept.set(POLICY)
     newest = {
         "table_id": "another",
@@ -301,11 +301,11 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     assert store.read_setting(storage, T) is None
     store.append_policy(storage, T, {**newest, "policy": policies.parse_policy(POLICY).document()})
     assert store.read_setting(storage, T) is None
-    assert not has_partitioning_policy(storage, T)  # so that it is compacted like any other
+    assert not has_partitioning_policy(storage, T)  # so it is compacted like any other table
 
 
 def described(folder: Path, **columns: dict[str, str]) -> None:
-    """Has the table's first commit say so of its columns."""
+    """Replace the columns' metadata in the table's first commit."""
     first = folder / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in first.read_text().splitlines()]
     for line in lines:
@@ -318,8 +318,8 @@ def described(folder: Path, **columns: dict[str, str]) -> None:
     first.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
-    """Reads go on without it; it is shown, changed, deleted; operations say what is wrong."""
+def test_a_policy_that_no_longer_fits_can_be_corrected(tmp_path: Path) -> None:
+    """Reads ignore it; it can be shown, changed and deleted; operations report the error."""
     storage, folder = Storage(tmp_path), tmp_path / T.table_path
     HandMade(folder).create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
     kept = partitioning(storage)
@@ -348,7 +348,7 @@ def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
 def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:
     storage, idle = Storage(tmp_path), process.Idle(5, 2, 100, 1_000)
     assert idle.holds(5, 2, 999)
-    assert not idle.holds(5, 2, 1_000)  # replaced files are to be vacuumed
+    assert not idle.holds(5, 2, 1_000)  # replaced files must be vacuumed
     assert not idle.holds(6, 2, 0)
     assert not idle.holds(5, 3, 0)
     assert process.Idle(5, 2).holds(5, 2, 2**62)
@@ -365,7 +365,7 @@ def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:
     assert process.read_idle(storage, T) is None
 
 
-def test_tables_with_policies_are_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+def test_tables_with_policies_are_found_without_reading_others(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     assert store.tables_with_policies(storage) == []
     names = [T, TableName(None, "sales"), TableName("dbo", "a.schema b"), TableName(None, "ü `x")]

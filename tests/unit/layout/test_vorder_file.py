@@ -1,4 +1,4 @@
-"""One file through V-Order, without Spark: whatever is in it, its rows stay what they were."""
+"""V-Order of one file, without Spark: whatever it contains, its rows do not change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """A few distinct rows, many times over: there is something to gain, and NULL everywhere."""
+    """Return a few distinct rows, repeated often, so that ordering saves space; all have NULLs."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=6))
     columns = [draw(st.lists(st.none() | KINDS[k], min_size=4, max_size=4)) for k in kinds]
     picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 4, (len(kinds), 600))
@@ -119,7 +119,7 @@ def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> Non
 
 
 def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
-    """Nothing of one file is left when the next one comes: five peak where one does."""
+    """Memory is released after each file: the peak of five files is that of one."""
     adds = [put(tmp_path, shuffled(), f"{number}.parquet") for number in range(5)]
     stores, own = footers.Storages(Storage(tmp_path), "t"), pa.default_memory_pool()
     counted = pa.proxy_memory_pool(own)
@@ -136,7 +136,7 @@ def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
     assert peaks[-1] <= 1.1 * peaks[0]
 
 
-def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
+def test_files_are_sorted_by_a_required_prefix(tmp_path: Path) -> None:
     rows = shuffled()
     task = vorder.Task(put(tmp_path, rows), prefix=("price", "day"), write=True)
     outcome = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
@@ -146,7 +146,7 @@ def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
     assert pairs == sorted(pairs)
 
 
-def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
+def test_the_footer_has_our_key_and_not_microsofts(tmp_path: Path) -> None:
     rows = shuffled().replace_schema_metadata(
         {footers.MICROSOFT_ENABLED: "true", "org.other": "kept"}
     )
@@ -162,7 +162,7 @@ def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
     }
 
 
-def test_a_dry_run_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+def test_a_dry_run_returns_the_same_and_writes_nothing(tmp_path: Path) -> None:
     task = vorder.Task(put(tmp_path, shuffled()))
     dry = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
     assert [p.name for p in (tmp_path / "t").rglob("*.parquet")] == ["old.parquet"]
@@ -170,7 +170,7 @@ def test_a_dry_run_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
     assert (dry.new_size, dry.order, dry.columns) == (wet.new_size, wet.order, wet.columns)
 
 
-def test_what_can_not_get_smaller_or_is_not_understood_stays(tmp_path: Path) -> None:
+def test_files_that_can_not_be_improved_are_kept(tmp_path: Path) -> None:
     stores = footers.Storages(Storage(tmp_path), "t")
     few = put(tmp_path, shuffled(2), "s.parquet", compression="zstd", store_schema=False)
     small = vorder.order_file(stores, vorder.Task(few, write=True))
@@ -207,7 +207,7 @@ def test_int96_moments_of_any_year(tmp_path: Path) -> None:
     assert Counter(new["at"].cast(pa.int64()).to_pylist()) == Counter(years * 5_000)
 
 
-def test_statistics_behind_a_deletion_vector() -> None:
+def test_statistics_of_a_file_with_a_deletion_vector() -> None:
     old = (
         '{"numRecords":5,"minValues":{"d":12345678901234567890.123456789012345678},'
         '"maxValues":{"d":1.50},"nullCount":{"d":1,"s":{"x":0},"young":5}}'
@@ -226,7 +226,7 @@ def test_statistics_behind_a_deletion_vector() -> None:
 
 @examples(20)
 @given(st.lists(st.tuples(*[st.none() | st.integers(0, 3)] * 3, st.integers(0, 2**62)), min_size=1))
-def test_a_permutation_is_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
+def test_the_permutation_equals_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
     table = pa.table([pa.array(c) for c in zip(*rows, strict=True)], names=list("abcd"))
     found = vorder.sort_permutation(table, ["d", "b", "a"]).tolist()
     last = 2**63
