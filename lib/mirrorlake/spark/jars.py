@@ -91,7 +91,7 @@ def fetched_jars(jars: JarSet) -> list[Path]:
     make_once(folder, (folder / "checked").is_file, partial(_fetch, jars))
     if missing := [jar.name for jar in paths if not jar.is_file()]:
         raise SetupError(
-            f"The cache of jars is incomplete: {', '.join(missing)} is missing.",
+            f"The cache of jars is incomplete, without {', '.join(missing)}.",
             hint=f"delete {folder} and try again.",
         )
     return paths

@@ -85,7 +85,7 @@ def test_a_frame_from_its_making_to_its_release(
     assert [row.n for row in lake.sql(joined, frame="sales").collect()] == [3]
     with pytest.raises(FrameError, match=r"has no table nowhere.*it has"):
         lake.sql("SELECT * FROM nowhere", frame="sales")
-    with pytest.raises(UsageError, match="at one version only"):
+    with pytest.raises(UsageError, match="has one version of"):
         lake.sql("SELECT * FROM stock@v1", frame="sales")
     moved = lake.frames.show("sales")[1]
     assert (moved.framed, moved.newest) == (1, 3)

@@ -36,7 +36,7 @@ def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
     assert shop.sql(joined, as_of=before).first()[0] == 2
     with pytest.raises(VersionError, match="no version 9"):
         shop.sql(count, as_of=9)
-    with pytest.raises(UsageError, match="either a frame or as_of"):
+    with pytest.raises(UsageError, match="Both frame and as_of"):
         shop.sql(count, as_of=1, frame="m")
 
 

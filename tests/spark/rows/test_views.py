@@ -98,7 +98,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     ):
         with pytest.raises(UsageError, match=hint):
             wrong()
-    with pytest.raises(QueryError, match="Spark refuses"):
+    with pytest.raises(QueryError, match="Spark cannot analyze"):
         lake.views.create("w", "SELECT nothing FROM t")
     assert not lake.views.drop("top").applied
     assert lake.views.drop("top", apply=True).applied

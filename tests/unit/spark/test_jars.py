@@ -97,7 +97,7 @@ def test_a_jar_that_is_gone_later(resolver: Resolver) -> None:
     found[2].unlink()
     with pytest.raises(SetupError) as caught:
         jars.delta_jars()
-    assert caught.value.message == f"The cache of jars is incomplete: {found[2].name} is missing."
+    assert caught.value.message == f"The cache of jars is incomplete, without {found[2].name}."
     assert caught.value.hint == f"delete {found[2].parent} and try again."
     for path in found[2].parent.iterdir():
         path.unlink()
