@@ -128,7 +128,7 @@ def test_a_newer_document_is_refused_in_words(storage: Storage, path: str, use) 
     before = {file: storage.read(file) for file in storage.files_below(STATE)}
     with pytest.raises(FormatError) as caught:
         use(storage)
-    assert f"{path} is of format 99" in str(caught.value)
+    assert f"{path} has format 99" in str(caught.value)
     assert "upgrade mirrorlake" in str(caught.value)
     assert {file: storage.read(file) for file in storage.files_below(STATE)} == before
 
@@ -164,7 +164,7 @@ def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
     folder = Path(storage.root) / name.table_path
     HandMade(folder).create(pa.schema([("k", pa.string())]), {VIEW_PROPERTY: newer})
     for read in (lambda: read_definition(storage, name), lambda: list_definitions(storage)):
-        with pytest.raises(FormatError, match=r"The view s\.v is of format 99.*upgrade mirrorlake"):
+        with pytest.raises(FormatError, match=r"The view s\.v has format 99.*upgrade mirrorlake"):
             read()
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import decoded_path
-from mirrorlake.landing import rows
+from mirrorlake.landing import check
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.next_batch import Batch, Target
@@ -275,14 +275,14 @@ _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 _TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
 # Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
 _PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
-Bounds = Mapping[str, rows.Bounds]
+_UNKNOWN: tuple[check.Bounds, ...] = ((None, None),)
+Bounds = Mapping[str, check.Bounds]
 """The smallest and largest value of key columns."""
 
 
 def key_bounds(
-    files: Iterable[Mapping[str, Sequence[rows.Bounds]]], keys: tuple[str, ...], target: Target
-) -> dict[str, rows.Bounds]:
+    files: Iterable[Mapping[str, Sequence[check.Bounds]]], keys: tuple[str, ...], target: Target
+) -> dict[str, check.Bounds]:
     """The smallest and largest value of each key column whose bounds all footers tell.
 
     Args:
@@ -295,7 +295,7 @@ def key_bounds(
     """
     known = [key for key in keys if target.columns[key] in _TYPES]
     told = list(files)
-    found: dict[str, rows.Bounds] = {}
+    found: dict[str, check.Bounds] = {}
     for key in known:
         kind = target.columns[key]
         bounds = [pair for file in told for pair in file.get(key.lower(), _UNKNOWN)]
