@@ -1,6 +1,6 @@
-"""Azurite, the emulator of Azure's blob store, of the tests' own: from npm into the cache, once.
+"""Azurite, the emulator of Azure's blob store, installed once from npm into the cache.
 
-It has no endpoint for ADLS Gen2, which Hadoop needs, so only what goes through obstore is tried.
+It has no endpoint for ADLS Gen2, which Hadoop needs, so tests use obstore only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _install(folder: Path) -> None:
 
 
 class Azurite:
-    """An emulator with one container; `close` ends it and removes its folder."""
+    """An emulator with one container; `close` stops it and deletes its folder."""
 
     def __init__(self) -> None:
         folder = paths.cache() / "servers" / f"azurite-{VERSION}"
@@ -86,7 +86,7 @@ class Azurite:
         ).create_dir(CONTAINER)
 
     def variables(self) -> dict[str, str]:
-        """The standard variables that lead to it."""
+        """Return the standard variables for the emulator."""
         return {
             "AZURE_STORAGE_USE_EMULATOR": "true",
             "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{self.port}",
@@ -95,7 +95,7 @@ class Azurite:
         }
 
     def close(self) -> None:
-        """Ends the emulator."""
+        """Stop the emulator."""
         self._process.kill()  # asked to end, it waits for its clients
         self._process.wait(30)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -111,7 +111,7 @@ def test_a_newer_document_is_refused_in_words(storage: Storage, path: str, use) 
     before = {file: storage.read(file) for file in storage.files_below(STATE)}
     with pytest.raises(FormatError) as caught:
         use(storage)
-    assert f"{path} is of format 99" in str(caught.value)
+    assert f"{path} has format 99" in str(caught.value)
     assert "upgrade mirrorlake" in str(caught.value)
     assert {file: storage.read(file) for file in storage.files_below(STATE)} == before
 
@@ -161,7 +161,7 @@ def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
         lambda: definition.read_definition(storage, name),
         lambda: definition.list_definitions(storage),
     ):
-        with pytest.raises(FormatError, match=r"The view s\.v is of format 99.*upgrade mirrorlake"):
+        with pytest.raises(FormatError, match=r"The view s\.v has format 99.*upgrade mirrorlake"):
             read()
 
 

@@ -1,4 +1,4 @@
-"""What the cache holds is made once, whole or not at all."""
+"""Files of the cache are created once and atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_one_that_is_there_is_left_alone(target: Path) -> None:
 
 
 def test_one_that_another_process_makes_meanwhile_is_not_taken_away(target: Path) -> None:
-    """It may be in use by then."""
+    """Another process may already use it."""
     making, go_on = threading.Event(), threading.Event()
 
     def slowly(path: Path) -> None:

@@ -274,7 +274,7 @@ def test_a_folder_never_moves_over_another(any_storage: Storage):
 
 
 def test_a_folder_moves_on_after_it_was_cut_short_or_not_at_all(any_storage: Storage):
-    """Nobody sees a table twice, or half a table: its log comes last and goes first."""
+    """A table is never visible twice or in part: its log is copied last and deleted first."""
     fill(any_storage, "a")
     seen: list[tuple[bool, bool]] = []
     delete = Storage.delete
@@ -338,7 +338,7 @@ def test_of_many_creators_without_a_folder_one_wins(any_storage: Storage):
 
 
 def test_a_root_is_the_same_place_when_it_is_opened_again(tmp_path, monkeypatch):
-    """Another process gets the root as text; a store in memory once came back as a folder."""
+    """Another process gets the root as text; a memory store must not become a folder."""
     monkeypatch.chdir(tmp_path)
     for uri in ("memory:///", "memory://"):
         root = Storage(uri).root

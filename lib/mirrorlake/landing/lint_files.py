@@ -1,4 +1,10 @@
-"""Lint data files."""
+"""Lint data files: each file by itself, and the columns of a table's files in their order.
+
+The mirror's own check decides: a file that `inspect_file` accepts has no error. A file that it
+refuses is read again for all its problems, since the check stops at the first. Text files are
+converted outside of the lake, which the linter never changes. At most one row group of the marker
+and the keys is in memory. A problem between files is reported at its first file only.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +43,14 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 @dataclass(frozen=True)
 class FileLint:
-    """What reading one data file has shown.
+    """The result of reading one data file.
 
     Attributes:
-        schema: its columns as published, if they can be read.
+        name: the name of the file.
+        schema: the columns as published, if they can be read.
         columns: the data columns that can be mirrored.
-        facts: all there is to know, of a sound file.
-        findings: what is wrong.
+        facts: the facts about the file, if it is valid.
+        findings: the problems.
     """
 
     name: str
@@ -56,14 +63,14 @@ class FileLint:
 def lint_file(
     storage: Storage, table: TableName, entry: Entry, metadata: TableMetadata, *, keyed: bool
 ) -> FileLint:
-    """Reads one data file.
+    """Check one data file.
 
     Args:
-        storage: where it lies.
-        table: its table.
-        entry: the file as listed.
-        metadata: what the folder declares.
-        keyed: whether there is a `_metadata.json`.
+        storage: the lake's files.
+        table: the table.
+        entry: the file as it was listed.
+        metadata: the declarations of the table's folder.
+        keyed: whether the folder has a `_metadata.json`.
     """
     name, path = entry.name, f"{table.folder}/{entry.name}"
     report = partial(finding, table=str(table), file=name)
@@ -90,9 +97,11 @@ def lint_file(
                 return FileLint(name, findings=(found,))
             return lint(Storage(place), "rows.parquet")
     except FileNotFoundError:
-        return FileLint(name)  # a mirror has applied and moved it since the listing
+        return FileLint(name)  # the mirror has applied and moved it since the listing
     except OSError as error:
-        return FileLint(name, findings=(report("file-unreadable", f"Not readable: {error}."),))
+        return FileLint(
+            name, findings=(report("file-unreadable", f"The file is not readable: {error}."),)
+        )
 
 
 def _lint_parquet(
@@ -118,9 +127,9 @@ def _lint_parquet(
             columns = read_columns(schema, metadata.keys)
             if refused is not None:
                 for found in _explain(parquet, columns, metadata, keyed, report):
-                    findings.append(found)  # what is found before it breaks off is kept
+                    findings.append(found)  # keeps what is found before an error
     except _UNREADABLE:
-        pass  # the check has said so
+        pass  # the check has reported this error
     if refused is not None and not findings:
         findings.append(report("file-unreadable", refused.message, column=refused.column))
     if facts is not None and facts.row_count == 0:
@@ -135,13 +144,13 @@ def _explain(
     keyed: bool,
     report: partial[LintFinding],
 ) -> Iterator[LintFinding]:
-    """All that is wrong with a file that the check has refused."""
+    """Yield all problems of a file that the check has refused."""
     for rule, error in columns.faults:
         hint = f" {error.hint.capitalize()}" if rule == "marker-type" else ""
         yield report(rule, f"{error.message}{hint}", column=error.column)
     rules = {rule for rule, _ in columns.faults}
     if "column-twice" in rules:
-        return  # its columns can't be asked for by name
+        return  # its columns can't be read by name
     marker = None if "marker-type" in rules else columns.marker
     wanted = {key.lower() for key in metadata.keys}
     keys = [name for name in columns.data if name.lower() in wanted]
@@ -152,7 +161,7 @@ def _explain(
         and not metadata.keys
         and parquet.metadata.num_rows
     ):
-        yield report(undeclared, "upsert rows, but the table has no keys.")
+        yield report(undeclared, "The file has upsert rows, but the table has no keys.")
     bad: dict[tuple[str, str], _Rows] = {}
     needing = _Rows()
     before = 0
@@ -160,31 +169,31 @@ def _explain(
         markers = read_markers(parquet, group, marker, metadata)
         for rule, column, mask in row_faults(parquet, group, marker, markers, keys):
             rows = bad.setdefault((rule, column), _Rows())
-            if rows.add(mask, before) and not rows.says:
+            if rows.add(mask, before) and not rows.message:
                 first = rows.row - before - 1
-                rows.says = describe_fault(rule, column, markers, first)
+                rows.message = describe_fault(rule, column, markers, first)
         if markers is not None and not metadata.keys:
             with_key = [int(value) for value in Marker if value is not Marker.INSERT]
             needing.add(pc.is_in(markers, value_set=pa.array(with_key, markers.type)), before)
         before += parquet.metadata.row_group(group).num_rows
     for (rule, column), rows in bad.items():
         if rows.count:
-            yield report(rule, f"{rows.says}{rows}.", row=rows.row, column=column)
+            yield report(rule, f"{rows.message}{rows}.", row=rows.row, column=column)
     if needing.count:
-        text = f"Updates, deletes or upserts, but the table has no keys{needing}."
+        text = f"The file has updates, deletes or upserts, but the table has no keys{needing}."
         yield report(undeclared, text, row=needing.row, column=marker)
 
 
 @dataclass
 class _Rows:
-    """How many rows of a file are of a kind, and which is the first of them, counted from 1."""
+    """The number of rows of a file with one problem, and the first of them, counted from 1."""
 
     count: int = 0
     row: int = 0
-    says: str = ""  # what is wrong with the first
+    message: str = ""  # the description of the first row's problem
 
     def add(self, flags: pa.ChunkedArray, before: int) -> bool:
-        """Counts the flagged rows of the group after `before` rows; whether there are any."""
+        """Count the flagged rows of the group after `before` rows; return whether there are any."""
         more = pc.sum(flags).as_py() or 0
         if more and not self.count:
             self.row = before + pc.index(flags, True).as_py() + 1
@@ -196,13 +205,13 @@ class _Rows:
 
 
 class ColumnWatch:
-    """Looks at a table's files one after the other.
+    """Compares the columns of a table's files, one file after the other.
 
     Args:
-        table: how findings name it.
-        mirrored: the columns of the mirrored table with their types; none if there is no table.
-        metadata: what the folder declares.
-        applied: whether the mirrored table has files already.
+        table: the name of the table in findings.
+        mirrored: the columns of the mirrored table with their types; empty without a table.
+        metadata: the declarations of the table's folder.
+        applied: whether files of the table were applied.
     """
 
     def __init__(
@@ -211,7 +220,7 @@ class ColumnWatch:
         self._finding = partial(finding, table=table)
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
         self._mirrored = set(self._kinds)
-        self._had = dict.fromkeys(self._kinds)  # in order, as a set has none
+        self._had = dict.fromkeys(self._kinds)  # an ordered set
         self._declared = metadata.table_columns
         self._reported: dict[str, str] = {}
         self._lacking: set[str] = set()
@@ -233,7 +242,7 @@ class ColumnWatch:
         return bool(self._kinds)
 
     def begin(self) -> Iterator[LintFinding]:
-        """Compares the declaration with the mirrored table."""
+        """Compare the declared columns with the mirrored table."""
         for name, kind in self._declared.items():
             known = self._kinds.setdefault(name.lower(), kind)
             if not (fits(kind, known) or fits(known, kind)):
@@ -241,7 +250,7 @@ class ColumnWatch:
                 yield self._finding("type-misfit", text, file=METADATA, column=name)
 
     def follow(self, linted: FileLint) -> Iterator[LintFinding]:
-        """Compares the next file with what came before."""
+        """Compare the next file with the table and with earlier files."""
         if linted.schema is None or linted.columns is None:
             return
         report = partial(self._finding, file=linted.name)
@@ -249,19 +258,21 @@ class ColumnWatch:
         if self._inserts_by_key and linted.facts and linted.facts.row_count:
             yield from self._keys(linted.facts, report)
         for column in linted.schema:
-            if _is_cut(column.type) and column.name.lower() not in self._cut:
+            if _is_truncated(column.type) and column.name.lower() not in self._cut:
                 self._cut.add(column.name.lower())
-                text = f"Column {column.name!r} is stored in nanoseconds, and cut to microseconds."
+                text = (
+                    f"Column {column.name!r} has nanoseconds, which are truncated to microseconds."
+                )
                 yield report("type-nanoseconds", text, column=column.name)
         for name, kind in linted.columns.items():
             yield from self._type(name, kind.table, report)
         there = dict.fromkeys(name.lower() for name in linted.columns)
-        # Deletes need no more than the key.
+        # Deletes need only the keys.
         if linted.facts and linted.facts.rows.total() != linted.facts.rows[Marker.DELETE]:
             lacking = [name for name in self._had if name not in there]
             for name in lacking:
                 if name not in self._lacking:
-                    text = f"Column {name!r} is missing; it is NULL in the file's rows."
+                    text = f"Column {name!r} is missing; it becomes NULL in the file's rows."
                     yield report("column-missing", text, column=name)
             self._lacking = set(lacking)
         self._had |= there
@@ -270,7 +281,7 @@ class ColumnWatch:
         places = [i for i, name in enumerate(schema.names) if name.lower() == MARKER.lower()]
         early = bool(places) and places[-1] != len(schema) - 1
         if early and not self._marker_reported:
-            text = f"{MARKER} is column {places[-1] + 1} of {len(schema)}."
+            text = f"{MARKER} is column {places[-1] + 1} of {len(schema)} instead of the last one."
             yield report("marker-not-last", text, column=schema.names[places[-1]])
         self._marker_reported = early
 
@@ -292,28 +303,28 @@ class ColumnWatch:
             return
         if lower not in self._mirrored and fits(known, kind):
             self._kinds[lower] = kind
-            text = f"Column {name!r} is {kind}, but was {known} so far."
+            text = f"Column {name!r} is {kind}, but was {known} in earlier files."
             yield report("type-widened", text, column=name)
         elif self._reported.get(lower) != kind:
             self._reported[lower] = kind
             mirrored = lower in self._mirrored
-            had = f"the table has {known}" if mirrored else f"was {known} so far"
+            had = f"the table has {known}" if mirrored else f"was {known} in earlier files"
             text = f"Column {name!r} is {kind}, but {had}."
             rule = "type-misfit" if mirrored else "type-changed"
             fix = ""
             if widened(known, kind) is not None:
-                fix = f"Publish the values as {known}, or mirror with --widen."
+                fix = f"Publish the values as {known}, or mirror with widen=True (--widen)."
             yield report(rule, text, column=name, fix=fix)
 
 
-def _is_cut(arrow: pa.DataType) -> bool:
-    """Whether values of a type lose what is below a microsecond, at any depth."""
+def _is_truncated(arrow: pa.DataType) -> bool:
+    """Return whether values of a type are truncated to microseconds, at any depth."""
     if isinstance(arrow, Stored):
         return arrow.what == "INT96"
     if isinstance(arrow, pa.BaseExtensionType):
-        return _is_cut(arrow.storage_type)
+        return _is_truncated(arrow.storage_type)
     if pt.is_dictionary(arrow):
-        return _is_cut(arrow.value_type)
+        return _is_truncated(arrow.value_type)
     if pt.is_nested(arrow):
-        return any(_is_cut(arrow.field(index).type) for index in range(arrow.num_fields))
+        return any(_is_truncated(arrow.field(index).type) for index in range(arrow.num_fields))
     return bool(pt.is_timestamp(arrow) or pt.is_duration(arrow)) and arrow.unit == "ns"

@@ -1,4 +1,4 @@
-"""Lint folders."""
+"""Lint folders: the zone and its schemas, `_metadata.json`, and the names and numbers of files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from mirrorlake.names import (
 )
 from mirrorlake.storage.files import Entry, Listing, Storage, to_json
 
-_STAGING = "_scratchPad"  # the format's own place for it
+_STAGING = "_scratchPad"  # the format's own folder for staged files
 NOTHING = Listing((), ())
 
 
 def lint_root(storage: Storage, zone: Listing, schemas: list[str]) -> Iterator[LintFinding]:
-    """What lies in the zone, and in its schemas, beside the tables."""
+    """Check the files and folders beside the tables, in the zone and in its schemas."""
     if zone == NOTHING:
-        yield finding("zone-missing", f"There is nothing in {ZONE}.")
+        yield finding("zone-missing", f"{ZONE} is missing or empty.")
         return
     yield from _lint_partner(storage, zone)
     yield from _lint_outside(storage, "", zone)
@@ -48,7 +48,7 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[L
         if entry.name == METADATA or (
             looks_like_data(entry.name) and not entry.name.startswith(("_", "."))
         ):
-            yield finding("file-misplaced", f"{file!r} lies in no table's folder.", file=file)
+            yield finding("file-misplaced", f"{file!r} is in no table's folder.", file=file)
         elif not entry.name.startswith(("_", ".")):
             yield finding("file-unexpected", f"{file!r} is not part of the format.", file=file)
     for folder in listing.folders:
@@ -57,13 +57,13 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[L
         files = storage.list(f"{ZONE}/{inside}{folder}").files
         held = [e for e in files if e.name == METADATA or looks_like_data(e.name)]
         if held:
-            text = f"{folder!r} is ignored, with {held[0].name} in it."
+            text = f"{folder!r} is ignored, but contains {held[0].name}."
             yield finding("folder-hidden", text, table=f"{inside}{folder}")
 
 
 def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
     if zone.file(PARTNER_EVENTS) is None:
-        yield finding("partner-missing", f"There is no {PARTNER_EVENTS}.", file=PARTNER_EVENTS)
+        yield finding("partner-missing", f"{PARTNER_EVENTS} is missing.", file=PARTNER_EVENTS)
         return
     try:
         document = json.loads(storage.read(f"{ZONE}/{PARTNER_EVENTS}").decode("utf-8-sig"))
@@ -74,7 +74,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
     outer = _fields(document)
     inner = _fields(outer.get("sourceinfo"))
     problems = [
-        f"{name} is missing or not text"
+        f"{name} is missing or not a string"
         for name, value in (
             ("partnerName", outer.get("partnername")),
             ("sourceInfo.sourceType", inner.get("sourcetype")),
@@ -82,7 +82,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
         if not isinstance(value, str) or not value
     ]
     if not isinstance(inner.get("sourceversion", ""), (str, type(None))):
-        problems.append("sourceInfo.sourceVersion is not text")
+        problems.append("sourceInfo.sourceVersion is not a string")
     if problems:
         yield finding("partner-invalid", f"{'; '.join(problems)}.", file=PARTNER_EVENTS)
 
@@ -96,7 +96,7 @@ def _fields(document: object) -> dict[str, object]:
 def lint_folder_names(
     schemas: list[str], tables: list[TableName | BadFolder]
 ) -> Iterator[LintFinding]:
-    """The folders' names, each by itself and beside the others."""
+    """Check the names of folders, each by itself and against the others."""
     met: dict[tuple[str | None, str], str] = {}
     alike = []
     for folder in schemas:
@@ -104,7 +104,7 @@ def lint_folder_names(
         other = met.setdefault((None, _alike(schema)), folder)
         if other != folder:
             first = other.removesuffix(SCHEMA_SUFFIX)
-            text = f"The schemas {schema!r} and {first!r} differ at most by case."
+            text = f"The schemas {schema!r} and {first!r} differ only by case."
             alike.append(finding("folder-case", text, table=folder))
     for table in tables:
         if isinstance(table, BadFolder):
@@ -112,18 +112,18 @@ def lint_folder_names(
             yield finding("folder-name", table.error.message, table=place)
             continue
         if table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas:
-            text = f"The table {table} is named like the schema {table.name}."
+            text = f"The table {table} has the name of the schema {table.name}."
             yield finding("folder-clash", text, table=str(table))
             continue
         other = met.setdefault((table.schema, _alike(table.name)), table.name)
         if other != table.name:
-            text = f"{table.name!r} and {other!r} differ at most by case."
+            text = f"{table.name!r} and {other!r} differ only by case."
             yield finding("folder-case", text, table=str(table))
     yield from alike
 
 
 def _alike(name: str) -> str:
-    """What names have in common that a file system or a query may take for one."""
+    """Return a form of a name that is equal for names that a file system or a query may confuse."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -138,7 +138,7 @@ _FIELDS = (
     "SchemaDefinition",
     "FirstRowAsHeader",
 )
-# Without these it is not known which files count, nor what their rows need.
+# These fields determine which files are data files, and what their rows need.
 _NEEDED = {"keycolumns", "filedetectionstrategy"}
 _MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_meta_data.json"}
 
@@ -146,15 +146,15 @@ _MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_m
 def lint_metadata(
     storage: Storage, table: TableName, listing: Listing
 ) -> tuple[list[LintFinding], TableMetadata | None]:
-    """Checks one table's `_metadata.json`.
+    """Check one table's `_metadata.json`.
 
     Returns:
-        The findings; and what the file declares, without its wrong fields, or None if they are too
-        important to go on without.
+        The findings, and the declarations without invalid fields; None if the invalid fields are
+        necessary to check the files.
     """
     report = partial(finding, table=str(table), file=METADATA)
     findings = [
-        report("metadata-name", f"{entry.name} is not read.", file=entry.name)
+        report("metadata-name", f"{entry.name} is ignored.", file=entry.name)
         for entry in listing.files
         if entry.name != METADATA and entry.name.lower() in _MISNAMED
     ]
@@ -165,7 +165,7 @@ def lint_metadata(
     try:
         document = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        document = None  # the parser says what is wrong
+        document = None  # `TableMetadata.parse` raises the error
     if isinstance(document, dict):
         findings += _unknown(document, report)
     try:
@@ -183,7 +183,7 @@ def lint_metadata(
 def _salvage(
     document: dict[str, Any], whole: MetadataError
 ) -> tuple[list[MetadataError], TableMetadata | None]:
-    """What is wrong with each field by itself, and what the others declare."""
+    """Return the error of each field by itself, and the declarations of the valid fields."""
     wrong, kept = [], {}
     for name, value in document.items():
         try:
@@ -191,7 +191,7 @@ def _salvage(
             kept[name] = value
         except MetadataError as error:
             wrong.append(error)
-    if not wrong:  # every field is fine by itself: two have one name
+    if not wrong:  # each field is valid by itself, so two have the same name
         return [whole], None
     if {name.lower() for name in document.keys() - kept.keys()} & _NEEDED:
         return wrong, None
@@ -210,31 +210,33 @@ def _unknown(document: dict[str, Any], report: partial[LintFinding]) -> Iterator
             if name.lower() in words:
                 continue
             near = difflib.get_close_matches(name.lower(), words, n=1)
-            fix = f"Write {words[near[0]]} if that is meant, or remove the field." if near else ""
+            fix = (
+                f"Write {words[near[0]]} if this is intended, or remove the field." if near else ""
+            )
             text = f"{METADATA} has a field {name!r}, which is ignored."
             yield report("metadata-unknown", text, fix=fix)
 
 
 _STAGED = timedelta(days=1)
 _UNFINISHED = re.compile(r"(\.(tmp|temp|part|partial|filepart|crdownload)|~)\Z", re.IGNORECASE)
-# Half a number, or an ending that data have.
+# Half a number, or an extension of data files.
 _NEARLY = re.compile(r"[0-9]{10}|\.(parquet|csv|tsv|psv)(\.|\s*\Z)", re.IGNORECASE)
 _HELD_BACK = re.compile(r"_.*([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.I)
 
 
 def looks_like_data(name: str) -> bool:
-    """Whether a file seems to hold rows, by its name."""
+    """Return whether a file probably contains rows, by its name."""
     return file_number(name) is not None or bool(_NEARLY.search(name))
 
 
 def lint_names(
     table: TableName, listing: Listing, strategy: str, now: datetime
 ) -> tuple[list[LintFinding], Folder]:
-    """Checks the names of a folder's files.
+    """Check the names of a folder's files.
 
     Returns:
-        The findings; and the files by number, without those that have none or a wrong one. Where
-        files go by time, there are no numbers.
+        The findings, and the files by number, without those with an invalid number. Without numbers
+        (files in the order of their time) the folder has none.
     """
     report = partial(finding, table=str(table))
     findings = []
@@ -252,7 +254,7 @@ def lint_names(
             continue
         number = file_number(name)
         if strategy == BY_TIME or name.lower() == METADATA.lstrip("_"):
-            continue  # any name will do; and metadata have a rule of their own
+            continue  # any name is valid, and metadata has its own rule
         if _UNFINISHED.search(name):
             findings.append(report("file-temporary", f"{name!r} looks unfinished.", file=name))
         elif number is None and looks_like_data(name):
@@ -273,7 +275,7 @@ def lint_names(
 
 
 def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
-    """Checks that no number is missing.
+    """Check that no number is missing.
 
     Args:
         folder: the files by number.
@@ -281,30 +283,31 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
     """
     report = partial(finding, table=str(folder.table))
     if last and not any(number >= last for number in folder.numbered):
-        text = f"File {last} was applied last, and no longer lies in the folder."
+        text = f"File {last}, the last applied one, is missing in the folder."
         yield report("number-lost", text, file=file_name(last))
     pending = sorted(number for number in folder.numbered if number > last)
-    # The oldest of each file and those behind it: that long they have been waiting.
+    # The oldest time of each file and those behind it: since then they have been waiting.
     waiting = list(accumulate((folder.numbered[n].modified for n in reversed(pending)), min))
     before = last
     for place, number in enumerate(pending):
         if number > before + 1:
-            missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
+            one = number == before + 2
+            missing = f"File {number - 1} is" if one else f"Files {before + 1} to {number - 1} are"
             files = len(pending) - place
-            behind = "1 file lies" if files == 1 else f"{files:,} files lie"
-            text = f"Waiting for {missing} since {_utc(waiting[-1 - place])}: {behind} behind it."
+            behind = "1 file waits" if files == 1 else f"{files:,} files wait"
+            text = f"{missing} missing. {behind} since {_utc(waiting[-1 - place])}."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 
 
 def lint_times(folder: Folder, last: int) -> Iterator[LintFinding]:
-    """Checks that no new file of a folder that is ordered by time is older than the last one."""
+    """Check that in a folder ordered by time no new file is older than the last applied one."""
     applied = folder.numbered.get(last)
     for number, entry in sorted(folder.numbered.items()):
         if applied and number > last and entry.modified < applied.modified:
             text = (
-                f"The file is of {_utc(entry.modified)}, and {applied.name}, which is applied, "
-                f"of {_utc(applied.modified)}."
+                f"The file was modified at {_utc(entry.modified)}, before the last applied one, "
+                f"{applied.name}, at {_utc(applied.modified)}."
             )
             yield finding("file-late", text, table=str(folder.table), file=entry.name)
 

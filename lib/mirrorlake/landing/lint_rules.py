@@ -1,7 +1,7 @@
-"""The rules of the linter: what each finds, why it matters, and how to fix it.
+"""The rules of the linter: what each one finds, why it matters, and how to fix it.
 
-The rules are in `lint_rules.yaml`. `python -m mirrorlake.landing.lint_rules` prints them as the
-page `docs/lint.md`; a test compares the two.
+The rules are defined in `lint_rules.yaml`. `python -m mirrorlake.landing.lint_rules` prints them as
+the page `docs/lint.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import yaml
 from mirrorlake.results import Finding, Findings
 
 _INTRODUCTION = """\
-`./mirrorlake lint ROOT` checks a landing zone, or one `--table` of it, before it is mirrored.
+`./mirrorlake lint ROOT` checks a landing zone, or with `--table` one table, before it is mirrored.
 
-It only reads, and needs no Spark. Files that are applied already are not read again. Every problem
-of the others is named, not only the first, with file, row and column; of a text file that can't be
-read to its end, only the first. Rows are counted from 1; where several rows of a file have the same
-problem, the first is named and all are counted. What concerns one file after the other is reported
-at the first of them.
+The linter only reads, and needs no Spark. It does not read applied files again. In other files it
+reports all problems, not only the first, with file, row and column; in a text file that can't be
+read to its end, it reports only the first. Rows are counted from 1. If several rows of a file have
+the same problem, the linter reports the first row and the number of rows. A problem between files
+is reported at the first of them.
 
-An **error** is what the mirror stops at, or rows that it never sees; a **warning** is what works,
-but probably not as its author meant it. With an error the exit status is 1. `--json` prints
-`{"findings": [{rule, severity, table, file, row, column, message, fix}]}`; what does not apply is
-null. Footers, markers and keys are read, not every page of every column.
+An **error** stops the mirror, or hides rows from it. A **warning** marks what is mirrored, but
+probably not as intended. With an error the exit status is 1. `--json` prints
+`{"findings": [{rule, severity, table, file, row, column, message, fix}]}`; fields that do not apply
+are null. The linter reads footers, markers and keys, but not all pages of all columns.
 """
-ERROR, WARNING = "error", "warning"  # only errors make the command's exit status 1
+ERROR, WARNING = "error", "warning"  # only errors set the exit status to 1
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Rule:
     """One rule.
 
     Attributes:
-        section: the heading that it stands under.
-        id: its name; it never changes.
+        section: the heading of the rule on the page.
+        id: the name of the rule; it never changes.
         severity: `ERROR` or `WARNING`.
-        what: what is found, as one sentence.
-        why: what comes of it.
-        fix: what to do, in the imperative.
+        what: what the rule finds, as one sentence.
+        why: the consequence.
+        fix: the action, in the imperative.
     """
 
     section: str
@@ -68,7 +68,7 @@ RULES = _read_rules()
 
 
 def as_page() -> str:
-    """The rules in Markdown, after what the package says of itself."""
+    """Return the rules as a Markdown page."""
     page, section = f"# The linter's rules\n\n{_INTRODUCTION}", ""
     for rule in RULES.values():
         if rule.section != section:
@@ -85,12 +85,12 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True, kw_only=True)
 class LintFinding(Finding):
-    """One thing that is wrong, and where; the rule's id is as in `docs/lint.md`."""
+    """One problem and its place; `docs/lint.md` lists the ids of rules."""
 
     severity: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding as `--json` shows it."""
+        """Return the finding as `--json` prints it."""
         return {"rule": self.rule, "severity": self.severity} | super().as_dict()
 
 
@@ -104,7 +104,7 @@ def finding(
     column: str | None = None,
     fix: str = "",
 ) -> LintFinding:
-    """A finding of a rule; the rule's own fix unless there is a better one."""
+    """Return a finding of a rule, with the rule's own fix unless another one is given."""
     known = RULES[rule]
     return LintFinding(
         rule=rule,
@@ -119,17 +119,18 @@ def finding(
 
 
 def _utf8(text: str) -> str:
-    """A name on disk need not be UTF-8; as text of a document it has to be."""
+    """Return text that is valid UTF-8; names on disk need not be."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True)
 class LintReport(Findings):
-    """All findings, table by table.
+    """The findings, table by table.
 
     Attributes:
-        tables: how many tables were checked.
-        files: how many data files were read.
+        findings: the findings.
+        tables: the number of checked tables.
+        files: the number of data files that were read.
     """
 
     findings: tuple[LintFinding, ...]
@@ -139,12 +140,12 @@ class LintReport(Findings):
 
     @property
     def errors(self) -> tuple[LintFinding, ...]:
-        """What the mirror stops at, or never sees."""
+        """The findings that stop the mirror, or hide rows from it."""
         return tuple(f for f in self.findings if f.severity == ERROR)
 
     @property
     def warnings(self) -> tuple[LintFinding, ...]:
-        """What works, but probably not as it is meant."""
+        """The findings that the mirror accepts, but that are probably not intended."""
         return tuple(f for f in self.findings if f.severity == WARNING)
 
     def __repr__(self) -> str:

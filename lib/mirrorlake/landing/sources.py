@@ -1,7 +1,11 @@
-"""What applications hand over to be published, as a stream of Arrow batches.
+"""Read what applications publish as a stream of Arrow batches.
 
-Dicts, pandas and Arrow data, Parquet and CSV files, record-batch readers and iterators all become
-one `pyarrow.RecordBatchReader`; nothing larger than a batch is held unless the caller holds it.
+Dicts, pandas and Arrow data, Parquet and CSV files, record batch readers and iterators all become
+one `pyarrow.RecordBatchReader`. Only one batch is in memory, unless the caller holds more.
+
+A CSV file is read twice: first to determine the type of each column from all its values, then to
+convert them. The type of an existing column or a declared type applies; other columns get the
+narrowest type that keeps each value as it is written.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ import pyarrow.types as pt
 from numpy import datetime64
 
 from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
-from mirrorlake.landing.casts import convert_rows, first_unfit, fits_all, keep_or_refuse, with_room
+from mirrorlake.landing.casts import cast_unchanged, convert_rows, first_unfit, fits_all, with_room
 from mirrorlake.landing.text import UNFIT, ZONED, converter
 from mirrorlake.landing.types import WIDEN_HINT, arrow_of, column_type, roomy_decimal, widened
 
-_BLOCK = 8 << 20  # bytes; no row may be longer
+_BLOCK = 8 << 20  # the block size in bytes; no row may be longer
 _NULLS = pacsv.ConvertOptions().null_values  # the words that Arrow and pandas read as NULL
 _INFERRED = (
     pa.int64(),
@@ -39,35 +43,35 @@ _INFERRED = (
     pa.string(),
     pa.binary(),
 )
-# A number would lose a leading zero or plus, and read hexadecimal digits as a whole number.
+# Not numbers: a leading zero or plus would be lost, and hexadecimal digits misread.
 _NO_NUMBER = r"^(\+|[+-]?0[0-9xX])"
-_EXACT_DIGITS = 15  # a double gives back every number of so many digits
+_EXACT_DIGITS = 15  # doubles represent all numbers with so many digits exactly
 _FINEST = pa.decimal256(76, 38)
 
 
 def open_csv(
     path: str, name: str, known: Mapping[str, str], declared: Mapping[str, str], *, widen: bool
 ) -> pa.RecordBatchReader:
-    """Open a CSV file, after a first pass that finds its columns' types.
+    """Open a CSV file, after a first pass that determines the types of its columns.
 
     Args:
-        path: the file; `.gz` is decompressed.
-        name: what to call the file in errors.
-        known: the table's columns, lower case, with their types as Delta names them.
-        declared: the types that the caller declares, in the same way; they go first.
-        widen: whether values that an existing type can't hold may take a wider one.
+        path: the path of the file; `.gz` is decompressed.
+        name: the file's name in errors.
+        known: the table's columns by lower-case name, with their types as Delta names them.
+        declared: the types that the caller declares, in the same form; they take precedence.
+        widen: whether values that do not fit an existing type may get a wider one.
 
     Raises:
-        DataFileError: not a CSV file, or values that a governing type can't hold; names the first
-            row of every such column, counted from 1 without the header.
-        pa.ArrowException: as `DataFileError`, of the parser, while reading, too.
+        DataFileError: the file is not CSV, or values do not fit an existing or declared type. The
+            error names the first such row of each column, counted from 1 without the header.
+        pa.ArrowException: the parser fails; also while reading.
     """
     names = pacsv.open_csv(path, read_options=_READ, parse_options=_PARSE).schema.names
     columns = _look(path, names, known, declared, widen=widen)
     misfits = [column for column in columns if column.found is None]
     if misfits:
         helps = all(column.wider is not None for column in misfits)
-        hint = WIDEN_HINT if helps else "correct the values; existing and declared types govern."
+        hint = WIDEN_HINT if helps else "correct the values to fit the existing or declared type."
         raise _refused(misfits, name, hint)
     schema = pa.schema([(column.name, column.found) for column in columns])
 
@@ -99,13 +103,13 @@ def _look(
     return columns
 
 
-# One thread: Arrow only then names the row of a parse error.
+# With one thread only, Arrow names the row of a parse error.
 _READ = pacsv.ReadOptions(use_threads=False, block_size=_BLOCK)
 _PARSE = pacsv.ParseOptions(newlines_in_values=True)
 
 
 def _blocks(path: str, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the file's values as they are written, in bytes."""
+    """Yield the file's values as they are written, as bytes."""
     options = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
     yield from pacsv.open_csv(
         path, read_options=_READ, parse_options=_PARSE, convert_options=options
@@ -121,17 +125,17 @@ def _convert_texts(values: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 class _Column:
-    """One column's type, from the values seen so far.
+    """One column's type, determined from the values so far.
 
     Args:
-        name: its name as written.
-        known: the table's type; None for a new column.
-        declared: the type that the caller declares; it goes first, and is never widened.
-        widen: whether values that the table's type can't hold may take a wider one.
+        name: the name as written.
+        known: the type of the table's column; None for a new column.
+        declared: the type that the caller declares. It takes precedence and is never widened.
+        widen: whether values that do not fit the table's type may get a wider one.
 
     Attributes:
-        governing: the declared type, else the table's; None for a new column.
-        misfit: the first row that the governing type can't hold, and its value; row 0 if none.
+        governing: the declared type, or else the table's; None for a new column.
+        misfit: the first row that does not fit the governing type, and its value; row 0 if none.
     """
 
     def __init__(self, name: str, known: str | None, declared: str | None, *, widen: bool) -> None:
@@ -145,7 +149,7 @@ class _Column:
         self._whole = self._scale = 0
 
     def look(self, values: pa.Array, before: int) -> None:
-        """Look at some values, of which the first follows `before` rows."""
+        """Examine the values of consecutive rows, with `before` rows ahead of them."""
         if self.governing is not None and not self.misfit[0]:
             convert = partial(_convert_texts, wanted=arrow_of(self.governing))
             try:
@@ -154,14 +158,14 @@ class _Column:
                 index = first_unfit(values, convert)
                 text = values[index].as_py().decode(errors="backslashreplace")
                 self.misfit = (before + index + 1, text)
-        # Earlier values fit the governing type, and so every type that it can be widened to.
+        # Earlier values fit the governing type, and therefore each wider type.
         if self.governing is None or self._widen or self.misfit[0]:
             self._infer(values)
 
     def _infer(self, values: pa.Array) -> None:
         try:
             texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
-        except pa.ArrowInvalid:  # no UTF-8
+        except pa.ArrowInvalid:  # not UTF-8
             self._empty, self._kinds = False, [pa.binary()]
             return
         texts = texts.filter(pc.invert(pc.is_in(texts, value_set=pa.array(_NULLS))))
@@ -186,7 +190,7 @@ class _Column:
 
     @property
     def found(self) -> pa.DataType | None:
-        """The column's type; None if the governing one can't hold its values."""
+        """The type of the column; None if its values do not fit the governing type."""
         if self.governing is None:
             return self._inferred()
         if not self.misfit[0]:
@@ -195,9 +199,9 @@ class _Column:
 
     @property
     def wider(self) -> pa.DataType | None:
-        """The type that the table's column can be widened to for its values; None if there is none.
+        """The type that the table's column can be widened to for its values, or None.
 
-        It holds the values from the block of the first misfit on.
+        It is determined from the values from the block of the first misfit on.
         """
         if self.governing is None or self._is_declared:
             return None
@@ -217,7 +221,7 @@ class _Column:
         return kind
 
     def _decimal(self) -> pa.DataType | None:
-        """Return the decimal that holds the column's numbers, with room for others."""
+        """Return the decimal for the column's numbers, with room for others, or None."""
         if pa.float64() not in self._kinds or not self._plain:
             return None
         kind = roomy_decimal(self._whole, self._scale)
@@ -225,7 +229,7 @@ class _Column:
 
 
 def _all_are(texts: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all texts are values of a type, written as one writes them."""
+    """Return whether all strings are values of a type in its usual notation."""
     if pt.is_string(kind) or pt.is_binary(kind):
         return True
     number = pt.is_integer(kind) or pt.is_floating(kind)
@@ -242,11 +246,11 @@ def _all_are(texts: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _as_doubles(texts: pa.Array) -> bool:
-    """Return whether doubles give back these plain numbers."""
+    """Return whether doubles represent these plain numbers exactly."""
     doubles = texts.cast(pa.float64()).cast(pa.string())
     try:
         return bool(texts.cast(_FINEST).equals(doubles.cast(_FINEST)))
-    except pa.ArrowInvalid:  # more digits than any decimal has
+    except pa.ArrowInvalid:  # more digits than a decimal can have
         return False
 
 
@@ -256,7 +260,7 @@ def _refused(misfits: list[_Column], name: str, hint: str) -> DataFileError:
         f"is not of type {column.governing}"
         for column in misfits
     ]
-    count = "" if len(found) == 1 else f"{len(found)} columns have values of another type: "
+    count = "" if len(found) == 1 else f"{len(found)} columns have values of other types: "
     row, column = min((column.misfit[0], column.name) for column in misfits)
     return DataFileError(
         f"{count}{'; '.join(found)}.", file=name, row=row, column=column, hint=hint
@@ -271,25 +275,25 @@ def read_dicts(
     first_chunk: int = BATCH_ROWS,
     governing: Mapping[str, str] | None = None,
 ) -> pa.RecordBatchReader:
-    """Return a reader over dicts that looks at `first_chunk` of them to find the schema.
+    """Return a reader over dicts whose schema is determined from the first ones.
 
     Args:
         rows: the dicts.
-        first_chunk: how many of them are looked at.
-        governing: types of columns, lower case, which hold as far as the first rows fit them.
+        first_chunk: the number of dicts that determine the schema.
+        governing: the types of columns by lower-case name; they apply if the first rows fit them.
 
     Raises:
-        SchemaError: values of one column that don't agree on a type; also while reading.
-        UsageError: an element that is not a dict; also while reading.
+        SchemaError: values of one column have different types; also while reading.
+        UsageError: an element is not a dict; also while reading.
     """
     head = list(islice(rows, first_chunk))
     _check_dicts(head, 0)
     names = list(dict.fromkeys(name for row in head for name in row))
     if not names:
-        raise SchemaError("The rows have no columns.", hint="each row is a dict with its columns.")
+        raise SchemaError("The rows have no columns.", hint="pass dicts from column to value.")
     for name in names:
         if not isinstance(name, str):
-            raise SchemaError(f"The column name {name!r} is not a text.", column=repr(name))
+            raise SchemaError(f"The column name {name!r} is not a string.", column=repr(name))
     governing = governing or {}
     schema = pa.schema([(name, _infer(head, name, governing.get(name.lower()))) for name in names])
 
@@ -308,15 +312,15 @@ def _check_dicts(rows: list[Any], before: int) -> None:
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UsageError(
-                f"There is a {type(row).__name__} among the dicts.", row=before + index + 1
+                f"A row is a {type(row).__name__} instead of a dict.", row=before + index + 1
             )
 
 
 def _infer(rows: list[dict[str, Any]], name: str, governing: str | None) -> pa.DataType:
     values = [row.get(name) for row in rows]
-    says = f"The values of {name!r} don't agree on a type"
-    hint = "give all values of the column one type."
-    array = convert_rows(values, _infer_array, says=says, before=0, column=name, hint=hint)
+    message = f"The values of {name!r} have different types"
+    hint = "convert all values of the column to one type."
+    array = convert_rows(values, _infer_array, message=message, before=0, column=name, hint=hint)
     if governing is not None and fits_all(array, arrow_of(governing)):
         return arrow_of(governing)
     return with_room(array.type)
@@ -327,10 +331,10 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
     for index, row in enumerate(chunk):
         if extra := row.keys() - known:
             raise SchemaError(
-                f"Column {min(map(str, extra))!r} appears for the first time after {before} rows.",
+                f"Column {min(map(str, extra))!r} is missing in the first {before:,} rows.",
                 row=before + index + 1,
                 column=min(map(str, extra)),
-                hint="give every column in the first rows, or hand over Arrow batches.",
+                hint="include all columns in the first rows, or pass Arrow batches.",
             )
     arrays = []
     for column in schema:
@@ -339,7 +343,7 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
             convert_rows(
                 values,
                 partial(_convert_values, wanted=column.type),
-                says=f"The value of {column.name!r} is not of type {column.type}",
+                message=f"The value of {column.name!r} is not of type {column.type}",
                 before=before,
                 column=column.name,
             )
@@ -348,14 +352,14 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
 
 
 def _convert_values(values: list[Any], wanted: pa.DataType) -> pa.Array:
-    # `pa.array(values, wanted)` would cut 1.5 to 1, drop a struct's new fields, and take numbers
-    # for timestamps; so each chunk's own type is found first.
-    return keep_or_refuse(_infer_array(values), wanted)
+    # `pa.array(values, wanted)` would truncate 1.5 to 1, drop a struct's new fields, and convert
+    # numbers to timestamps. Therefore each chunk's own type is inferred first.
+    return cast_unchanged(_infer_array(values), wanted)
 
 
 def _infer_array(values: list[Any]) -> pa.Array:
     array = pa.array(values)
-    # Where it finds the type itself, Arrow still mixes what only looks alike.
+    # Arrow's inference accepts some mixtures of similar types.
     seen = {type(value) for value in values} - {type(None)}
     if pt.is_date(array.type) and any(issubclass(kind, datetime) for kind in seen):
         raise pa.ArrowInvalid("dates and timestamps are mixed")
@@ -365,7 +369,7 @@ def _infer_array(values: list[Any]) -> pa.Array:
         if len({v.tzinfo is None for v in values if isinstance(v, datetime)}) > 1:
             raise pa.ArrowInvalid("timestamps with and without a time zone are mixed")
     if pt.is_binary(array.type) and any(issubclass(kind, str) for kind in seen):
-        raise pa.ArrowInvalid("texts and bytes are mixed")
+        raise pa.ArrowInvalid("strings and bytes are mixed")
     return array
 
 
@@ -376,20 +380,20 @@ def open_source(
     *,
     widen: bool = False,
 ) -> pa.RecordBatchReader | None:
-    """One reader over whatever holds rows; None if there is not one row to learn a schema from.
+    """Return one reader over rows of any supported kind, or None if there are no rows at all.
 
     Args:
-        rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an
-            Arrow table, batch or reader; or the path of a `.parquet` or `.csv` file.
-        known: the table's columns, lower case, with their types; they govern how dicts and text
-            files are read.
-        declared: the types that the caller declares, in the same way; they go first.
-        widen: whether values that a type of the table can't hold may take a wider one.
+        rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an Arrow
+            table, batch or reader; or the path of a `.parquet` or `.csv` file.
+        known: the table's columns by lower-case name, with their types; dicts and text files are
+            read in these types.
+        declared: the types that the caller declares, in the same form; they take precedence.
+        widen: whether values that do not fit a type of the table may get a wider one.
 
     Raises:
-        UsageError: none of these.
+        UsageError: the kind of the rows is not supported.
         DataFileError: the file can't be read.
-        SchemaError: values of a column that don't agree on a type.
+        SchemaError: values of one column have different types.
     """
     if isinstance(rows, (str, os.PathLike)):
         return _open_file(os.fspath(rows), known or {}, declared or {}, widen=widen)
@@ -398,7 +402,7 @@ def open_source(
     governing = {**(known or {}), **(declared or {})}
     if isinstance(rows, dict):
         return read_dicts(iter([rows]), governing=governing)
-    # Pandas is imported by all who hold a data frame; another thread may only just be doing so.
+    # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
         return _from_pandas(rows)
@@ -411,7 +415,7 @@ def open_source(
     if not isinstance(rows, Iterable):
         raise UsageError(
             f"Can't publish a {type(rows).__name__}.",
-            hint="hand over dicts, a data frame, Arrow data, or a .parquet or .csv file.",
+            hint="pass dicts, a data frame, Arrow data, or the path of a .parquet or .csv file.",
         )
     iterator = iter(rows)
     first = next(iterator, None)
@@ -419,13 +423,13 @@ def open_source(
         return None
     rest = chain([first], iterator)
     if isinstance(first, dict):
-        # A list is in memory already: all of it takes part in finding the schema.
+        # A list is in memory already, so all its rows determine the schema.
         return read_dicts(rest, len(rows) if isinstance(rows, list) else BATCH_ROWS, governing)
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _alike(rest, first.schema))
     raise UsageError(
         f"Can't publish an iterable of {type(first).__name__}.",
-        hint="its elements must be dicts or Arrow record batches.",
+        hint="pass an iterable of dicts or of Arrow record batches.",
     )
 
 
@@ -434,10 +438,10 @@ def _from_pandas(frame: Any) -> pa.RecordBatchReader:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise SchemaError(
-            f"The data frame can't become Arrow columns: {' '.join(map(str, error.args))}.",
-            hint="give each column a name of its own and values of one type.",
+            f"The data frame can't be converted to Arrow: {' '.join(map(str, error.args))}.",
+            hint="use distinct column names, and values of one type per column.",
         ) from error
-    # Decimals have no dtype of their own: Arrow takes as many digits as these values have.
+    # Decimals are objects in pandas; Arrow infers only as many digits as these values have.
     kinds = zip(table.schema, frame.dtypes, strict=True)
     schema = pa.schema(
         [f.with_type(with_room(f.type)) if str(dtype) == "object" else f for f, dtype in kinds],
@@ -453,26 +457,26 @@ def _from_capsule(rows: Any) -> pa.RecordBatchReader:
         batch = pa.record_batch(rows)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise UsageError(
-            f"Can't publish a {type(rows).__name__}: {error}.", hint="it needs named columns."
+            f"Can't publish a {type(rows).__name__}: {error}.", hint="pass data with named columns."
         ) from error
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
 def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of an iterable; of one schema, so that nothing is dropped or converted."""
+    """Yield the batches of an iterable; refuse one whose schema differs from the first one's."""
     first = [(field.name, field.type) for field in schema]
     before = 0
     for element in elements:
         if not isinstance(element, (pa.RecordBatch, pa.Table)):
-            raise UsageError(f"There is a {type(element).__name__} among the record batches.")
+            raise UsageError(f"An element is a {type(element).__name__} instead of a record batch.")
         here = [(field.name, field.type) for field in element.schema]
         if here != first:
             differing = sorted(name for name, _ in set(here) ^ set(first))
             raise SchemaError(
-                f"The batch after {before} rows has other columns or types than the first one.",
+                f"The batch after {before:,} rows has other columns or types than the first one.",
                 row=before + 1,
                 column=differing[0] if differing else None,
-                hint="give all batches the same schema, or publish them one by one.",
+                hint="use one schema for all batches, or publish them separately.",
             )
         before += element.num_rows
         yield from element.to_batches() if isinstance(element, pa.Table) else [element]
@@ -490,7 +494,7 @@ def _open_file(
             raise DataFileError("The file has zero bytes.", file=name)
         parquet = pq.ParquetFile(path)
     except FileNotFoundError as error:
-        raise UsageError(f"There is no file {path}.") from error
+        raise UsageError(f"The file {path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(name, error) from error
     batches = _readable(parquet.iter_batches(BATCH_ROWS), name)
@@ -498,7 +502,7 @@ def _open_file(
 
 
 def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a file, of which the later ones may still turn out to be broken."""
+    """Yield the batches of a file, of which later ones may turn out to be unreadable."""
     try:
         yield from batches
     except (pa.ArrowException, OSError) as error:
@@ -509,8 +513,8 @@ def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
     return DataFileError(
-        f"Not a readable Parquet or CSV file: {first}.",
+        f"The file is not a readable Parquet or CSV file: {first}.",
         file=name,
         row=int(found[1]) - 1 if found else None,  # Arrow counts the header
-        hint="check the file.",
+        hint="check the format of the file.",
     )

@@ -1,6 +1,6 @@
-"""Every type of Parquet and Arrow, one row each: what it becomes in the table, or that it can't.
+"""The table of types: each Parquet and Arrow type with its type in the mirrored table, or refused.
 
-`types.py` works by these rows, and `docs/types.md` shows them; a test compares the two.
+`types.py` applies these rules. `docs/types.md` shows them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-VOID = "void"  # nothing but NULLs so far
-REFUSED_HINT = "publish it as text, a whole number, or a decimal of at most 38 digits."
+VOID = "void"  # all values so far are NULL
+REFUSED_HINT = "publish it as text, a whole number, or a decimal with at most 38 digits."
 
 
 class Stored(pa.ExtensionType):  # type: ignore[misc]
-    """A Parquet leaf with an annotation, or a storage, that Arrow's own type doesn't tell.
+    """A Parquet leaf whose annotation or storage Arrow's type does not contain.
 
     Args:
-        what: INT96, or the annotation in Parquet's words.
-        storage: the type Arrow has for it.
+        what: INT96, or the annotation in Parquet's terms.
+        storage: Arrow's type for the leaf.
     """
 
     def __init__(self, what: str, storage: pa.DataType) -> None:
@@ -41,15 +41,15 @@ class Rule:
     """One row of the table of types.
 
     Attributes:
-        parquet: the type as Parquet has it; empty where a file can't hold it.
-        arrow: the type as Arrow has it; empty where Arrow has none of its own.
-        matches: whether a type is of this row; the first row that matches counts.
-        table: the table's type, a template over the Arrow type; None if it is refused.
-        read: what Spark's reader is asked for, where that differs.
-        convert: SQL from what was read, `{0}`, to the table's type.
-        nested: whether it becomes JSON text, member by member.
-        unwrap: the type that decides instead.
-        note: what else people want to know.
+        parquet: the type in Parquet; empty if no file can contain it.
+        arrow: the type in Arrow; empty if Arrow has no such type.
+        matches: returns whether a type belongs to this row; the first match applies.
+        table: the type in the table, a template over the Arrow type; None if it is refused.
+        read: the type for Spark's reader, if it differs.
+        convert: the SQL expression from the read value `{0}` to the table's type.
+        nested: whether the type becomes JSON text, member by member.
+        unwrap: returns the type that decides instead.
+        note: remarks for users.
     """
 
     parquet: str
@@ -79,7 +79,7 @@ def _timestamp(unit: str, *, zone: bool) -> Callable[[Any], bool]:
 
 
 def is_variant(arrow: Any) -> bool:
-    """Whether a group has a variant's layout: required metadata, a value, perhaps shredded."""
+    """Return whether a group has the layout of a variant: metadata, value, perhaps shredded."""
     if not pt.is_struct(arrow):
         return False
     members = {field.name: field for field in arrow}
@@ -90,14 +90,14 @@ def is_variant(arrow: Any) -> bool:
 
 
 _VARIANT = {"metadata", "value", "typed_value"}
-# to_json would cut timestamps to milliseconds and leave NULL members out.
+# By default to_json truncates timestamps to milliseconds and leaves out NULL members.
 JSON_OPTIONS = (
     "map('ignoreNullFields', 'false', "
     "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
 )
-_FLOORED = "(({0} - pmod({0}, 1000)) div 1000)"  # nanoseconds, also before 1970
-# h: the sixteen bits as a number; sign, five bits of exponent, ten of fraction.
+_FLOORED = "(({0} - pmod({0}, 1000)) div 1000)"  # rounds nanoseconds down, also before 1970
+# h is the sixteen bits as a number: the sign, five bits of exponent, ten bits of fraction.
 _HALF = (
     "element_at(transform(array(CAST("
     "conv(concat(substring(hex({0}), 3, 2), substring(hex({0}), 1, 2)), 16, 10) AS INT)), h -> CASE"
@@ -113,12 +113,11 @@ _UUID = (
 
 
 def _seconds(value: str, per_second: int) -> str:
-    """SQL for a number's seconds as text, with as much of the fraction as is not zero."""
+    """Return SQL for the seconds of a number as text, without trailing zeros in the fraction."""
     digits = len(str(per_second)) - 1
     fraction = f"lpad(CAST({value} % {per_second} AS STRING), {digits}, '0')"
-    return (
-        f"IF({value} % {per_second} = 0, '', concat('.', rtrim('0', {fraction})))"  # as TIME prints
-    )
+    # Spark prints a TIME in this form, too.
+    return f"IF({value} % {per_second} = 0, '', concat('.', rtrim('0', {fraction})))"
 
 
 def _clock(per_second: int) -> str:
@@ -129,7 +128,7 @@ def _clock(per_second: int) -> str:
 
 
 def _little_endian(first: int) -> str:
-    """SQL for four bytes of a binary from the byte `first`, lowest byte first, as a number."""
+    """Return SQL for the number in four bytes of a binary from the byte `first`, little-endian."""
     turned = ", ".join(f"substring(hex({{0}}), {2 * (first + n) + 1}, 2)" for n in (3, 2, 1, 0))
     return f"CAST(conv(concat({turned}), 16, 10) AS BIGINT)"
 
@@ -175,7 +174,7 @@ RULES = (
         "",
         _bytes_decimal,
         "decimal({0.storage_type.precision},{0.storage_type.scale})",
-        # Spark's vectorised reader takes bytes only for decimals of more than 18 digits.
+        # Spark's vectorised reader accepts bytes only for decimals with more than 18 digits.
         "decimal(38,{0.storage_type.scale})",
         note="of 38 digits at most",
     ),

@@ -1,4 +1,7 @@
-"""Lint a zone."""
+"""Lint a landing zone: run all rules, and compare each folder with what the mirror has applied.
+
+The rules themselves are in `landing/`: `lint_rules.yaml`, `lint_folders.py` and `lint_files.py`.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ from mirrorlake.storage.files import Entry, Storage
 def lint_applied(
     storage: Storage, identity: Identity, folder: Folder, last: int
 ) -> Iterator[LintFinding]:
-    """Checks that files with applied numbers are those that were applied.
+    """Check that files with applied numbers have the content that was applied.
 
-    A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
+    An interrupted mirror leaves files that its next cycle moves; the plans contain their hashes.
     """
     plan = None
     for number, entry in sorted(folder.numbered.items()):
@@ -50,20 +53,20 @@ def lint_applied(
         if plan is None or not plan.first <= number <= plan.last:
             plan = plan_of(storage, identity, number)
         if plan is None and number == last:
-            return  # it is meant to lie there, and no plan knows it
+            return  # it belongs there, and its plan is lost
         try:
             same = is_as_planned(storage, identity, plan, entry)
         except FileNotFoundError:
             continue  # moved since the listing
         if not same:
-            text = f"Number {number} was applied before; this file never will be."
+            text = f"Number {number} was applied with other content; this file is never applied."
             yield finding("number-reused", text, table=str(folder.table), file=entry.name)
 
 
 _READERS = 8
-_AT_ONCE = 64  # files, so that what is known of them stays small
+_AT_ONCE = 64  # the files in memory at once
 
-FileListener = Callable[[TableName, int, int], None]  # the table, files read so far, files to read
+FileListener = Callable[[TableName, int, int], None]  # the table, the files read, their number
 
 
 def lint_zone(
@@ -72,19 +75,19 @@ def lint_zone(
     *,
     on_file: FileListener = lambda _table, _done, _total: None,
 ) -> LintReport:
-    """Checks a landing zone by all rules of `rules.py`.
+    """Check a landing zone by all rules; nothing is written.
 
     Args:
-        storage: the lake's files; none of them is changed.
-        only: a single table; by default the whole zone.
-        on_file: is called after every data file that was read.
+        storage: the lake's files.
+        only: a single table; the default is the whole zone.
+        on_file: called after each data file with the table, the files read and their number.
 
     Raises:
         TableNotFoundError: the single table has no folder in the zone.
     """
     if only is not None and storage.list(only.folder) == NOTHING:
         outer, _, name = only.folder.rpartition("/")
-        if name not in storage.list(outer).folders:  # where there are folders one may be empty
+        if name not in storage.list(outer).folders:  # a local folder may be empty
             raise no_folder(only)
     now = datetime.now(timezone.utc)
     zone = storage.list(ZONE)
@@ -96,7 +99,7 @@ def lint_zone(
         for found in lint_folder_names(schemas, tables)
         if only is None or found.table == str(only)
     ]
-    # A folder that can't be a table has nothing more to look at.
+    # A folder that can't be a table is not checked further.
     good = [t for t in tables if isinstance(t, TableName) and only in (None, t)]
     files = 0
     for table in good:
@@ -104,8 +107,8 @@ def lint_zone(
         try:
             for found in lint.run():
                 findings.append(found)
-        except (FormatError, OSError, ValueError) as error:  # the others are looked at all the same
-            text = f"Not readable: {error}."
+        except (FormatError, OSError, ValueError) as error:  # other tables are still checked
+            text = f"The folder is not readable: {error}."
             findings.append(finding("folder-unreadable", text, table=str(table)))
         files += lint.files
     return LintReport(tuple(findings), len(good), files)
@@ -113,7 +116,7 @@ def lint_zone(
 
 @dataclass(frozen=True)
 class _Mirrored:
-    """What a mirror has made of the folder so far; nothing if none has seen it."""
+    """What the mirror has made of a folder; the defaults if it has not seen the folder."""
 
     identity: Identity
     snapshot: Snapshot | None = None
@@ -126,10 +129,10 @@ class TableLint:
 
     Attributes:
         storage: the lake's files.
-        table: which table.
-        now: tells how old a file is.
-        on_file: is called after every data file that was read.
-        files: how many data files were read.
+        table: the table.
+        now: the time that ages of files refer to.
+        on_file: called after each data file that was read.
+        files: the number of data files that were read.
     """
 
     storage: Storage
@@ -139,11 +142,11 @@ class TableLint:
     files: int = 0
 
     def run(self) -> Iterator[LintFinding]:
-        """All findings, the folder's before its files'.
+        """Yield all findings, those of the folder before those of its files.
 
         Raises:
             OSError: the folder can't be read.
-            ValueError: the log of its Delta table is broken.
+            ValueError: the log of its Delta table is invalid.
         """
         report = partial(finding, table=str(self.table))
         listing = self.storage.list(self.table.folder)
@@ -158,11 +161,11 @@ class TableLint:
             yield report("folder-identity", error.message, file=IDENTITY)
             return
         if mirrored is None:
-            text = f"There is already a table {self.table} that the mirror did not make."
+            text = f"A table {self.table} exists that the mirror did not create."
             yield report("folder-taken", text)
             mirrored = _Mirrored(Identity(self.table, ""))
         if metadata is None:
-            return  # which files count, and what they need, is not known
+            return  # without these declarations, files can't be checked
         if mirrored.snapshot is not None:
             try:
                 old = declared_keys(mirrored.snapshot.properties)
@@ -184,7 +187,7 @@ class TableLint:
         yield from self._lint_files(folder, mirrored, metadata)
 
     def _find_mirrored(self, metadata: TableMetadata | None) -> _Mirrored | None:
-        """The Delta table that was made of this folder; None if another one is in its place."""
+        """Return the Delta table of this folder, or None if another table has its name."""
         identity = read_identity(self.storage, self.table)
         snapshot = read_snapshot(self.storage, self.table.table_path)
         if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
@@ -225,16 +228,16 @@ class TableLint:
                     readable = entry if linted.columns else readable
                     self.files += 1
                     self.on_file(self.table, self.files, len(pending))
-        # A key that no file has is the declaration's fault, else it is the files'.
+        # A key that no file contains is an error of the declaration, otherwise of the files.
         report = partial(finding, table=str(self.table))
         seen = watch.seen
         unknown = {key.lower(): key for key in metadata.keys if key.lower() not in seen}
         for key in unknown.values() if seen else ():
-            text = f"No file has the key column {key!r}."
+            text = f"No file contains the key column {key!r}."
             yield report("key-unknown", text, file=METADATA, column=key)
         for found in without_key:
             if found.column is None or found.column.lower() not in unknown:
                 yield found
         if readable and not watch.typed:
-            text = "All columns have only NULLs so far, so that none has a type."
+            text = "All values of all columns are NULL, so no column has a type."
             yield report("column-untyped", text, file=readable.name)

@@ -263,7 +263,9 @@ def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
     plan = load_plan(put_plan(folder, "name: nightly\nsteps: [{notebook: n.ipynb}]"))
     with plans.only_run("nightly", [str(lake)]):
         began = time.monotonic()
-        with pytest.raises(AlreadyRunningError, match=r"nightly on .*lake runs already: process"):
+        with pytest.raises(
+            AlreadyRunningError, match=r"nightly on .*lake is already running: process"
+        ):
             run_plan(plan, folder / "elsewhere", overrides={"root": str(lake)})
         assert time.monotonic() - began < 1
         with (

@@ -97,11 +97,11 @@ def test_receipts_outlive_the_server(tmp_path: Path) -> None:
     ("body", "words"),
     [
         (parquet(id=[1, 2], __rowMarker__=[4, 3]), ["Unknown row marker 3", "row 2", "Hint"]),
-        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ is of type string"]),
+        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ has the type string"]),
         (parquet(name=["x"]), ["Key column 'id' is missing", "column id"]),
         (parquet(id=[None, 1]), ["Key column 'id' is NULL", "row 1"]),
         (parquet(id=["text"]), ["Column 'id' is string, but the table has long"]),
-        (b"not Parquet at all", ["Not a readable Parquet file"]),
+        (b"not Parquet at all", ["The file is not a readable Parquet file"]),
     ],
     ids=["marker", "marker type", "no key", "NULL key", "type", "no Parquet"],
 )

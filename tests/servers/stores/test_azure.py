@@ -1,4 +1,4 @@
-"""The landing zone on Azure's blob store, as Azurite plays it."""
+"""The landing zone on Azure's blob store, emulated by Azurite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropping, taking back and renaming tables on a real store, with the markers of Hadoop."""
+"""Dropping, restoring and renaming tables on a real store, with Hadoop's folder markers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def storage(root: str) -> Storage:
 
 
 def make_marker(storage: Storage, folder: str) -> None:
-    """What S3A leaves of a folder that it made."""
+    """Create the marker that S3A leaves for a folder."""
     place = urlsplit(storage.path(folder))
     object_stores.arrow_s3().create_dir(f"{place.netloc}{place.path}")
 
 
 def make_table(storage: Storage, table: TableName, life: str = "1") -> None:
-    """The least of a table, as Spark leaves it on S3."""
+    """Write a minimal table as Spark leaves it on S3."""
     for folder in ("", "/_delta_log", "/_delta_log/_staged_commits", "/_change_data"):
         make_marker(storage, f"{table.table_path}{folder}")
     least_table.make_table(storage, table, life=life)

@@ -1,4 +1,4 @@
-"""Leases on a real store, and a storage in a process that has no keys."""
+"""Leases on a real store, and a storage in a process without credentials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_mirror_of_a_lake_at_a_time(root: str, caplog: pytest.LogCaptureFixt
             state.only_mirror(Storage(root), 0.3),
         ):
             pass
-        assert "waiting for another mirror of this lake: process" in caplog.text
+        assert "Waiting for another mirror of this lake: process" in caplog.text
     assert not is_held(storage, LOCK)
     assert storage.files_below("") == ()
 
@@ -57,10 +57,12 @@ def test_one_that_nobody_renews_is_taken_over_and_its_holder_is_told(root: str):
     storage.write(LOCK, json.dumps(DEAD).encode())
     with pytest.raises(LeaseHeldError, match="process 7 on far"):
         Lease(storage, LOCK, "it", ttl=60).__enter__()
-    time.sleep(2)  # the store's clock has seconds
+    time.sleep(2)  # the store's times are whole seconds
     with Lease(storage, LOCK, "it", ttl=1.5) as lease:
         lease.confirm()
-        storage.write(LOCK, json.dumps(DEAD).encode())  # it was slow, and somebody else has it
+        storage.write(
+            LOCK, json.dumps(DEAD).encode()
+        )  # the holder was too slow, and another process has taken it
         with pytest.raises(LeaseHeldError, match="process 7 on far"):
             lease.confirm()
     assert storage.read_json(LOCK) == DEAD
@@ -92,7 +94,7 @@ def test_what_changes_within_a_second_is_seen(root: str):
 
 def test_a_storage_takes_its_keys_to_another_process_and_shows_them_to_none(root: str):
     storage = Storage(root.replace("s3://", "s3a://"))
-    assert storage.root == root  # one way to name a place
+    assert storage.root == root  # one canonical form
     storage.write("a", b"content")
     program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read('a'))"
     bare = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}

@@ -1,4 +1,4 @@
-"""Whatever the store answered: what was written is written once, and known to be."""
+"""Each write happens once and its outcome is known, whatever the store answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 TABLE = TableName(None, "t")
-# The answer is lost; told the client is a status, and, where it asks again, another one.
+# The store's answer is lost; the client gets these statuses, one per attempt.
 LOST = {
     "503": (503,),
     "reset": (RESET,),
@@ -53,7 +53,7 @@ def test_a_file_is_known_as_created(root: str, proxy: FaultProxy, answers: tuple
     storage = Storage(root)
     proxy.faults = LostAnswers(*answers)
     assert storage.create("note", b"same")
-    assert not storage.create("note", b"same")  # another call's, though of the same content
+    assert not storage.create("note", b"same")  # the same content, but of another call
     assert storage.read("note") == b"same"
 
 

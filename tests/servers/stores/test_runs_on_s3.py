@@ -1,4 +1,4 @@
-"""Runs on an object store: seen and finished from another machine, whatever its clock says."""
+"""Runs on an object store: visible and resumable from other machines, whatever their clocks are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with Lease(Storage(sys.argv[1]), sys.argv[2], "it", ttl=3):
 
 @pytest.fixture
 def bucket(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place on a real S3 server."""
+    """Return the URI of a bucket on a real S3 server."""
     for name, value in _server.variables().items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
@@ -42,7 +42,7 @@ def bucket(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def variables(_server: S3Server, tmp_path: Path) -> dict[str, str]:
-    """What a process needs to find the server and the library."""
+    """Return the environment variables to reach the server and the library."""
     found = _server.variables() | bare_environment(tmp_path)
     return found | {"PYTHONPATH": str(PROJECT / "lib")}
 
@@ -56,7 +56,7 @@ def test_runs_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_lease_goes_by_the_clock_of_the_store(
     bucket: str, variables: dict[str, str], seconds: int, tmp_path: Path
 ) -> None:
-    """As far apart as S3 allows, 15 minutes: one holder, and another one once it has died."""
+    """With clocks 15 minutes apart, S3's limit, one process holds the lease until it is dead."""
     command = [sys.executable, "-c", HOLDS, bucket, PATH]
     far = variables | other_machine(tmp_path, seconds=seconds)
     pipe = subprocess.PIPE
@@ -82,7 +82,7 @@ def test_a_lease_goes_by_the_clock_of_the_store(
 def test_a_machine_that_is_an_hour_off_is_told_so(
     bucket: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    """S3 takes no request of it: the run that wants its results there does not begin."""
+    """S3 refuses its requests, so a run with results on that store does not start."""
     put_notebook(tmp_path, "n", RECORD)
     plan = put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")
     command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--out", bucket]

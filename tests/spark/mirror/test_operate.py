@@ -182,7 +182,7 @@ def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path
     pq.write_table(pa.table({"id": [7], "w": ["new column"]}), load)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"no")
-    with pytest.raises(Exception, match="Not a readable"):
+    with pytest.raises(Exception, match="is not a readable"):
         lake.operations.reseed("t", [load, broken], apply=True)
     assert lake.status().tables[0].state == "Replicating"
     lake.operations.reseed("t", [load], apply=True)

@@ -182,7 +182,9 @@ def test_a_file_cut_off_anywhere(storage: Storage, step: int):
     whole = sink.getvalue()
     for length in {*range(1, len(whole), step), *range(len(whole) - 9, len(whole))}:
         storage.write(NAME, whole[:length])
-        with pytest.raises(DataFileError, match="Not a readable Parquet file") as caught:
+        with pytest.raises(
+            DataFileError, match="The file is not a readable Parquet file"
+        ) as caught:
             check.inspect_file(storage, NAME, KEYED)
         assert caught.value.file == NAME
         assert check.footer_columns(storage, NAME) == {}
@@ -191,7 +193,7 @@ def test_a_file_cut_off_anywhere(storage: Storage, step: int):
 @pytest.mark.parametrize("data", [b"id,item\n1,a\n", b"PAR1", b"PAR1" * 10, b"\0" * 100])
 def test_something_else(storage: Storage, data):
     storage.write(NAME, data)
-    with pytest.raises(DataFileError, match="Not a readable Parquet file"):
+    with pytest.raises(DataFileError, match="The file is not a readable Parquet file"):
         check.inspect_file(storage, NAME, KEYED)
 
 

@@ -1,4 +1,4 @@
-"""CSV files as typed columns: no value changes, and a misfit is named with its place."""
+"""CSV files as typed columns: no value changes, and errors name the place of a misfit."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_every_wrong_field_of_the_metadata_is_told_and_the_others_count(storage:
     assert [f.rule for f in findings] == ["metadata-unknown", *["metadata-invalid"] * 2, "key-null"]
     assert findings[0].fix.startswith("Write keyColumns")
     assert [f.message for f in findings[1:3]] == [
-        "fileFormat is 'Avro'.", "fileExtension is 7, not a text.",
+        "fileFormat is 'Avro'.", "fileExtension is 7, not a string.",
     ]  # fmt: skip
 
 
@@ -150,8 +150,8 @@ def test_a_gap_says_since_when_and_how_much_waits(storage: Storage):
     youngest = storage.list(f"{ZONE}/t").state_of(file_name(8))
     assert oldest
     assert youngest
-    assert first.message == f"Waiting for 2 since {oldest[:19]}Z: 3 files lie behind it."
-    assert second.message == f"Waiting for 5 to 7 since {youngest[:19]}Z: 1 file lies behind it."
+    assert first.message == f"File 2 is missing. 3 files wait since {oldest[:19]}Z."
+    assert second.message == f"Files 5 to 7 are missing. 1 file waits since {youngest[:19]}Z."
     assert (first.file, second.file) == (file_name(2), file_name(5))
 
 

@@ -67,7 +67,7 @@ def test_delete_keeps_only_the_keys(publisher, read):
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
-    with pytest.raises(SchemaError, match="None of the key columns"):
+    with pytest.raises(SchemaError, match="The rows contain no key column"):
         publisher.delete([{"item": "bolt"}])
     assert files(any_storage, table) == []
 
@@ -148,7 +148,7 @@ def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog)
     [((1.5, 2), False), ((0, 1), True), (("a", "b"), True), ((None, None), True)],
 )
 def test_keys_repeat_unless_their_ranges_say_that_they_do_not(then, may_repeat):
-    """Ranges may be unknown, or of two types."""
+    """Ranges may be unknown, or have different types."""
     seen = check.SeenKeys()
     assert not seen.add({"id": [(1, 1)]})
     assert seen.add({"id": [then]}) is may_repeat

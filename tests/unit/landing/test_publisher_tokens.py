@@ -1,4 +1,4 @@
-"""A batch with a token lands once, whoever publishes it again and whenever."""
+"""A batch with a token is published once, whoever repeats it and whenever."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_file_that_the_mirror_has_moved_is_known(any_storage: Storage, folder:
     any_storage.rename(f"{T.folder}/{file}", f"{T.folder}/{folder}/{file}")
     assert publisher.insert([{"id": 1}], token="a").repeated
     assert Publisher(any_storage, T).insert([{"id": 1}], token="a").repeated
-    any_storage.delete(f"{T.folder}/{folder}/{file}")  # swept: nothing remembers it any more
+    any_storage.delete(f"{T.folder}/{folder}/{file}")  # deleted, so its token is no longer known
     assert not publisher.insert([{"id": 1}], token="a").repeated
 
 
@@ -96,7 +96,7 @@ def killed_writers(storage: Storage, kills: int, batches: int) -> None:
     for _ in range(kills):
         writer = subprocess.Popen(command)
         while not Path(storage.root, T.folder).exists() and writer.poll() is None:
-            time.sleep(0.002)  # another process's files are no event to wait for
+            time.sleep(0.002)  # the files of another process raise no event
         time.sleep(chance.random() * 0.15)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()

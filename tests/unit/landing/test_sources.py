@@ -18,7 +18,7 @@ TABLE = pa.Table.from_pylist(ROWS)
 
 
 class Stream:
-    """What other data frame libraries hand over."""
+    """The interface of other data frame libraries."""
 
     def __init__(self, batches):
         self._batches = batches
@@ -94,7 +94,7 @@ def test_an_iterator_of_dicts_is_read_as_it_is_needed():
             yield {"id": number}
 
     reader = sources.open_source(rows())
-    # One more than a batch may have been looked at, never all.
+    # At most one row more than a batch may have been read.
     for batches in range(1, 4):
         reader.read_next_batch()
         assert taken <= (batches + 1) * sources.BATCH_ROWS + 1
@@ -138,7 +138,7 @@ def test_all_of_a_list_takes_part_in_finding_the_schema():
         ({"id": "x"}, "not of type int64"),
         ({"id": 1.5}, "not of type int64"),
         ({"id": 2**63}, "not of type int64"),
-        ({"id": 1, "late": 1}, "appears for the first time"),
+        ({"id": 1, "late": 1}, "is missing in the first"),
     ],
 )
 def test_a_late_row_that_does_not_fit_is_named(last, error):
@@ -213,12 +213,12 @@ def test_values_that_do_not_agree_are_named(bad):
     ],
 )
 def test_values_that_only_look_alike_are_not_mixed(first, bad):
-    with pytest.raises(SchemaError, match="don't agree on a type") as caught:
+    with pytest.raises(SchemaError, match="have different types") as caught:
         sources.open_source([{"v": first}] * 5 + [{"v": bad}])
     assert (caught.value.row, caught.value.column) == (6, "v")
 
 
-@pytest.mark.parametrize(("rows", "match"), [([{}], "no columns"), ([{1: 2}], "not a text")])
+@pytest.mark.parametrize(("rows", "match"), [([{}], "no columns"), ([{1: 2}], "not a string")])
 def test_dicts_without_column_names(rows, match):
     with pytest.raises(SchemaError, match=match):
         sources.open_source(rows)
@@ -300,7 +300,7 @@ def test_a_parquet_file_whose_pages_are_broken_is_named(tmp_path):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(UsageError, match="There is no file"):
+    with pytest.raises(UsageError, match="does not exist"):
         sources.open_source(tmp_path / "a.parquet")
     with pytest.raises(MirrorlakeError):
         sources.open_source(tmp_path)

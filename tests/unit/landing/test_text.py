@@ -1,4 +1,4 @@
-"""Delimited text against a slow reference: a writer and a reader, character by character."""
+"""Delimited text against a slow reference that writes and reads character by character."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Dialect:
         return compress(text.encode(self.encoding), self.compression)
 
     def tokens(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Each character, and whether it may be special."""
+        """Yield each character, and whether it may be special."""
         place = 0
         while place < len(text):
             run = place
@@ -121,7 +121,7 @@ class Dialect:
                 place += 1
 
     def read(self, text: str) -> tuple[list[list[Value]], bool]:
-        """The rows, empty lines left out; and whether the last one is whole."""
+        """Return the rows without empty lines, and whether the last one is complete."""
         rows: list[list[Value]] = []
         row: list[Value] = []
         value, quoted, inside, before = "", False, False, ""
@@ -210,7 +210,7 @@ ODD: list[list[Value]] = [
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])
 def test_the_whole_matrix(step: int) -> None:
-    """All combinations, or every fifth: each end, quote, escape and null is among them."""
+    """All combinations of row ends, quotes, escapes and nulls, or every fifth of them."""
     encodings, compressions = cycle(ENCODINGS), cycle(COMPRESSIONS)
     seen = set()
     whole = product(ROW_ENDS, COLUMN_ENDS, QUOTES, ESCAPES, NULLS, (True, False))
@@ -379,14 +379,14 @@ def test_of_a_single_column_each_line_is_a_row(data: bytes, values: list[int | N
         (b"id,v\n1,2\n1\n", 2, "Expected 2 columns, got 1"),
         (b"id,v\n1,2\n\n1,2,3\n", 2, "Expected 2 columns, got 3"),
         (b'id,v\n"1\n1",2\n1,2,3\n', 2, "Expected 2 columns, got 3"),
-        (b'id,v\n1,2\n2,"abc\n3,x\n4,y\n', 2, "has no end"),
-        (b'id,"v\n1,2\n', None, "Not readable"),
-        (b"id\n1\n'2\n", 2, "has no end"),
-        ("id,v\n1,é\n2,ü\n".encode("latin-1"), 1, "Not a text in utf-8"),
-        ('id,v\n"1\n\n",a\n2,b\nü,c\n'.encode("latin-1"), 3, "Not a text in utf-8"),
-        ("ïd,v\n1,2\n".encode("latin-1"), None, "Not a text in utf-8"),
-        ("id,v\n1,2\n".encode("utf-16"), None, "Not a text in utf-8"),
-        (b"id,v\n1,2\n3,\xe2\x82", 2, "Not a text in utf-8"),
+        (b'id,v\n1,2\n2,"abc\n3,x\n4,y\n', 2, "is not closed"),
+        (b'id,"v\n1,2\n', None, "The file is not readable"),
+        (b"id\n1\n'2\n", 2, "is not closed"),
+        ("id,v\n1,é\n2,ü\n".encode("latin-1"), 1, "The file is not utf-8 text"),
+        ('id,v\n"1\n\n",a\n2,b\nü,c\n'.encode("latin-1"), 3, "The file is not utf-8 text"),
+        ("ïd,v\n1,2\n".encode("latin-1"), None, "The file is not utf-8 text"),
+        ("id,v\n1,2\n".encode("utf-16"), None, "The file is not utf-8 text"),
+        (b"id,v\n1,2\n3,\xe2\x82", 2, "The file is not utf-8 text"),
     ],
 )
 @pytest.mark.parametrize("piece", [1 << 20, 3])
@@ -406,7 +406,7 @@ def test_byte_order_marks_and_their_absence(encoding: str, end: str) -> None:
     mark = "\ufeff" if end == "-be" else ""
     data = f"{mark}id\n1\n".encode(encoding + end)
     assert parse(data, declared(Encoding=encoding)).to_pylist() == [{"id": "1"}]
-    with pytest.raises(DataFileError, match="Not a text in utf-"):
+    with pytest.raises(DataFileError, match="The file is not utf-"):
         parse(data[:-1], declared(Encoding=encoding))
 
 
@@ -430,7 +430,7 @@ def test_broken_compression(how: str, harm: str) -> None:
 
 def test_a_reserved_chunk_of_snappy_is_not_passed_over() -> None:
     data = compress(b"id,v\n1,2\n", "framed") + b"\x02\x04\x00\x001,2\n"
-    with pytest.raises(DataFileError, match="snappy data are broken"):
+    with pytest.raises(DataFileError, match="snappy data is corrupt"):
         parse(data, declared())
 
 

@@ -148,7 +148,7 @@ def test_members_that_differ_by_case_are_refused():
 
 
 def test_no_type_is_left_out():
-    """Every type id of Arrow is in one of the lists, so that a new one is thought about."""
+    """Each type id of Arrow must be in one of the lists, so that new ones are noticed."""
     listed = [t for t, *_ in SIMPLE + CONVERTED + NESTED] + REFUSED
     known = {value for name, value in vars(pa.lib).items() if name.startswith("Type_")}
     known.discard(getattr(pa.lib, "Type_MAX_ID", None))
@@ -158,7 +158,7 @@ def test_no_type_is_left_out():
 
 
 def test_every_row_of_the_table_is_tried():
-    """Each row but the last decides for one of the types above: none is hidden by an earlier."""
+    """Each row but the last applies to one of the types above: no row hides another."""
     listed = [t for t, *_ in SIMPLE + CONVERTED + NESTED] + REFUSED
     decides = {next(rule for rule in type_rules.RULES if rule.matches(t)) for t in listed}
     assert [rule.arrow or rule.parquet for rule in type_rules.RULES if rule not in decides] == [
@@ -192,7 +192,7 @@ BAD_LEAVES = {
 @pytest.mark.parametrize("leaf", BAD_LEAVES.values(), ids=BAD_LEAVES)
 def test_a_refused_type_is_named_with_file_and_column(tmp_path, leaf):
     write_parquet(tmp_path / "7.parquet", [Leaf("id", "INT32", [1]), leaf])
-    with pytest.raises(SchemaError, match=r"Type decimal256\(40, 2\) has no") as caught:
+    with pytest.raises(SchemaError, match=r"The type decimal256\(40, 2\) has no") as caught:
         check.inspect_file(Storage(str(tmp_path)), "7.parquet", TableMetadata())
     assert (caught.value.file, caught.value.column) == ("7.parquet", "a b")
 
@@ -257,7 +257,7 @@ def test_run_end_encoded_values_are_written_out():
 
 
 def test_leaves_below_nested_columns_are_told_apart(tmp_path):
-    """The leaves of one column don't shift those of the next."""
+    """The leaves of one column do not shift those of the next."""
     moment = pa.timestamp("us")
     schema = pa.schema(
         [

@@ -85,8 +85,8 @@ def test_a_newer_document_is_refused_in_words(any_storage: Storage, make, read, 
     before = any_storage.read(path)
     with pytest.raises(FormatError) as caught:
         read(any_storage)
-    assert f"{path} is of format {known + 1}" in caught.value.message
-    assert f"knows up to {known}" in caught.value.message
+    assert f"{path} has format {known + 1}" in caught.value.message
+    assert f"reads at most {known}" in caught.value.message
     assert caught.value.hint.startswith("upgrade mirrorlake")
     assert any_storage.read(path) == before
 
@@ -157,5 +157,5 @@ def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
     path = "Files/_mirrorlake/control/t.json"
     storage.write_json(path, storage.read_json(path) | {"format": options.SETTINGS_FORMAT + 1})
     one, other = lake_of(storage).status().tables
-    assert f"{path} is of format" in one.error["message"]
+    assert f"{path} has format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

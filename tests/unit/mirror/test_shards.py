@@ -186,7 +186,7 @@ def test_the_only_shard_has_all_tables_and_their_files(any_storage: Storage) -> 
     assert Shard.parse("1/1") == Shard.parse(None) == state.ALL
     with state.only_mirror(any_storage, 0, Shard(1, 1)):
         assert [entry.name for entry in any_storage.list(STATE).files] == ["mirror.lock"]
-        with pytest.raises(BusyError, match="Another mirror of this lake is at work"):
+        with pytest.raises(BusyError, match="Another mirror of this lake is running"):
             state.only_mirror(any_storage, 0).__enter__()
     declare(any_storage, *NAMES)
     assert cycle(any_storage, state.ALL) == cycle(any_storage) == sorted(NAMES)
