@@ -18,13 +18,13 @@ _MOST_ROWS = 200
 
 
 def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
-    """A picture of which Parquet file belongs to which version, and whether rows of it are deleted.
+    """Draw which data files each version has, and whether some of their rows are deleted.
 
     Args:
-        table: which table; all commits since `first` are read.
-        first: the version to begin with.
+        table: the table; all commits since `first` are read.
+        first: the first version to draw.
     """
-    numbers: dict[str, str] = {}  # the files in the order in which they came
+    numbers: dict[str, str] = {}  # the files in the order in which they were added
     live: dict[str, str] = {}
     found: dict[tuple[str, str], str] = {}
     newest = table.snapshot().version
@@ -46,12 +46,12 @@ def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
 
 
 def plot_row_ids(table: TableHandle, *, name: str, first: int = 1) -> Chart:
-    """A picture of a small table's ids: a line a row, a column a version.
+    """Draw the row ids of a small table, with one line per row and one column per version.
 
     Args:
-        table: which table; all versions from the first on have ids.
+        table: the table; all versions from the first one on have row ids.
         name: the column that names the rows, unique in each version.
-        first: the version to begin with.
+        first: the first version to draw.
     """
     newest = table.snapshot().version
     log = CommitLog(table.storage, table.name.table_path)
