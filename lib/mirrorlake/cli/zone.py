@@ -1,4 +1,4 @@
-"""Commands from the landing zone to the tables: publish, mirror, status, lint."""
+"""Commands of the landing zone and the mirror: publish, mirror, status, lint."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def publish(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files to the landing zone; without --marker as they are."""
+    """Publish files to the landing zone, as they are unless --marker is given."""
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(
@@ -79,7 +79,7 @@ def publish(
     published = []
     for file in files:
         published.append(publisher.publish(file, marker or ""))
-        if not as_json:  # at once: a later file may be refused
+        if not as_json:  # a later file may be refused, so print each at once
             say(published[-1])
             columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
             warn(f"columns of {file.name}: {columns}")
@@ -93,12 +93,12 @@ def publish(
 
 
 def _split_types(texts: list[str]) -> dict[str, str]:
-    """Return the declared types; commas separate columns, but for those in parentheses."""
+    """Return the declared types; commas separate columns, except within parentheses."""
     types = {}
     for one in (one for text in texts for one in re.split(r",(?![^(]*\))", text)):
         name, _, kind = one.rpartition("=")
         if not name.strip() or not kind.strip():
-            raise UsageError(f"{one!r} is no COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
+            raise UsageError(f"{one!r} is not COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
         types[name.strip()] = kind
     return types
 
@@ -109,7 +109,9 @@ def mirror(
     table: Only = None,
     watch: Watch = False,
     interval: Interval = 5,
-    on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
+    on_error: Annotated[
+        OnError, typer.Option(help="What a bad row or file does: stop its table, or be skipped.")
+    ] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
     deletion_vectors: Annotated[
         bool,
@@ -117,7 +119,7 @@ def mirror(
     ] = False,
     vorder: VOrder = False,
     shard: Annotated[
-        str | None, typer.Option(help="One of several shares of the tables, such as 2/8.")
+        str | None, typer.Option(help="Mirror only one share of the tables, such as 2/8.")
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,

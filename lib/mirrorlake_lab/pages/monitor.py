@@ -184,14 +184,14 @@ def view_table(views: Sequence[ViewStatus]) -> TextTable:
 
 
 class Monitor:
-    """A lake's health that is shown, and looked at again as often as is said.
+    """The status of a lake as a page that refreshes itself.
 
     Args:
         lake: the lake.
-        every: seconds between two looks in Lab.
+        every: seconds between two refreshes in Lab; at least 1.
 
     Raises:
-        UsageError: they are less than 1.
+        UsageError: `every` is less than 1.
     """
 
     def __init__(self, lake: Lake, *, every: float = 10) -> None:
@@ -207,7 +207,7 @@ class Monitor:
         return f"Monitor({self.lake.storage.root!r}): {self.health!r}"
 
     def refresh(self) -> LakeHealth:
-        """Looks at the lake now; what is shown follows.
+        """Read the status now, and show it.
 
         Example:
             >>> monitor(lake).refresh()  # doctest: +SKIP
@@ -219,15 +219,15 @@ class Monitor:
         return self.health
 
     def close(self) -> None:
-        """Ends the refreshing; what was shown last stays."""
+        """Stop the refreshes; the page keeps its last content."""
         self._stop.set()
 
     def to_html(self, path: str | Path | None = None, *, every: float | None = None) -> str:
-        """The page as a document of its own, without scripts.
+        """Return the page as an HTML document without scripts.
 
         Args:
-            path: a file to write it to as well.
-            every: seconds after which a browser loads it again; by default it does not.
+            path: also write the document to this file.
+            every: seconds after which a browser reloads it; by default it does not.
 
         Raises:
             UsageError: the file can't be written.
@@ -242,7 +242,7 @@ class Monitor:
 
     @property
     def widget(self) -> ipywidgets.VBox:
-        """The live page, made when it is first asked for."""
+        """The live page, created on first use."""
         if self._widget is None:
             import ipywidgets as widgets
 
@@ -263,10 +263,10 @@ class Monitor:
             try:
                 self.refresh()
             except (MirrorlakeError, OSError):
-                continue  # a store that is away for a moment; the page keeps its last time
+                continue  # the store is unavailable for now: the page keeps its last content
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """The live page, and for exported reports its twin without scripts."""
+        """Return the live page, and a page without scripts for exported notebooks."""
         bundle: dict[str, Any] = {
             "text/plain": repr(self),
             "text/html": html.view(render_health(self.health)),

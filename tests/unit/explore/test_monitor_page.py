@@ -1,4 +1,4 @@
-"""The monitor page: what it says of each table, that names stay text, that it is quick."""
+"""The monitor page: the facts of each table, escaped names, and speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with tables that wait, are paused, stopped, and are well."""
+    """Return a lake with tables that wait, are paused, failed, or are up to date."""
     return Lake(unpack(tmp_path_factory.mktemp("monitored")))
 
 
@@ -82,7 +82,7 @@ def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Pat
     began = time.process_time()
     live = monitor(lake)
     document = live.to_html()
-    assert time.process_time() - began < SECONDS  # of the processor: other tests run beside it
+    assert time.process_time() - began < SECONDS  # CPU time: other tests run at the same time
     assert sum(one.status.full_name.startswith("t") for one in live.health.tables) >= 60
     assert sum(bool(one.lags) for one in live.health.tables) >= 60
     assert document.count("<svg") >= 60

@@ -1,4 +1,4 @@
-"""Imports go one way: between the library and its satellites, between packages, and in no circle.
+"""Imports between the library, its satellites and packages go one way, without circles.
 
 Imports within functions and under `TYPE_CHECKING` count as well.
 """
@@ -22,7 +22,7 @@ ORDER = (
     *("status", "inspection", "table", "lake", "cli"),
 )
 # Imports that still go backwards, from a module to a package; each must be removed.
-BACKWARDS: set[tuple[str, str]] = {}
+BACKWARDS: set[tuple[str, str]] = set()
 # What satellites may import: modules, or all modules of a package.
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
@@ -35,7 +35,7 @@ INTERNAL: dict[str, set[str]] = {
         "spark.shared",
     },
 }
-SATELLITES = {  # and the satellites that each may import
+SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
     "mirrorlake_sources": set[str](),
     "mirrorlake_serve": {"mirrorlake_sources"},
@@ -68,7 +68,7 @@ def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            # Each is imported by the one after it; the first and the last are the same.
+            # Each module is imported by the next one; the first and the last are the same.
             circle = error.args[1][::-1]
             found.append(circle)
             left[circle[-2]].discard(circle[-1])
