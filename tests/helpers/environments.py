@@ -1,4 +1,4 @@
-"""Environments of their own for what must not lie beside mirrorlake: schedulers, for one."""
+"""Separate environments for packages that conflict with mirrorlake's, such as schedulers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UV = Path(sys.executable).parent / "uv"
 
 
 def make_environment(name: str, *packages: str) -> Path:
-    """The Python of an environment with these packages, made once in the cache; takes minutes."""
+    """Return the Python of an environment with packages, which takes minutes to create once."""
     key = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
     target = cache() / "environments" / f"{name}-{key}"
     (target.parent).mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def make_environment(name: str, *packages: str) -> Path:
 
 
 def add_kernel(folder: Path, name: str) -> dict[str, str]:
-    """Makes a kernel of this Python, and returns the variable by which others find it."""
+    """Create a kernel of this Python, and return the environment variable that locates it."""
     command = [sys.executable, "-m", "ipykernel", "install", "--prefix", str(folder)]
     here = ["--env", "PYTHONPATH", str(PROJECT / "lib")]
     subprocess.run([*command, "--name", name, *here], check=True, capture_output=True)
@@ -40,7 +40,7 @@ def add_kernel(folder: Path, name: str) -> dict[str, str]:
 
 
 def bare_environment(folder: Path) -> dict[str, str]:
-    """What such a program finds in its environment, and where it keeps things."""
+    """Return the environment of such a program, with its own folders."""
     names = ("home", "state", "cache")
     found = {f"MIRRORLAKE_{name.upper()}": str(folder / name) for name in names}
     return found | {"PATH": os.environ["PATH"], "HOME": str(folder / "user")}

@@ -17,17 +17,17 @@ from pyspark.java_gateway import launch_gateway
 from mirrorlake.spark.jvm import end_session
 from mirrorlake_runs.engine import private_sockets
 
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # removed with the process
 
 
 class OneSpark:
     def __init__(self) -> None:
-        self.gateway: Any = launch_gateway()  # which joins it
+        self.gateway: Any = launch_gateway()  # joins the JVM
         self.path: object = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """The kernel of the notebook before is gone by now."""
+        """Clear the JVM; the previous notebook's kernel has ended."""
         if self.path not in (None, item.path):
             end_session(self.gateway.jvm)
         self.path = item.path
@@ -40,7 +40,7 @@ class OneSpark:
 def start_kernel(
     startup_timeout: float, kernel_name: str, **options: Any
 ) -> tuple[KernelManager, BlockingKernelClient]:
-    """As `jupyter_client.manager.start_new_kernel`, by private sockets."""
+    """Start a kernel as `jupyter_client.manager.start_new_kernel` does, with private sockets."""
     folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
     _FOLDERS.append(folder)
     manager = KernelManager(kernel_name=kernel_name, config=private_sockets(folder.name))

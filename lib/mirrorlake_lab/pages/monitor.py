@@ -104,6 +104,7 @@ def read_health(lake: Lake) -> LakeHealth:
 
 
 def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
+    """Return a table's status with the lag of its newest batches."""
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
@@ -182,19 +183,21 @@ def view_table(views: Sequence[ViewStatus]) -> TextTable:
 
 
 class Monitor:
-    """A lake's health that is shown, and looked at again as often as is said.
+    """A page with the status of a lake, which refreshes itself in Lab.
 
     Args:
         lake: the lake.
-        every: seconds between two looks in Lab.
+        every: seconds between two refreshes in Lab; at least 1.
 
     Raises:
-        UsageError: they are less than 1.
+        UsageError: `every` is less than 1.
     """
 
     def __init__(self, lake: Lake, *, every: float = 10) -> None:
         if every < 1:
-            raise UsageError(f"{every} seconds are too few.", hint="1 or more.")
+            raise UsageError(
+                f"The interval of {every:g} s is too short.", hint="set every to 1 or more."
+            )
         self.lake = lake
         self.every = every
         self.health = read_health(lake)
@@ -205,7 +208,7 @@ class Monitor:
         return f"Monitor({self.lake.storage.root!r}): {self.health!r}"
 
     def refresh(self) -> LakeHealth:
-        """Looks at the lake now; what is shown follows.
+        """Read the status now, and update the page.
 
         Example:
             >>> monitor(lake).refresh()  # doctest: +SKIP
@@ -217,15 +220,15 @@ class Monitor:
         return self.health
 
     def close(self) -> None:
-        """Ends the refreshing; what was shown last stays."""
+        """Stop the refreshes; the page keeps its last content."""
         self._stop.set()
 
     def to_html(self, path: str | Path | None = None, *, every: float | None = None) -> str:
-        """The page as a document of its own, without scripts.
+        """Return the page as an HTML document without scripts.
 
         Args:
-            path: a file to write it to as well.
-            every: seconds after which a browser loads it again; by default it does not.
+            path: a file to write the document to as well.
+            every: seconds after which a browser reloads it; by default it does not.
 
         Raises:
             UsageError: the file can't be written.
@@ -240,14 +243,14 @@ class Monitor:
 
     @property
     def widget(self) -> ipywidgets.VBox:
-        """The live page, made when it is first asked for."""
+        """The live page, created at the first use."""
         if self._widget is None:
             import ipywidgets as widgets
 
             live = widgets.Checkbox(
-                value=True, indent=False, description=f"look again every {self.every:g} s"
+                value=True, indent=False, description=f"refresh every {self.every:g} s"
             )
-            now = widgets.Button(description="Look now", tooltip="Look at the lake now")
+            now = widgets.Button(description="Refresh", tooltip="Read the lake now")
             now.on_click(lambda _: self.refresh())
             shown = widgets.HTML(html.view(render_health(self.health)))
             self._widget = widgets.VBox([widgets.HBox([now, live]), shown])
@@ -261,10 +264,10 @@ class Monitor:
             try:
                 self.refresh()
             except (MirrorlakeError, OSError):
-                continue  # a store that is away for a moment; the page keeps its last time
+                continue  # the store may be unavailable: keep the last content
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """The live page, and for exported reports its twin without scripts."""
+        """Return the live page, and for exported reports the same page without scripts."""
         bundle: dict[str, Any] = {
             "text/plain": repr(self),
             "text/html": html.view(render_health(self.health)),

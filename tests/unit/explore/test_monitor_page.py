@@ -1,4 +1,4 @@
-"""The monitor page: what it says of each table, that names stay text, that it is quick."""
+"""The monitor page: the entry of each table, escaped names, and its speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with tables that wait, are paused, stopped, and are well."""
+    """A lake whose tables wait, are paused, have failed, or have no problem."""
     return Lake(unpack(tmp_path_factory.mktemp("monitored")))
 
 
@@ -82,7 +82,9 @@ def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Pat
     began = time.process_time()
     live = monitor(lake)
     document = live.to_html()
-    assert time.process_time() - began < SECONDS  # of the processor: other tests run beside it
+    assert (
+        time.process_time() - began < SECONDS
+    )  # processor time, because other tests run in parallel
     assert sum(one.status.full_name.startswith("t") for one in live.health.tables) >= 60
     assert sum(bool(one.lags) for one in live.health.tables) >= 60
     assert document.count("<svg") >= 60
@@ -105,7 +107,7 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
         assert live.health.tables[0].status.backlog_files == 2
     finally:
         live.close()
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="too short"):
         monitor(lake, every=0)
 
 
