@@ -1,4 +1,4 @@
-"""What stands at a lesson's beginning and end, made of what `course.yaml` says."""
+"""The cells at the start and end of a lesson, generated from `course.yaml`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from mirrorlake_lab.course import system
 
 
 def opening(lesson: course.Lesson) -> str:
-    """What stands below a lesson's title: its goal, where it is, and where to go."""
+    """Return the cell below a lesson's title: goal, place in the system, and links."""
     flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in system.SYSTEM)
-    needs = " and ".join(f"lesson {number}" for number in lesson.needs) or "nothing"
+    needs = " and ".join(f"lesson {number}" for number in lesson.needs)
+    builds = f"Builds on {needs}." if needs else "No lesson is required before."
     return "\n".join(
         [
             f"**Goal.** {lesson.goal}",
             "",
-            f"About {lesson.minutes} minutes, {len(lesson.tasks)} tasks. You need {needs}.",
+            f"About {lesson.minutes} minutes, {len(lesson.tasks)} tasks. {builds}",
             "",
-            f"*Where we are:* {flow}",
+            f"*Place in the system:* {flow}",
             "",
             _links(lesson),
         ]
@@ -25,8 +26,8 @@ def opening(lesson: course.Lesson) -> str:
 
 
 def closing(lesson: course.Lesson) -> str:
-    """What stands at a lesson's end."""
-    return f"**Go on.** {_links(lesson)}"
+    """Return the last cell of a lesson."""
+    return f"**Next steps.** {_links(lesson)}"
 
 
 def _links(lesson: course.Lesson) -> str:
@@ -36,12 +37,12 @@ def _links(lesson: course.Lesson) -> str:
     parts = []
     if place > 0:
         before = paths[numbers[place - 1]]
-        parts.append(f"before: [{course.title_of(before)}]({before.name})")
+        parts.append(f"previous: [{course.title_of(before)}]({before.name})")
     if place + 1 < len(numbers):
         after = paths[numbers[place + 1]]
-        parts.append(f"after: [{course.title_of(after)}]({after.name})")
-    parts.append(f"on a lake of your own: [{lesson.tool}](../{lesson.tool}.ipynb)")
+        parts.append(f"next: [{course.title_of(after)}]({after.name})")
+    parts.append(f"for your own lake: [{lesson.tool}](../{lesson.tool}.ipynb)")
     title, *_ = (PROJECT / "docs" / f"{lesson.docs}.md").read_text(encoding="utf-8").splitlines()
-    parts.append(f"to read: [{title.lstrip('# ')}](../../docs/{lesson.docs}.md)")
+    parts.append(f"documentation: [{title.lstrip('# ')}](../../docs/{lesson.docs}.md)")
     parts.append("[all lessons](../../docs/course.md)")
     return " · ".join(parts)
