@@ -1,6 +1,11 @@
-"""The cells at the start and end of a lesson, generated from `course.yaml`."""
+"""The cells at the start and end of a lesson, generated from `course.yaml` and the docs' titles.
+
+`PYTHONPATH=lib:tests .venv/bin/python -m helpers.lessons` writes them into the lessons.
+"""
 
 from __future__ import annotations
+
+import nbformat
 
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab.course import lessons as course
@@ -11,7 +16,7 @@ def opening(lesson: course.Lesson) -> str:
     """Return the cell below a lesson's title: goal, place in the system, and links."""
     flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in system.SYSTEM)
     needs = " and ".join(f"lesson {number}" for number in lesson.needs)
-    builds = f"Builds on {needs}." if needs else "No lesson is required before."
+    builds = f"Builds on {needs}." if needs else "Needs no earlier lesson."
     return "\n".join(
         [
             f"**Goal.** {lesson.goal}",
@@ -46,3 +51,16 @@ def _links(lesson: course.Lesson) -> str:
     parts.append(f"documentation: [{title.lstrip('# ')}](../../docs/{lesson.docs}.md)")
     parts.append("[all lessons](../../docs/course.md)")
     return " · ".join(parts)
+
+
+def update() -> None:
+    """Write the generated cells into the lessons."""
+    for number, lesson in course.lessons().items():
+        path = course.lesson_paths()[number]
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[1].source, notebook.cells[-1].source = opening(lesson), closing(lesson)
+        path.write_text(f"{nbformat.writes(notebook)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    update()

@@ -4,9 +4,9 @@ A check never shows the solution. A typical mistake gets its own hint; other wro
 task's first hint, then the second, and then a page to read. Each check records `{task: passed}`, as
 `mirrorlake_runs.record` does.
 
-If the right answer depends on the lake, a function of `TRUTHS` computes it. If an answer has a
-structure, a function of `LOOKS` returns the name of the mistake in `course.yaml`, or an empty text
-for a right answer.
+If the right answer depends on the lake, a function of `ANSWERS` computes it. If an answer has a
+structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an empty
+text for a right answer.
 """
 
 from __future__ import annotations
@@ -156,11 +156,11 @@ def smallest_sku(answer: Any) -> str:
     return "" if min(fitting, key=lambda sku: sku.memory_gb).name == name else "too-large"
 
 
-TRUTHS: dict[str, Callable[[Lake], Any]] = {
+ANSWERS: dict[str, Callable[[Lake], Any]] = {
     "files_of_planes": files_of_planes,
     "next_number": next_number,
 }
-LOOKS: dict[str, Callable[[Any], str]] = {
+CHECKERS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
     "key_changed": key_changed,
     "rows_repaired": rows_repaired,
@@ -194,24 +194,26 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
     if answer is None or answer is ...:
         return Verdict(passed=False, blank=True)
     try:
-        if task.looks is not None:
-            mistake = LOOKS[task.looks](answer)
+        if task.checked_by is not None:
+            mistake = CHECKERS[task.checked_by](answer)
             return Verdict(not mistake, _hint_of(task, mistake))
-        rights = list(task.answers)
-        if task.truth is not None:
+        right_answers = list(task.answers)
+        if task.computed_by is not None:
             if lake is None:
                 return Verdict(
                     False, f'Pass the lake as well: check.task("{task.number}", …, lake).'
                 )
-            rights = [TRUTHS[task.truth](lake)]
+            right_answers = [ANSWERS[task.computed_by](lake)]
     except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         return Verdict(False, f"The answer could not be checked ({said}).")
     given = plain(answer, unordered=task.unordered)
-    if any(given == plain(right, unordered=task.unordered) for right in rights):
+    if any(given == plain(right, unordered=task.unordered) for right in right_answers):
         return Verdict(passed=True)
     hint = _hint_of(task, answer)
-    return Verdict(False, hint or _other_kind(given, plain(rights[0], unordered=task.unordered)))
+    return Verdict(
+        False, hint or _other_kind(given, plain(right_answers[0], unordered=task.unordered))
+    )
 
 
 def plain(value: Any, *, unordered: bool = False) -> Any:

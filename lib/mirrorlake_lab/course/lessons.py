@@ -29,7 +29,7 @@ class Mistake:
     """A typical mistake and its hint.
 
     Attributes:
-        answer: the wrong answer, or the name that a function of `LOOKS` gives the mistake.
+        answer: the wrong answer, or the name that a function of `CHECKERS` gives the mistake.
         hint: the hint.
     """
 
@@ -44,9 +44,9 @@ class Task:
     Attributes:
         number: the lesson's number and the task's own, such as `02-3`.
         title: the title.
-        answers: the right answers; none if `truth` or `looks` decides.
-        truth: the key of a function in `check.TRUTHS`, which computes the right answer for a lake.
-        looks: the key of a function in `check.LOOKS`, which names the mistake of an answer.
+        answers: the right answers; none if a function decides.
+        computed_by: the key of a function in `check.ANSWERS`, which returns the right answer.
+        checked_by: the key of a function in `check.CHECKERS`, which returns the mistake.
         unordered: whether the order of a list does not matter.
         right: the reason that is shown after a right answer.
         mistakes: typical mistakes.
@@ -57,8 +57,8 @@ class Task:
     number: str
     title: str
     answers: tuple[Any, ...]
-    truth: str | None
-    looks: str | None
+    computed_by: str | None
+    checked_by: str | None
     unordered: bool
     right: str
     mistakes: tuple[Mistake, ...]
@@ -121,8 +121,8 @@ def _task(number: str, entry: dict[str, Any]) -> Task:
         number=number,
         title=entry["title"],
         answers=tuple(answers),
-        truth=entry.get("truth"),
-        looks=entry.get("looks"),
+        computed_by=entry.get("computed_by"),
+        checked_by=entry.get("checked_by"),
         unordered=entry.get("unordered", False),
         right=entry["right"],
         mistakes=tuple(Mistake(answer, hint) for answer, hint in entry["wrong"]),

@@ -27,8 +27,8 @@ SHOP = [
 ]
 OLD = {"id": 5, "__rowMarker__": 2}
 WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
-# An answer for each mistake that a function of `LOOKS` names.
-LOOKED = {
+# An answer for each mistake that a function of `CHECKERS` returns.
+MISTAKES = {
     "01-2": {
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
@@ -123,7 +123,7 @@ def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> 
     hints = {mistake.hint for mistake in task.mistakes}
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
-        answer = LOOKED[task.number][mistake.answer] if task.looks else mistake.answer
+        answer = MISTAKES[task.number][mistake.answer] if task.checked_by else mistake.answer
         verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
@@ -189,9 +189,9 @@ def test_nothing_that_is_named_is_missing() -> None:
         assert (PROJECT / "docs" / f"{lesson.docs}.md").is_file()
     for task in ALL:
         assert (PROJECT / "docs" / task.read).is_file(), task.number
-        assert task.looks is None or task.looks in check.LOOKS
-        assert task.truth is None or task.truth in check.TRUTHS
-        assert bool(task.answers) + bool(task.looks) + bool(task.truth) == 1
+        assert task.checked_by is None or task.checked_by in check.CHECKERS
+        assert task.computed_by is None or task.computed_by in check.ANSWERS
+        assert bool(task.answers) + bool(task.checked_by) + bool(task.computed_by) == 1
 
 
 @pytest.mark.parametrize("number", list(lessons()))
