@@ -5,8 +5,8 @@ task's first hint, then the second, and then a page to read. Each check records 
 `mirrorlake_runs.record` does.
 
 If the right answer depends on the lake, a function of `ANSWERS` computes it. If an answer has a
-structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an empty
-text for a right answer.
+structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an
+empty text for a right answer.
 """
 
 from __future__ import annotations

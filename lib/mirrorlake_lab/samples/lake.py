@@ -374,12 +374,12 @@ def _publish_first(lake: SampleLake) -> pd.DataFrame:
     lake.storage.write(INCOMING, b"item,n\nwasher,80\nbolt,35\n")
     orders = lake.publisher("orders", keys=["order"])
     orders.write([{"order": n, "item": "bolt", "n": n % 7} for n in range(100)])
-    careless = [
+    invalid_rows = [
         {"order": 7, "item": "nut", "n": 12, "__rowMarker__": 4},
         {"order": None, "item": "hook", "n": 5, "__rowMarker__": 4},
         {"order": 9, "item": "screw", "n": 70, "__rowMarker__": 9},
     ]
-    _write_file(lake, f"{ZONE}/orders/{2:020}.parquet", pa.Table.from_pylist(careless))
+    _write_file(lake, f"{ZONE}/orders/{2:020}.parquet", pa.Table.from_pylist(invalid_rows))
     flights = source.load_flights(every=EVERY)
     source.publish_schedule(lake, flights)
     return flights

@@ -75,7 +75,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def solve(task: course.Task) -> Any:
     """Return the answer of a lesson's solution that needs no lake."""
-    names: dict[str, Any] = {"careless": [SHOP[0], SHOP[1] | {"id": None},
+    names: dict[str, Any] = {"invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
     exec(find_solution(task.number), names)
     return names["answer"]
