@@ -63,18 +63,18 @@ def __dir__() -> list[str]:
 def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
     """Return tabs for looking at a lake in Lab.
 
-    Spark starts when rows, changes or advice are asked for.
+    Spark starts only for rows, changes and advice.
 
     Args:
         lake: the lake.
-        table: the table to begin with; by default the first one.
+        table: the table to select first; by default the first one.
 
     Returns:
-        The tabs Zone, Tables, Versions, Rows, Feed, Files, Views and Runs. `to_html` writes all
-        that needs no Spark to a file.
+        The tabs Zone, Tables, Versions, Rows, Feed, Files, Views and Runs. `to_html` writes
+        everything that needs no Spark to a file.
 
     Raises:
-        TableNotFoundError: the lake has no such table.
+        TableNotFoundError: the table does not exist.
 
     Example:
         >>> explore(lake, "stock").open("Versions")  # doctest: +SKIP
@@ -85,9 +85,7 @@ def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
 
 
 def monitor(lake: Lake, *, every: float = 10) -> Monitor:
-    """Return a page in Lab with the state of replication, which refreshes itself.
-
-    It needs no Spark.
+    """Return a page in Lab with the status of the lake, which refreshes itself; needs no Spark.
 
     Args:
         lake: the lake.
@@ -112,7 +110,7 @@ def publish_form(lake: Lake, table: str = "") -> PublishForm:
 
     Args:
         lake: the lake.
-        table: the table to begin with; it need not exist yet.
+        table: the table to select first; it need not exist.
 
     Returns:
         The form. It refuses an invalid file with row, column and fix, and publishes what the

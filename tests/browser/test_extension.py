@@ -1,4 +1,4 @@
-"""What `lab` adds to JupyterLab: cards, words and a dark theme for figures, a line of progress."""
+"""The JupyterLab extension: cards, alternative texts and a dark theme for charts, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills programs for real, Spark included, at any moment of their work on a lake."""
+"""Kill programs, Spark included, at any time while they work on a lake."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Made = set[str]
 
 
 def files(root: Path) -> Made:
-    """All files of a lake; some may be gone by now."""
+    """Return all files of a lake; some may not exist any more."""
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
 def run_until(
     enough: Callable[[Made], bool], root: Path, program: str, *arguments: str
 ) -> tuple[bool, Made]:
-    """Runs a Python program on a lake, and kills it once it has made certain files.
+    """Run a Python program on a lake, and kill it once it has created certain files.
 
     Args:
         enough: tells by the files made so far whether to kill; asked all the time.
@@ -40,9 +40,9 @@ def run_until(
         while process.poll() is None:
             made |= files(root) - before
             if enough(made):
-                os.killpg(process.pid, signal.SIGKILL)  # the JVM is one of the group
+                os.killpg(process.pid, signal.SIGKILL)  # the JVM is in the process group
                 break
-            time.sleep(0.002)  # another process's files are no event to wait for
+            time.sleep(0.002)  # there is no event for another process's files
         status = process.wait()
     assert status in (0, -signal.SIGKILL), log.read_text(errors="replace")[-2000:]
     return status != 0, made

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a folder of its own, on a port of its own, real."""
+"""A real PostgreSQL server for tests, with its own folder and port."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mirrorlake.errors import SetupError
 from mirrorlake_lab.samples import shop
 
 USER = shop.USER
-PASSWORD = "open sesame"  # of a server that only this machine reaches
+PASSWORD = "open sesame"  # of a server that only this machine can reach
 
 __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
 
 
 def ensure_installed() -> None:
-    """Installs the server where that can be done, else skips the test."""
+    """Install PostgreSQL if that is possible, else skip the test."""
     try:
         shop.find_binaries()
         return
@@ -36,7 +36,7 @@ def ensure_installed() -> None:
 
 
 class PostgresServer(shop.PostgresServer):
-    """A server that tests can ask."""
+    """A server with queries for tests."""
 
     def __init__(self, wal_level: str = "logical") -> None:
         ensure_installed()
@@ -51,7 +51,7 @@ class PostgresServer(shop.PostgresServer):
             return connection.execute(query).fetchall()  # type: ignore[call-overload]
 
     def psql(self, query: str, database: str = "postgres") -> str:
-        """What psql prints, as CSV with NULL as `\\N`."""
+        """Return the output of psql as CSV, with NULL as `\\N`."""
         command = [
             str(self.bin / "psql"),
             "-X",

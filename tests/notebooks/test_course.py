@@ -1,4 +1,4 @@
-"""Students' copies as students run them, and teachers' copies as nbgrader reads them."""
+"""Students' copies, executed, and teachers' copies, graded by nbgrader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirrorlake_lab.course import lessons as course
 from mirrorlake_runs import read_records
 from mirrorlake_runs.execution import private_sockets
 
-DATABASE = "16"  # the lesson that starts a server of its own
+DATABASE = "16"  # the lesson that starts a database server
 ASKED = """
 import json, sys
 from nbgrader.api import Gradebook
@@ -30,7 +30,7 @@ with Gradebook(f"sqlite:///{sys.argv[1]}/gradebook.db") as book:
 
 
 def run(notebook: Path, out: Path) -> dict[str, bool]:
-    """What the checks of a notebook recorded; none of its cells may end with an exception."""
+    """Execute a notebook and return the records of its checks; no cell may fail."""
     with tempfile.TemporaryDirectory() as folder:
         papermill.execute_notebook(
             str(notebook),
@@ -63,7 +63,7 @@ def test_blank_copies_fail_every_check_and_solved_ones_pass(
     if DATABASE in chosen:
         ensure_installed()
     course = make_course(tmp_path / "course")
-    # Quickly only the blank ones: the lessons' own outputs show in every run that solutions pass.
+    # Without --long only blank copies: the stored outputs of the lessons show that solutions pass.
     for solved in (False,) if chosen == {"01"} else (False, True):
         monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / f"home-{solved}"))
         for path in course.notebooks:

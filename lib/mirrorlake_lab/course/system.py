@@ -1,4 +1,4 @@
-"""The system as a picture, with the part that a lesson is about."""
+"""The picture of the system, with one part highlighted, which each lesson starts with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from mirrorlake.errors import UsageError
 from mirrorlake.show.chart import COLOURS, Chart, start_chart
 
-# Where each part stands, in columns and rows from the top left, and what it holds or does.
+# The column and row of each part, from the top left, and its description.
 SYSTEM: Final[dict[str, tuple[float, float, str]]] = {
     "applications": (0, 0, "rows, files,\ndatabases"),
     "landing zone": (1, 0, "numbered\nParquet files"),
-    "mirror": (2, 0, "one commit a\ntable and cycle"),
+    "mirror": (2, 0, "one commit per\ntable and cycle"),
     "tables": (3, 0, "Delta, all\nold versions"),
     "feed": (3, 1, "every change\nof a row"),
-    "views": (4, 1, "brought up to\ndate by changes"),
+    "views": (4, 1, "updated from\nchanges"),
     "queries": (4, 0, "SQL, at any\nversion"),
     "people": (5, 0, "notebooks,\nreports, models"),
 }
@@ -32,20 +32,20 @@ _LINE, _QUIET = "#888888", "#F1F3F5"
 
 
 def plot_system(part: str) -> Chart:
-    """The way from applications to people, one part of it in colour.
+    """Draw the data flow from applications to people, with one part highlighted.
 
     Args:
-        part: the part, one of `SYSTEM`.
+        part: a part of the system, such as `mirror`.
 
     Raises:
         UsageError: there is no such part.
 
     Example:
-        >>> plot_system("mirror").describe()[:45]
-        'Where we are: mirror (one commit a table and '
+        >>> plot_system("mirror").describe()[:47]
+        'Where we are: mirror (one commit per table and '
     """
     if part not in SYSTEM:
-        raise UsageError(f"There is no part {part!r}.", hint=f"there are {', '.join(SYSTEM)}.")
+        raise UsageError(f"There is no part {part!r}.", hint=f"choose one of {', '.join(SYSTEM)}.")
     with start_chart(f"Where we are: {part}", 2.5) as (chart, axes):
         axes.set_xlim(-0.5, 5.5)
         axes.set_ylim(1.5, -0.5)
@@ -57,12 +57,12 @@ def plot_system(part: str) -> Chart:
             _draw_part(axes, name, chosen=name == part)
     said = " ".join(SYSTEM[part][2].split())
     ways = "; ".join(f"{begin} to {end}" for begin, end in _FLOWS)
-    chart.words = f"Where we are: {part} ({said}). The way of the data: {ways}."
+    chart.words = f"Where we are: {part} ({said}). The data flow: {ways}."
     return chart
 
 
 def _draw_lake(axes: Axes) -> None:
-    """A frame around what lies in the lake, and its name."""
+    """Draw a labelled frame around the parts that are in the lake."""
     places = [SYSTEM[name] for name in _LAKE]
     left, right = (pick(place[0] for place in places) for pick in (min, max))
     x, y = left - _WIDE / 2 - 0.07, -_HIGH / 2 - 0.08

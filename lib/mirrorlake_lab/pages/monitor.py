@@ -106,6 +106,7 @@ def read_health(lake: Lake) -> LakeHealth:
 
 
 def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
+    """Return a table's status with the lag of its newest batches."""
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
@@ -196,7 +197,9 @@ class Monitor:
 
     def __init__(self, lake: Lake, *, every: float = 10) -> None:
         if every < 1:
-            raise UsageError(f"{every} seconds are too few.", hint="1 or more.")
+            raise UsageError(
+                f"The interval of {every:g} s is too short.", hint="set every to 1 or more."
+            )
         self.lake = lake
         self.every = every
         self.health = read_health(lake)
@@ -247,9 +250,9 @@ class Monitor:
             import ipywidgets as widgets
 
             live = widgets.Checkbox(
-                value=True, indent=False, description=f"look again every {self.every:g} s"
+                value=True, indent=False, description=f"refresh every {self.every:g} s"
             )
-            now = widgets.Button(description="Look now", tooltip="Look at the lake now")
+            now = widgets.Button(description="Refresh", tooltip="Read the lake now")
             now.on_click(lambda _: self.refresh())
             shown = widgets.HTML(html.view(render_health(self.health)))
             self._widget = widgets.VBox([widgets.HBox([now, live]), shown])

@@ -1,4 +1,4 @@
-"""The site as it is built: offline, whole, with every link, anchor and picture in its place."""
+"""The built site: works offline, is complete, and every link, anchor and picture exists."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_notebook_is_a_page_with_its_outputs(site: Path, pages: dict[Path,
         page = pages[(site / "notebooks" / f"{name}.html").resolve()]
         assert len(page.text) > 500
     learn = pages[(site / "notebooks" / "learn" / "02_mirror.html").resolve()]
-    assert "all 19 columns equal" in learn.text  # what the last cell printed
+    assert "all 19 columns equal" in learn.text  # the output of the last cell
     assert any("_images" in load for load in learn.loads)
 
 
@@ -88,7 +88,7 @@ def test_the_first_page_leads_to_all_kinds_of_pages(site: Path, pages: dict[Path
     names += [f"reference/{name}" for name in ("parameters", "errors", "api/index", "promises")]
     names += ["docs/start", "docs/course", "docs/notebooks", "docs/commands", "docs/limits"]
     assert [name for name in names if f'href="{name}.html"' not in shown] == []
-    assert "02 Mirror the zone" in page.text  # lessons have their numbers in the list of pages
+    assert "02 Mirror the zone" in page.text  # the table of contents has the numbers of lessons
 
 
 def test_every_doc_is_a_page(site: Path) -> None:
@@ -144,7 +144,7 @@ def test_every_promise_has_a_test_that_holds_it() -> None:
 
 def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         build_site(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -153,4 +153,6 @@ def test_solutions_are_folded(site: Path) -> None:
     for lesson in lessons().values():
         (path,) = (NOTEBOOKS / "learn").glob(f"{lesson.number}_*.ipynb")
         text = (site / "notebooks" / "learn" / f"{path.stem}.html").read_text(encoding="utf-8")
-        assert text.count("<details") == 2 * len(lesson.tasks), path.stem  # and what the check says
+        assert text.count("<details") == 2 * len(lesson.tasks), (
+            path.stem
+        )  # and the output of the check

@@ -1,4 +1,4 @@
-"""The making of a sample killed while Spark writes, and run again; others' commits are refused."""
+"""Creating a sample is killed while Spark writes, and run again; foreign commits are refused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MAKING = "import sys; from helpers.sample_making import make; make(sys.argv[1])"
 
 def refused(root: Path) -> None:
     before = Storage(root).files_below("")
-    with pytest.raises(SampleError, match="no making of it made"):
+    with pytest.raises(SampleError, match="contains other files"):
         open_sample(str(root), fresh=True, tables=["more"])
     assert Storage(root).files_below("") == before
 
 
-@pytest.mark.long  # a making that stopped half-way is below, in every run
+@pytest.mark.long  # a test without --long is below
 @pytest.mark.parametrize(
     "until",
     [
@@ -64,7 +64,7 @@ def test_a_making_that_was_killed_runs_again(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sample that was made to its end."""
+    """A sealed sample."""
     root = tmp_path_factory.mktemp("made") / "lake"
     make(str(root))
     return root
@@ -92,7 +92,7 @@ def test_looking_mirroring_and_asking_do_no_harm(sample: Path) -> None:
 
 
 def test_commits_of_others_are_refused(sample: Path) -> None:
-    lake = open_sample(str(sample), tables=["more"])  # half made from here on
+    lake = open_sample(str(sample), tables=["more"])  # unsealed from here on
     lake.write("more", [{"id": 1}])
     seal_sample(lake)
     Lake(sample).write("more", [{"id": 2}])

@@ -1,4 +1,4 @@
-"""Copies of the lessons: students' without solutions, teachers' with nbgrader's marks."""
+"""Copies of the lessons: without solutions for students, with nbgrader's metadata for teachers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirrorlake_lab.course import lessons
 
 @cache
 def cells(path: Path) -> list[Any]:
-    """A copy's cells, read once: nobody changes them."""
+    """Return the cells of a copy, which is read once."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return list(notebook.cells)
@@ -42,7 +42,7 @@ def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
         shown = [cell for cell in cells(path) if cell.get("outputs")]
         assert [lessons.PICTURE in cell.source for cell in shown] == [
             True
-        ]  # no more than where one is
+        ]  # only the picture of the system
         assert set(shown[0].outputs[0].data) == {"image/png", "text/plain"}
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
@@ -80,7 +80,7 @@ def test_the_lessons_themselves_are_not_changed(tmp_path: Path) -> None:
 def test_a_folder_with_something_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(UsageError, match="holds something already"):
+        with pytest.raises(UsageError, match="is not empty"):
             make_course(place)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

@@ -1,4 +1,4 @@
-"""Tasks: solutions pass, a blank one gets a sentence, typical mistakes their own hints."""
+"""Tasks: solutions pass, blank answers get a sentence, and typical mistakes their own hints."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SHOP = [
 ]
 OLD = {"id": 5, "__rowMarker__": 2}
 WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
-# What stands for a mistake that a look names: an answer that makes it.
-LOOKED = {
+# An answer for each mistake that a function of `CHECKERS` returns.
+MISTAKES = {
     "01-2": {
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
@@ -62,7 +62,7 @@ def _forgotten() -> Iterator[None]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """What tasks look at: four files of flights, and a table that arrived in six files."""
+    """Return a lake with four files of flights, and a table whose version 0 has six files."""
     lake = Lake(tmp_path / "lake")
     flights = lake.publisher("flights", keys=["id"])
     for number in range(4):
@@ -74,8 +74,8 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def solve(task: course.Task) -> Any:
-    """What a lesson's solution answers, where it needs nothing but itself."""
-    names: dict[str, Any] = {"careless": [SHOP[0], SHOP[1] | {"id": None},
+    """Return the answer of a lesson's solution that needs no lake."""
+    names: dict[str, Any] = {"invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
     exec(find_solution(task.number), names)
     return names["answer"]
@@ -112,7 +112,7 @@ def test_a_blank_answer_gets_a_sentence(
 ) -> None:
     for blank in (None, ...):
         sentence = said(task.number, blank, capsys, lake)
-        assert sentence.startswith(f"✗ {task.number}: no answer yet.")
+        assert sentence.startswith(f"✗ {task.number}: No answer yet.")
     with pytest.raises(CheckError, match=task.number):
         check.demand(task.number)
 
@@ -123,7 +123,7 @@ def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> 
     hints = {mistake.hint for mistake in task.mistakes}
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
-        answer = LOOKED[task.number][mistake.answer] if task.looks else mistake.answer
+        answer = MISTAKES[task.number][mistake.answer] if task.checked_by else mistake.answer
         verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
@@ -152,10 +152,10 @@ def test_no_answer_makes_an_exception(answer: Any, lake: Lake) -> None:
 def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     task = course.tasks()["02-1"]
     sentences = [said("02-1", 17, capsys) for _ in range(3)]
-    assert [sentence.partition("not yet: ")[2] for sentence in sentences[:2]] == list(task.hints)
-    assert f"read docs/{task.read}" in sentences[2]
-    assert "Somebody who reads between" in said("02-1", 3, capsys)  # a mistake has its hint still
-    assert said("02-1", 1, capsys).startswith("✓ 02-1: right: one commit")
+    assert [sentence.partition("Not yet. ")[2] for sentence in sentences[:2]] == list(task.hints)
+    assert f"Read docs/{task.read}" in sentences[2]
+    assert "A reader between two" in said("02-1", 3, capsys)  # a mistake keeps its own hint
+    assert said("02-1", 1, capsys).startswith("✓ 02-1: Correct. A cycle makes one commit")
     check.demand("02-1")
 
 
@@ -169,10 +169,10 @@ def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str
 def test_what_can_not_be_looked_at_gets_a_sentence(
     capsys: pytest.CaptureFixture[str], lake: Lake
 ) -> None:
-    assert "there is no such task" in said("99-9", 1, capsys)
-    assert "pass the lake, too" in said("12-1", 6, capsys)
-    assert "could not look at it" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
-    assert "a number is asked for, and this is a text" in said("02-1", "one", capsys)
+    assert "There is no such task" in said("99-9", 1, capsys)
+    assert "Pass the lake as well" in said("12-1", 6, capsys)
+    assert "could not be checked" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
+    assert "The answer is a number, and yours is a text" in said("02-1", "one", capsys)
 
 
 def test_values_are_compared_and_not_their_types() -> None:
@@ -189,9 +189,9 @@ def test_nothing_that_is_named_is_missing() -> None:
         assert (PROJECT / "docs" / f"{lesson.docs}.md").is_file()
     for task in ALL:
         assert (PROJECT / "docs" / task.read).is_file(), task.number
-        assert task.looks is None or task.looks in check.LOOKS
-        assert task.truth is None or task.truth in check.TRUTHS
-        assert bool(task.answers) + bool(task.looks) + bool(task.truth) == 1
+        assert task.checked_by is None or task.checked_by in check.CHECKERS
+        assert task.computed_by is None or task.computed_by in check.ANSWERS
+        assert bool(task.answers) + bool(task.checked_by) + bool(task.computed_by) == 1
 
 
 @pytest.mark.parametrize("number", list(lessons()))
@@ -211,7 +211,7 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
             assert solution.metadata.tags == ["solution"]
             assert "answer = " in solution.source
             (output,) = cell.outputs
-            assert output.data["text/plain"] == f"✓ {call[1]}: right: {task.right}"
+            assert output.data["text/plain"] == f"✓ {call[1]}: Correct. {task.right}"
             found.append(call[1])
     assert found == [task.number for task in lesson.tasks]
     for cell in notebook.cells:

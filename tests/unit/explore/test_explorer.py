@@ -1,4 +1,4 @@
-"""The explorer without a browser: every tab of every table, paging, hostile names, no Spark."""
+"""The explorer without a browser: all tabs of all tables, paging, hostile names, no Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def many(tmp_path: Path) -> Lake:
 
 
 def shown(widget: object) -> str:
-    """All HTML of a widget and those in it."""
+    """Return the HTML of a widget and of its children."""
     inner = getattr(widget, "children", ())
     own = getattr(widget, "value", "")
     return (own if isinstance(own, str) else "") + "".join(map(shown, inner))
@@ -62,7 +62,7 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
         for title in TITLES:
             tab = explorer.open(title)
             assert "bad" not in tab.said.value, (name, title, tab.said.value)
-            assert shown(tab.widget) or title == "Rows"  # it has fields to fill in only
+            assert shown(tab.widget) or title == "Rows"  # it only has fields to fill in
     assert {p: p.stat().st_mtime_ns for p in old.storage.local.rglob("*")} == before
 
 
@@ -116,7 +116,7 @@ def test_long_lists_are_read_by_page(many: Lake) -> None:
     assert pager.start == 0
     files = explorer.open("Files")
     files.read_footers()
-    assert "can&#x27;t be read" in files.said.value  # the files of copied commits are not there
+    assert "can&#x27;t be read" in files.said.value  # the files of the copied commits do not exist
 
 
 def test_a_pager_asks_for_no_more_than_a_page() -> None:
@@ -230,7 +230,7 @@ def test_years_of_data_have_no_separators_and_counts_do() -> None:
 def test_a_tab_that_is_filled_reads_the_lake_once(
     old: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folder, run and version are set while it is filled, which once opened them again each."""
+    """Setting folder, run and version while a tab is filled must not read them again."""
     asked: list[str] = []
     status, listing = Lake.status, Storage.list
 

@@ -105,7 +105,7 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
         assert live.health.tables[0].status.backlog_files == 2
     finally:
         live.close()
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="too short"):
         monitor(lake, every=0)
 
 

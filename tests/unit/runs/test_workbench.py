@@ -1,4 +1,4 @@
-"""The folder that Lab opens: copies that follow their originals, unless somebody changed them."""
+"""The folder that Lab opens: its copies follow their originals until somebody changes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
     changed, old = folder / "notebooks" / "query.ipynb", folder / "notebooks" / "publish.ipynb"
     changed.write_text("{}", encoding="utf-8")
     (folder / "mine.ipynb").write_text("{}", encoding="utf-8")
-    # A copy of an earlier original that nobody changed.
+    # An unchanged copy of an older original.
     mark = folder / ".mirrorlake-lab.json"
     prints = json.loads(mark.read_text(encoding="utf-8"))
     old.write_bytes(changed.read_bytes())
@@ -61,7 +61,7 @@ def test_pages_have_their_pictures(tmp_path: Path) -> None:
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(UsageError, match="something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         workbench.make_workbench(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -71,7 +71,7 @@ def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
     workbench.make_workbench(folder)
     page = (folder / workbench.START).read_text(encoding="utf-8")
     told = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| [")]
-    assert [said for said in told if not said.endswith(".")] == []  # whole sentences
+    assert [said for said in told if not said.endswith(".")] == []  # full sentences
     links = re.findall(r"\]\(([^)]+)\)", page)
     assert all((folder / link).is_file() for link in links)
     notebooks = {path.relative_to(folder).as_posix() for path in folder.rglob("*.ipynb")}
@@ -109,7 +109,7 @@ def test_no_copy_is_under_version_control() -> None:
 
 
 def test_a_copy_names_this_machines_kernel_and_is_the_same_else() -> None:
-    """So Lab has nothing to write into it when its kernel has started."""
+    """Lab then has nothing to write into the notebook when its kernel has started."""
     original = json.loads((NOTEBOOKS / "query.ipynb").read_text(encoding="utf-8"))
     copy = json.loads(workbench.copy_for_lab(NOTEBOOKS / "query.ipynb"))
     assert copy["metadata"]["language_info"]["version"] == platform.python_version()

@@ -31,7 +31,7 @@ def by_month(flights: pd.DataFrame) -> list[sample.Changes]:
 
 
 def apply(table: pd.DataFrame, changes: sample.Changes) -> pd.DataFrame:
-    """What a mirror does with a month, by keys and nothing else."""
+    """Apply a month's changes by key, as a mirror does."""
     rows = table.set_index(KEY)
     replaced = pd.concat([changes.updates, changes.upserts]).set_index(KEY)
     assert replaced.index.is_unique
@@ -80,7 +80,7 @@ def test_who_flies_at_midnight_is_corrected_the_month_after(year: pd.DataFrame) 
     assert first.loc[corrected, ARRIVAL].isna().all(axis=None)
     assert first.loc[corrected, DEPARTURE].notna().all(axis=None)
     assert later.loc[corrected, ARRIVAL].notna().all(axis=None)
-    # Those that had not even left are not in June's report.
+    # Flights that had not departed are not in June's report.
     of_june = later[(later["month"] == 6)]
     assert len(of_june.index.difference(first.index)) > 0
 
@@ -102,7 +102,7 @@ def test_the_year_adds_up_to_the_source(year: pd.DataFrame) -> None:
     flown = year[year["dep_time"].notna()]
     result = sample.expected(year, 12)
     assert len(result) == len(flown) == 328_521
-    # Of New Year's Eve, 46 were in the air and 3 had not left.
+    # Of New Year's Eve, 46 were in the air and 3 had not departed.
     assert flown["arr_time"].count() - result["arr_time"].count() == 49
     assert flown["dep_time"].count() - result["dep_time"].count() == 3
 

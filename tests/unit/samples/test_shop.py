@@ -1,4 +1,4 @@
-"""The lesson's shop on a machine without PostgreSQL; with it, `tests/notebooks` runs the lesson."""
+"""The lesson's shop without PostgreSQL; `tests/notebooks` runs the lesson with it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_without_a_server_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(shop, "DEBIAN", tmp_path / "nothing")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match=r"no PostgreSQL server .* Hint: install one"):
+    with pytest.raises(SetupError, match=r"No PostgreSQL server .* Hint: run `apt-get"):
         Shop()
     assert list(tmp_path.iterdir()) == []

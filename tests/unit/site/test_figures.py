@@ -1,4 +1,4 @@
-"""The figures of the explanations: what they draw is what the pages say."""
+"""The charts of the explanations: they show the values that the pages state."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_runs_are_counted() -> None:
     assert figures.count_runs(np.array([1, 1, 2, 2, 1])) == 3
     (axes,) = figures.row_orders().axes
     heights = [round(bar.get_height()) for bar in axes.patches]
-    assert heights[6:8] == [3, 48]  # fewest values first: the text of the picture says so
+    assert heights[6:8] == [3, 48]  # fewest values first, as the page states
 
 
 def test_files_with_a_deleted_row() -> None:
     one_in = figures.part_touched(np.array([1e-5, 1e-4]), 100_000)
-    assert one_in == pytest.approx([0.632, 0.99995], abs=1e-3)  # as the page says
+    assert one_in == pytest.approx([0.632, 0.99995], abs=1e-3)  # as the page states
 
 
 def test_measured_figures_are_those_of_the_page() -> None:

@@ -1,4 +1,4 @@
-"""`docs --serve`: the site for this machine, until SIGTERM."""
+"""`docs --serve` serves the site to this machine until SIGTERM."""
 
 from __future__ import annotations
 
