@@ -5,9 +5,8 @@ Names are imported when they are first used, so that `mirrorlake --help` stays q
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mirrorlake_runs.notebook_files import clean_notebook, read_records
@@ -58,18 +57,3 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-
-
-def import_jsonschema() -> Any:
-    """Import jsonschema without the IRI parser that it builds at import, in more than a second.
-
-    Call this before importing `nbformat`, which imports jsonschema as well. Plans and notebooks
-    contain no IRIs. A later import of the parser still works.
-    """
-    modules: dict[str, Any] = sys.modules
-    modules.setdefault("rfc3987_syntax", None)
-    import jsonschema
-
-    if modules["rfc3987_syntax"] is None:
-        del modules["rfc3987_syntax"]
-    return jsonschema

@@ -37,7 +37,7 @@ class Stored(pa.ExtensionType):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Rule:
+class TypeRule:
     """One row of the table of types.
 
     Attributes:
@@ -150,26 +150,26 @@ def _bytes_decimal(arrow: Any) -> bool:
 
 
 RULES = (
-    Rule("BOOLEAN", "bool", pt.is_boolean, "boolean"),
-    Rule("INT32, INT(8)", "int8", pt.is_int8, "byte"),
-    Rule("INT32, INT(16)", "int16", pt.is_int16, "short"),
-    Rule("INT32, plain or INT(32)", "int32", pt.is_int32, "integer"),
-    Rule("INT64, plain or INT(64)", "int64", pt.is_int64, "long"),
-    Rule("INT32, UINT(8)", "uint8", pt.is_uint8, "short"),
-    Rule("INT32, UINT(16)", "uint16", pt.is_uint16, "integer"),
-    Rule("INT32, UINT(32)", "uint32", pt.is_uint32, "long"),
-    Rule("INT64, UINT(64)", "uint64", pt.is_uint64, "decimal(20,0)"),
-    Rule("FIXED(2), FLOAT16", "float16", pt.is_float16, "float", "binary", _HALF),
-    Rule("FLOAT", "float32", pt.is_float32, "float"),
-    Rule("DOUBLE", "float64", pt.is_float64, "double"),
-    Rule(
+    TypeRule("BOOLEAN", "bool", pt.is_boolean, "boolean"),
+    TypeRule("INT32, INT(8)", "int8", pt.is_int8, "byte"),
+    TypeRule("INT32, INT(16)", "int16", pt.is_int16, "short"),
+    TypeRule("INT32, plain or INT(32)", "int32", pt.is_int32, "integer"),
+    TypeRule("INT64, plain or INT(64)", "int64", pt.is_int64, "long"),
+    TypeRule("INT32, UINT(8)", "uint8", pt.is_uint8, "short"),
+    TypeRule("INT32, UINT(16)", "uint16", pt.is_uint16, "integer"),
+    TypeRule("INT32, UINT(32)", "uint32", pt.is_uint32, "long"),
+    TypeRule("INT64, UINT(64)", "uint64", pt.is_uint64, "decimal(20,0)"),
+    TypeRule("FIXED(2), FLOAT16", "float16", pt.is_float16, "float", "binary", _HALF),
+    TypeRule("FLOAT", "float32", pt.is_float32, "float"),
+    TypeRule("DOUBLE", "float64", pt.is_float64, "double"),
+    TypeRule(
         "INT32, INT64 or FIXED, DECIMAL",
         "decimal32, decimal64, decimal128, decimal256",
         _decimal_fits,
         _DECIMAL,
         note="of 38 digits at most",
     ),
-    Rule(
+    TypeRule(
         "BYTE_ARRAY, DECIMAL",
         "",
         _bytes_decimal,
@@ -178,35 +178,35 @@ RULES = (
         "decimal(38,{0.storage_type.scale})",
         note="of 38 digits at most",
     ),
-    Rule(
+    TypeRule(
         "DECIMAL of more than 38 digits, or a scale below 0 or above the precision",
         "decimal256",
         lambda arrow: pt.is_decimal(arrow) or _named("parquet.BYTE_ARRAY DECIMAL")(arrow),
         note="Spark has no such decimal",
     ),
-    Rule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
+    TypeRule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
     *(
-        Rule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
+        TypeRule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
         for parquet, arrow, matches, read, ticks in (
             ("INT32, TIME(MILLIS)", "time32", pt.is_time32, "integer", 1_000),
             ("INT64, TIME(MICROS)", "time64[us]", _is(pa.time64("us")), "long", 1_000_000),
             ("INT64, TIME(NANOS)", "time64[ns]", _is(pa.time64("ns")), "long", 1_000_000_000),
         )
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(MILLIS or MICROS, UTC)",
         "timestamp[s, ms or us] with a zone",
         _timestamp("us", zone=True),
         "timestamp",
         note="the zone's name is not kept",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(MILLIS or MICROS, local)",
         "timestamp[s, ms or us]",
         _timestamp("us", zone=False),
         "timestamp_ntz",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(NANOS, UTC)",
         "timestamp[ns] with a zone",
         _timestamp("ns", zone=True),
@@ -215,7 +215,7 @@ RULES = (
         f"timestamp_micros({_FLOORED})",
         note="cut to microseconds",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(NANOS, local)",
         "timestamp[ns]",
         _timestamp("ns", zone=False),
@@ -224,7 +224,7 @@ RULES = (
         f"CAST(timestamp_micros({_FLOORED}) AS timestamp_ntz)",
         note="cut to microseconds",
     ),
-    Rule(
+    TypeRule(
         "INT96",
         "",
         _named("parquet.INT96"),
@@ -232,7 +232,7 @@ RULES = (
         note="the old form of timestamps, UTC as Spark writes it; cut to microseconds",
     ),
     *(
-        Rule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
+        TypeRule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
         for arrow, convert, note in (
             (
                 pa.duration("s"),
@@ -244,7 +244,7 @@ RULES = (
             (pa.duration("ns"), _FLOORED, "cut to microseconds"),
         )
     ),
-    Rule(
+    TypeRule(
         "FIXED(12), INTERVAL",
         "",
         _named("parquet.INTERVAL"),
@@ -253,19 +253,25 @@ RULES = (
         _INTERVAL,
         note="ISO 8601, always months, days and seconds: `P14M3DT4.005S`",
     ),
-    Rule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
-    Rule(
+    TypeRule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
+    TypeRule(
         "BYTE_ARRAY, STRING",
         "string, large_string, string_view",
         lambda arrow: pt.is_string(arrow) or pt.is_large_string(arrow) or pt.is_string_view(arrow),
         "string",
     ),
-    Rule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
-    Rule("BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"),
-    Rule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
-    Rule("BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"),
-    Rule("BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"),
-    Rule(
+    TypeRule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
+    TypeRule(
+        "BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"
+    ),
+    TypeRule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
+    TypeRule(
+        "BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"
+    ),
+    TypeRule(
+        "BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"
+    ),
+    TypeRule(
         "FIXED(16), UUID",
         "arrow.uuid",
         _named("arrow.uuid"),
@@ -274,21 +280,21 @@ RULES = (
         _UUID,
         note="36 characters, lower case",
     ),
-    Rule(
+    TypeRule(
         "BYTE_ARRAY, plain",
         "binary, large_binary, binary_view",
         lambda arrow: pt.is_binary(arrow) or pt.is_large_binary(arrow) or pt.is_binary_view(arrow),
         "binary",
     ),
-    Rule("FIXED, plain", "fixed_size_binary", pt.is_fixed_size_binary, "binary"),
-    Rule(
+    TypeRule("FIXED, plain", "fixed_size_binary", pt.is_fixed_size_binary, "binary"),
+    TypeRule(
         "UNKNOWN, of any storage",
         "null",
         pt.is_null,
         VOID,
         note="no column yet; it comes with its first typed file",
     ),
-    Rule(
+    TypeRule(
         "group, VARIANT",
         "struct of a variant's layout",
         is_variant,
@@ -297,15 +303,15 @@ RULES = (
         f"to_json({{0}}, {JSON_OPTIONS})",
         note="JSON text; shredded ones too",
     ),
-    Rule(
+    TypeRule(
         "group without members",
         "struct<>",
         lambda arrow: pt.is_struct(arrow) and not arrow.num_fields,
         note="Parquet can't hold it",
     ),
-    Rule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
-    Rule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
-    Rule(
+    TypeRule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
+    TypeRule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
+    TypeRule(
         "LIST, or a repeated field",
         "list, large_list, fixed_size_list, list_view, large_list_view",
         lambda arrow: (
@@ -319,22 +325,22 @@ RULES = (
         nested=True,
         note=_JSON_NOTE,
     ),
-    Rule(
+    TypeRule(
         "as its values",
         "dictionary",
         pt.is_dictionary,
         unwrap=lambda arrow: arrow.value_type,
         note="as its values",
     ),
-    Rule(
+    TypeRule(
         "",
         "run_end_encoded",
         pt.is_run_end_encoded,
         unwrap=lambda arrow: arrow.value_type,
         note="as its values: the publisher writes them out",
     ),
-    Rule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
-    Rule(
+    TypeRule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
+    TypeRule(
         "INT32, INT(8)",
         "arrow.bool8",
         _named("arrow.bool8"),
@@ -342,12 +348,12 @@ RULES = (
         "byte",
         "({0} <> 0)",
     ),
-    Rule(
+    TypeRule(
         "as its storage",
         "any other extension type, as geoarrow.wkb or arrow.fixed_shape_tensor",
         lambda arrow: isinstance(arrow, pa.BaseExtensionType),
         unwrap=lambda arrow: arrow.storage_type,
         note="as its storage",
     ),
-    Rule("anything else", "anything else", lambda _: True, note="nothing of the kind is known"),
+    TypeRule("anything else", "anything else", lambda _: True, note="nothing of the kind is known"),
 )

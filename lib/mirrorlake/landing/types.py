@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError, UsageError
-from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Rule, Stored
+from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Stored, TypeRule
 from mirrorlake.names import quote
 from mirrorlake.spark.sql import literal
 
@@ -91,7 +91,7 @@ def column_type(arrow: pa.DataType) -> ColumnType:
     return ColumnType(_read(arrow), str(rule.table).format(arrow), rule.convert)
 
 
-def _rule_of(arrow: pa.DataType) -> tuple[Rule, Any]:
+def _rule_of(arrow: pa.DataType) -> tuple[TypeRule, Any]:
     """Return the rule for a type, and the type that the rule refers to."""
     rule = next(rule for rule in RULES if rule.matches(arrow))
     if rule.unwrap is not None:

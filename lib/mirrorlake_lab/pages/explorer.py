@@ -40,7 +40,7 @@ from mirrorlake_runs.records import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.status import TableStatus
+    from mirrorlake.status import TableStatus
 
 
 class ZoneTab(Tab):

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.status import TableStatus
-    from mirrorlake.status import LakeStatus
-    from mirrorlake.views.definition import ViewStatus
+    from mirrorlake.status import LakeStatus, TableStatus, ViewStatus
 
 
 BATCHES = 20

@@ -21,19 +21,11 @@ ORDER = (
     *("source_status", "partitioning", "rows", "views", "sql"),
     *("status", "inspection", "table", "lake", "cli"),
 )
-# Imports that still go backwards, from a module to a package; each must be removed.
-BACKWARDS: set[tuple[str, str]] = set()
 # What satellites may import: modules, or all modules of a package.
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
     *("cli", "inspection", "landing", "show", "status", "storage"),
     *("spark.session",),
-}
-# Internal modules of the library that satellites still import; each must be removed.
-INTERNAL: dict[str, set[str]] = {
-    "mirrorlake_runs": {
-        "spark.shared",
-    },
 }
 SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
@@ -109,18 +101,9 @@ def _package_of(name: str) -> str:
     return f"{CORE}.{_top(inside)}" if _top(name) == CORE and "." in inside else _top(name)
 
 
-def _is_backwards(name: str, other: str) -> bool:
-    """Check whether an import is one of the known ones that go backwards."""
-    return (_inside(name), _top(_inside(other))) in BACKWARDS
-
-
 def test_no_module_imports_in_a_circle():
     assert sum(map(len, _imports().values())) > 1000  # they are read
-    straight = {
-        name: {other for other in others if not _is_backwards(name, other)}
-        for name, others in _imports().items()
-    }
-    assert [" → ".join(circle) for circle in _circles(straight)] == []
+    assert [" → ".join(circle) for circle in _circles(_imports())] == []
 
 
 def test_the_library_imports_no_satellite():
@@ -141,7 +124,7 @@ def test_satellites_import_public_modules_of_the_library():
         is_public = {inside, _top(inside)} & PUBLIC
         if _top(name) != CORE and _top(other) == CORE and inside and not is_public:
             found.setdefault(_top(name), set()).add(inside)
-    assert found == INTERNAL
+    assert found == {}
 
 
 def test_packages_import_from_their_left():
@@ -149,7 +132,7 @@ def test_packages_import_from_their_left():
     edges = [(_inside(a), _inside(b)) for a, b in _edges() if _top(a) == _top(b) == CORE]
     pairs = {(a, _top(b)) for a, b in edges if a and b}
     assert {_top(name) for pair in pairs for name in pair} <= set(ORDER)
-    assert {(a, b) for a, b in pairs if places[_top(a)] < places[b]} == BACKWARDS
+    assert {(a, b) for a, b in pairs if places[_top(a)] < places[b]} == set()
 
 
 def test_no_class_name_twice_within_a_package():
