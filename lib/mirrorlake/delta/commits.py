@@ -426,11 +426,11 @@ def read_states(
         yield State(version, metadata, commit=commit)
 
 
-def _first(low: int, high: int, is_so: Callable[[int], bool]) -> int:
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Bisect for the first version after `low` that satisfies a condition; at most `high`."""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_so(middle) else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 

@@ -60,20 +60,22 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
-def mark_rows(txn: DeltaTransaction, gone: DataFrame) -> RowActions:
+def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame) -> RowActions:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
-        gone: the positions of the rows: `FILE` and `ROW`; may be empty.
+        deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
     """
-    return txn.mark_deleted(gone.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index"))
+    return txn.mark_deleted(
+        deleted_rows.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index")
+    )
 
 
 def exchange_rows(
     txn: DeltaTransaction,
     marked: RowActions,
-    come: DataFrame | None,
+    added: DataFrame | None,
     *,
     expected: int,
     updated: int,
@@ -85,7 +87,7 @@ def exchange_rows(
     Args:
         txn: the transaction.
         marked: the deleted rows, as returned by `mark_rows`.
-        come: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
+        added: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
         expected: the approximate number of new rows; few rows become one file.
         updated: the number of rows that are the new state of a deleted row.
         app_id: the application.
@@ -95,8 +97,8 @@ def exchange_rows(
         ConflictError: another writer changed what was read, or has committed this number.
     """
     written = RowActions()
-    if come is not None:
-        written = txn.write_new(come.coalesce(max(1, -(-expected // _ROWS_A_FILE))))
+    if added is not None:
+        written = txn.write_new(added.coalesce(max(1, -(-expected // _ROWS_A_FILE))))
     txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)
 
 

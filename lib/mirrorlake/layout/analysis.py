@@ -157,7 +157,7 @@ class Analysis(Measured, Result):
         wanted = ["Column Name", "Primitive Type", "Compressed Size", "Size Percent Of Table",
                   "Cardinality", "Nulls", "Chunks Without Dictionary", "Chunks"]  # fmt: skip
         hidden = self.hidden_columns
-        found = self.tables["Columns"].select(*wanted).collect()  # a row a column
+        found = self.tables["Columns"].select(*wanted).collect()  # one row per column
         found.sort(key=lambda row: (-(row[2] or 0), row[0]))
         rows = tuple(
             (hidden.get(row[0], row[0]), row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %",
@@ -465,7 +465,7 @@ class TableFiles:
     error: str = ""
 
     @property
-    def care(self) -> tuple[bool, bool, int, float, int]:
+    def priority(self) -> tuple[bool, bool, int, float, int]:
         """The sort key of the overview: errors, exceeded guardrails, advice, share used, size."""
         weight = sum(_WEIGHTS.get(rule, 0) for rule in self.rules)
         return bool(self.error), self.used > 1, weight, self.used, self.size
@@ -557,7 +557,7 @@ def survey_files(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found += pool.map(look, wanted[1:])
     found.sort(key=lambda one: one.table)
-    found.sort(key=lambda one: one.care, reverse=True)
+    found.sort(key=lambda one: one.priority, reverse=True)
     sums = {
         "files": float(max((one.files for one in found), default=0)),
         "row_groups": float(max((one.row_groups for one in found), default=0)),
@@ -574,7 +574,7 @@ def _survey_one(
     try:
         analysis = analyze_table(open_table(name), scan=False)
         try:
-            return _look_at(analysis, sku)
+            return _summarize(analysis, sku)
         finally:
             analysis.release()
     except Exception as error:
@@ -582,7 +582,7 @@ def _survey_one(
         return TableFiles(str(name), error=text)
 
 
-def _look_at(analysis: Analysis, sku: str) -> TableFiles:
+def _summarize(analysis: Analysis, sku: str) -> TableFiles:
     s = analysis.summary
     now = measure([s])
     nearest = max(check_guardrails(now, now, sku).limits, key=lambda one: one.used)

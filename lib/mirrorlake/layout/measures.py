@@ -126,8 +126,8 @@ class Measured:
     def hidden_columns(self) -> dict[str, str]:
         """Descriptions of row tracking's hidden columns, by their generated names."""
         known = self.snapshot.properties
-        told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
-        return {known[name]: text for name, text in told.items() if name in known}
+        texts = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
+        return {known[name]: text for name, text in texts.items() if name in known}
 
     def rows(self) -> DataFrame:
         """Return the rows of the analysed version."""

@@ -244,7 +244,7 @@ class KeyColumns:
         return found
 
 
-def look_at(
+def find_groups(
     rows: DataFrame, keys: KeyColumns, partitioned: DataFrame, *, are_left: bool = False
 ) -> Groups:
     """Find the groups of some rows, from the columns of the keys only.
@@ -292,8 +292,8 @@ def _near_bins(
         counts: the number of rows of the groups.
         keyed: the `bin` of each row if `counts` lacks some groups.
         policy: the policy.
-        partitioned: as for `look_at`.
-        are_left: as for `look_at`.
+        partitioned: as for `find_groups`.
+        are_left: as for `find_groups`.
     """
     key = policy.range
     if key is None:
@@ -363,7 +363,7 @@ def _frequent(
     return tuple(line["value"] for line in lines), groups
 
 
-def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> DataFrame:
+def add_task_numbers(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> DataFrame:
     """Add the number of each row's task, in a column named `name`.
 
     Args:

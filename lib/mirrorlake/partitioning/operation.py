@@ -48,11 +48,11 @@ from mirrorlake.partitioning.groups import (
     STORED,
     Groups,
     KeyColumns,
+    add_task_numbers,
     arrival,
+    find_groups,
     groups_of_tags,
     is_left,
-    look_at,
-    numbered,
     partition_tags,
     partitioned_bins,
     pending_files,
@@ -210,7 +210,7 @@ def recover(
             storage.delete(_path(table, receipt.id))
 
 
-def heed_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
+def check_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
     """Make a transaction fail if its operation is fenced off before it commits; see `recover`.
 
     Args:
@@ -341,7 +341,7 @@ def prove_files(
     columns = [F.col(quote(column)) for column in keys.policy.columns]
     file, whole = f"{_TASK}_file", f"{_TASK}_hash"
     narrow = rows.select(*columns, F.col("_metadata.file_name").alias(file), hashed.alias(whole))
-    placed = numbered(narrow, keys, groups, _TASK)
+    placed = add_task_numbers(narrow, keys, groups, _TASK)
     timestamp = keys.timestamp()
     found = placed.groupBy(file).agg(
         *hash_sums(F.col(whole)),
@@ -543,7 +543,7 @@ class _Job:
         """Write homogeneous files, prove them, and write the receipt."""
         storage, name = self._table.storage, self._table.name
         self._on_step(name, Step.CHOSEN)
-        heed_fence(txn, storage, self.id, name)
+        check_fence(txn, storage, self.id, name)
         if self.receipt is not None:
             # Another writer won, so no version contains the files of the previous attempt.
             delete_files(storage, name, self.receipt)
@@ -553,7 +553,7 @@ class _Job:
         if self._kind == PARTITION:
             done = partitioned_bins(txn.files(), fingerprint)
             are_left = all(map(is_left, chosen))
-            groups = look_at(sources, self._keys, done, are_left=are_left)
+            groups = find_groups(sources, self._keys, done, are_left=are_left)
         else:
             groups = groups_of_tags(chosen)
         self._on_step(name, Step.COUNTED)
@@ -564,7 +564,7 @@ class _Job:
         if column is not None:
             placed = placed.withColumn(column, self._keys.bucket())
         # One task per group, and its rows in order.
-        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.tasks, _TASK)
+        placed = spread(add_task_numbers(placed, self._keys, groups, _TASK), groups.tasks, _TASK)
         order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)

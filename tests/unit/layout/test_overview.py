@@ -19,7 +19,7 @@ def overview(*tables: analysis.TableFiles) -> analysis.FilesOverview:
 
 
 def test_errors_come_first_then_broken_guardrails_then_advice() -> None:
-    ordered = sorted((WELL, SMALL, BROKEN, LOST), key=lambda one: one.care, reverse=True)
+    ordered = sorted((WELL, SMALL, BROKEN, LOST), key=lambda one: one.priority, reverse=True)
     assert [one.table for one in ordered] == ["lost", "broken", "small", "well"]
 
 
