@@ -12,10 +12,10 @@ from xdist.scheduler import LoadFileScheduling
 from helpers.examples import try_many
 from helpers.memory import PeakMemory
 from helpers.one_jvm import OneJvm
+from helpers.project import PROJECT
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs import import_jsonschema
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
 
 import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent

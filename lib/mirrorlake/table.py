@@ -15,9 +15,10 @@ from mirrorlake.delta.commits import CommitLog, History
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.api import Changes
 from mirrorlake.feed.archive import ArchiveReport, archive_table
+from mirrorlake.feed.changes import Changes
 from mirrorlake.feed.dimension import DimensionReport, update_dimension
+from mirrorlake.feed.scd import Dimension
 from mirrorlake.history.diff import (
     Difference,
     Match,
@@ -33,15 +34,16 @@ from mirrorlake.history.versions import (
     is_enforced,
 )
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
+from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import split_names
-from mirrorlake.partitioning.scan import Scan, scan_table
+from mirrorlake.partitioning.statistics import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
-from mirrorlake.rows.api import RowTracking
+from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, query_errors
 
 
 class Table(TableHandle):
@@ -87,6 +89,7 @@ class Table(TableHandle):
         (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()
         return row.asDict(recursive=True)
 
+    @query_errors()
     def read(
         self,
         where: str | None = None,
@@ -109,6 +112,7 @@ class Table(TableHandle):
             UsageError: a version and a timestamp are given, or the text is not a timestamp.
             VersionError: the version can't be read; the error has the readable range and its
                 reason.
+            QueryError: Spark refuses the predicate.
 
         Example:
             >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
@@ -202,6 +206,21 @@ class Table(TableHandle):
         """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
 
+    def files_by_version(self, first: int = 0) -> FilesByVersion:
+        """Return the data files of each version; needs no Spark.
+
+        Args:
+            first: the first version; all commits from it on are read.
+
+        Returns:
+            One row per file with a column per version, and `.plot()`.
+
+        Example:
+            >>> lake.table("sales").files_by_version()  # doctest: +SKIP
+            sales: 4 files in 3 versions
+        """
+        return files_by_version(self.storage, self.name, self.version, first)
+
     def diff(
         self,
         before: int,
@@ -229,18 +248,22 @@ class Table(TableHandle):
 
     def compare(
         self,
-        before: int | str | datetime | None = None,
-        after: int | str | datetime | None = None,
+        before: int | None = None,
+        after: int | None = None,
         *,
+        before_timestamp: str | datetime | None = None,
+        after_timestamp: str | datetime | None = None,
         keys: str | Sequence[str] = (),
         limit: int = 10,
     ) -> Difference:
         """Count the changes between two versions, and return the first of them.
 
         Args:
-            before: the older version, or a timestamp (UTC if it has no zone); by default the
-                version before `after`.
-            after: the newer version, or a timestamp; by default the newest.
+            before: the older version; by default the version before the newer one.
+            after: the newer version; by default the newest.
+            before_timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of
+                `before`; an empty text counts as not given.
+            after_timestamp: likewise, instead of `after`.
             keys: the columns to match rows by; a text has commas between them. By default the
                 table's keys, else row ids if both versions have them, else whole rows.
             limit: the most rows to return.
@@ -249,7 +272,8 @@ class Table(TableHandle):
             `.counts`, `.rows` and `.columns`. `diff` has all changes, as a DataFrame.
 
         Raises:
-            UsageError: the first version is after the second, or the keys are not columns.
+            UsageError: an end has both a version and a timestamp, the first version is after the
+                second, or the keys are not columns.
             VersionError: one of the versions can't be read; with the range that can.
             QueryError: Spark failed.
 
@@ -258,7 +282,14 @@ class Table(TableHandle):
             sales: versions 2 and 5: 3 added, 0 removed, 1 changed
         """
         names = split_names(keys) if isinstance(keys, str) else keys
-        return compare_versions(self, choose_versions(self, before, after), keys=names, limit=limit)
+        pair = choose_versions(
+            self,
+            before,
+            after,
+            before_timestamp=before_timestamp,
+            after_timestamp=after_timestamp,
+        )
+        return compare_versions(self, pair, keys=names, limit=limit)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete rows of a table that no publisher feeds; a dry run unless `apply`.
@@ -427,22 +458,19 @@ class Table(TableHandle):
             >>> lake.table("planes").dimension(stored_as=2)  # doctest: +SKIP
             planes → dim_planes: versions 0 to 4
         """
-        return update_dimension(
-            self,
-            into,
-            stored_as=stored_as,
-            keys=keys,
-            from_snapshot=from_snapshot,
-            sequence_by=sequence_by,
+        options = Dimension(
+            tuple(keys or ()),
+            sequence_by or None,
+            stored_as,
             ignore_null_updates=ignore_null_updates,
             apply_as_deletes=apply_as_deletes,
             apply_as_truncates=apply_as_truncates,
-            columns=columns,
-            except_columns=except_columns,
-            track_history_columns=track_history_columns,
-            track_history_except_columns=track_history_except_columns,
-            dry_run=dry_run,
+            columns=tuple(columns) if columns else None,
+            except_columns=tuple(except_columns),
+            track_history_columns=tuple(track_history_columns) if track_history_columns else None,
+            track_history_except_columns=tuple(track_history_except_columns),
         )
+        return update_dimension(self, into, options, from_snapshot=from_snapshot, dry_run=dry_run)
 
     @property
     def row_tracking(self) -> RowTracking:

@@ -22,8 +22,7 @@ from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS
 
 if TYPE_CHECKING:
     from mirrorlake_runs.plan import Plan
-    from mirrorlake_runs.results import RunSummary
-    from mirrorlake_runs.store import RunRecord
+    from mirrorlake_runs.records import RunRecord, RunSummary
 
 runs = verbs("runs", "What ran, and how it went.")
 _COPIED = (".ipynb", ".yaml", ".py", ".ini", ".cfg")  # the last three are for `pytest --nbval`
@@ -111,8 +110,8 @@ def _started(
 
 
 def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
+    from mirrorlake_runs.records import find_run
     from mirrorlake_runs.run import days_after, recorded_plan, resume_run, run_days, run_plan
-    from mirrorlake_runs.store import find_run
 
     document = find_run(run).document
     done = [resume_run(run, metrics=metrics, on_step=tell_step)]
@@ -190,7 +189,7 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List the runs, the newest first; one whose process is gone is `lost`."""
-    from mirrorlake_runs.store import list_runs
+    from mirrorlake_runs.records import list_runs
 
     found = list_runs(plan=plan, failed=failed, folder=folder)
     tell(as_json, {"runs": [record.as_dict() for record in found]}, _table(found))
@@ -199,7 +198,7 @@ def list_command(
 @runs.command("show")
 def show_command(run: Run, as_json: Json = False) -> None:
     """Show a run: its parameters, versions, steps and records."""
-    from mirrorlake_runs.store import find_run
+    from mirrorlake_runs.records import find_run
 
     record = find_run(run)
     document = {**record.document, "status": record.status}
@@ -229,7 +228,7 @@ def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
     import webbrowser
 
-    from mirrorlake_runs.store import find_report, find_run
+    from mirrorlake_runs.records import find_report, find_run
 
     record = find_run(run)
     page = find_report(record)
@@ -253,7 +252,7 @@ def prune_command(
     as_json: Json = False,
 ) -> None:
     """Delete old runs, their notebooks and reports; never one that runs."""
-    from mirrorlake_runs.store import prune_runs
+    from mirrorlake_runs.records import prune_runs
 
     found = prune_runs(keep=keep, days=days, keep_failed=keep_failed, apply=apply, folder=folder)
     document = {"runs": [record.as_dict() for record in found], "applied": apply}

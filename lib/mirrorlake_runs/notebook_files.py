@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirrorlake_runs import import_jsonschema
-from mirrorlake_runs.results import MIME, NOT_SUMMED
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
+from mirrorlake_runs.records import MIME, NOT_SUMMED
 
 import_jsonschema()
 

@@ -33,8 +33,8 @@ from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import Lease, LeaseHeldError
 from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, lake_path, may_be_lake, state
-from mirrorlake_runs import import_jsonschema
-from mirrorlake_runs.engine import Execution
+from mirrorlake_runs.execution import Execution
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
 from mirrorlake_runs.parameters import (
     Parameter,
     Scrubber,
@@ -49,8 +49,7 @@ from mirrorlake_runs.parameters import (
     resolve,
     steps_named,
 )
-from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.store import runs_folder, slug
+from mirrorlake_runs.records import StepResult, runs_folder, slug
 
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 

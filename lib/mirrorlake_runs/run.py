@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
-from mirrorlake_runs.engine import Execution
-from mirrorlake_runs.keeping import RecordKeeper, bring_back, finish, ready_report
+from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import (
     Plan,
     Prepared,
@@ -40,11 +39,18 @@ from mirrorlake_runs.plan import (
     prepare,
     with_overrides,
 )
-from mirrorlake_runs.results import RunSummary, StepResult
-from mirrorlake_runs.store import RUNNING, RunRecord, find_run, this_process
+from mirrorlake_runs.records import (
+    RUNNING,
+    RunRecord,
+    RunSummary,
+    StepResult,
+    find_run,
+    this_process,
+)
+from mirrorlake_runs.reporting import RecordKeeper, bring_back, finish, warm_up_report
 
 if TYPE_CHECKING:
-    from mirrorlake.spark.shared import SharedJvm
+    from mirrorlake.spark.session import SharedJvm
 
 
 _log = logging.getLogger("mirrorlake.runs.run")
@@ -76,7 +82,7 @@ class OneSpark:
         if self._jvm is not None and (self._jvm.profile != profile or not self._jvm.alive):
             self.close()
         if self._jvm is None:
-            from mirrorlake.spark.shared import SharedJvm
+            from mirrorlake.spark.session import SharedJvm
 
             self._jvm = SharedJvm(profile, self._root)
         return self._jvm.environment
@@ -404,7 +410,7 @@ def _run(
             with keeper:
                 keep(must=True)
                 before()
-                ready_report()
+                warm_up_report()
                 steps = schedule.execute()
             summary = RunSummary(
                 plan.name,

@@ -19,12 +19,10 @@ from starlette.types import Receive, Scope, Send
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake_serve.blob import answer_batch, answer_blob, list_blobs, list_containers
 from mirrorlake_serve.call import Call, resolve
-from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs
-from mirrorlake_serve.errors import Dialect, RequestError, bad_request, forbidden
 from mirrorlake_serve.lakes import Mirrors, Workspace
-from mirrorlake_serve.paths import decode, split
-from mirrorlake_serve.rest import answer_rest, is_rest
+from mirrorlake_serve.protocol import Dialect, RequestError, bad_request, decode, forbidden, split
+from mirrorlake_serve.rest import DebeziumDoor, answer_rest, is_debezium, is_rest
 from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas
 
 _log = logging.getLogger("mirrorlake.serve.app")

@@ -27,10 +27,17 @@ from mirrorlake_serve.call import (
     whole_number,
 )
 from mirrorlake_serve.dfs import begin_upload, delete_path, made_headers, warning_headers
-from mirrorlake_serve.errors import RequestError, bad_request, not_found, xml_text
 from mirrorlake_serve.files import Info, decode_token, encode_token, visible
 from mirrorlake_serve.lakes import Item, Workspace
-from mirrorlake_serve.paths import Target, split, writable
+from mirrorlake_serve.protocol import (
+    RequestError,
+    Target,
+    bad_request,
+    not_found,
+    split,
+    writable,
+    xml_text,
+)
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/=_-]{1,128}\Z")
 _FOLDER = "x-ms-meta-hdi_isfolder"

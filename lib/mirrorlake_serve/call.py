@@ -17,10 +17,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from mirrorlake_serve.errors import Dialect, RequestError, bad_request, not_found
 from mirrorlake_serve.files import Info
 from mirrorlake_serve.lakes import Item, Workspace
-from mirrorlake_serve.paths import readable, rename_source
+from mirrorlake_serve.protocol import (
+    Dialect,
+    RequestError,
+    bad_request,
+    not_found,
+    readable,
+    rename_source,
+)
 
 _GATHERED = 1 << 20  # bytes of a body that are written at once
 LARGEST_BODY = 5 << 30  # bytes of one request

@@ -18,10 +18,8 @@ from mirrorlake_serve.call import (
     properties,
     receive,
 )
-from mirrorlake_serve.errors import RequestError, bad_request, not_found
-from mirrorlake_serve.files import Info, page_of
-from mirrorlake_serve.paths import Target, split, writable
-from mirrorlake_serve.uploads import Upload
+from mirrorlake_serve.files import Info, Upload, page_of
+from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found, split, writable
 
 _IGNORED = ("x-ms-owner", "x-ms-group", "x-ms-permissions", "x-ms-acl")
 

@@ -14,13 +14,11 @@ from typing import Any
 
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.names import STATE, check_part, fingerprint
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.paths import cache
-from mirrorlake_serve.errors import RequestError, bad_request
+from mirrorlake_serve.protocol import RequestError, bad_request
 from mirrorlake_serve.zone import LandingZone
 
 FORMAT = 1
@@ -258,18 +256,18 @@ def _guid(kind: str, root: str) -> str:
 class _Running:
     """A mirror's thread."""
 
-    def __init__(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+    def __init__(self, storage: Storage, interval: float, *, widen: bool) -> None:
         self.stop = Event()
         self.began = False
         self.problem = ""
-        self.thread = Thread(target=self._run, args=(storage, interval, options), daemon=True)
+        self.thread = Thread(target=self._run, args=(storage, interval, widen), daemon=True)
         self.thread.start()
 
-    def _run(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+    def _run(self, storage: Storage, interval: float, widen: bool) -> None:
         while not self.stop.is_set():
             try:
                 Lake(storage.root).watch(
-                    self.stop, interval=interval, options=options, on_report=self._on_report
+                    self.stop, interval=interval, widen=widen, on_report=self._on_report
                 )
             except Exception as error:
                 self.problem = str(error)
@@ -293,7 +291,7 @@ class Mirrors:
 
     def __init__(self, interval: float = 5, *, allowed: bool = True, widen: bool = False) -> None:
         self._interval = interval
-        self._options = MirrorOptions(widen=widen)
+        self._widen = widen
         self._allowed = allowed
         self._running: dict[str, _Running] = {}
         self._lock = Lock()
@@ -311,7 +309,7 @@ class Mirrors:
         with self._lock:
             found = self._running.get(storage.root)
             if found is None or found.stop.is_set():
-                self._running[storage.root] = _Running(storage, self._interval, self._options)
+                self._running[storage.root] = _Running(storage, self._interval, widen=self._widen)
 
     def stop(self, storage: Storage) -> None:
         """Stop the mirror of this lake after its running commit, and wait until it has ended."""
@@ -347,32 +345,22 @@ class Mirrors:
             return "Initialized", ""
 
     def tables(self, storage: Storage) -> list[dict[str, Any]]:
-        """One entry per table, as `getTablesMirroringStatus` has them."""
-        states = load_states(storage) or {}
-        report = Lake(storage.root).status()
+        """Return one entry per table, in the form of `getTablesMirroringStatus`."""
         found = []
-        for line in report.tables:
-            kept = next(
-                (s for s in states.values() if (s.schema, s.name) == (line.schema, line.name)), None
-            )
-            found.append(_entry(kept or TableState(line.schema, line.name), line.state, line.error))
+        for table in Lake(storage.root).status().tables:
+            entry: dict[str, Any] = {
+                "sourceObjectType": "Table",
+                "sourceSchemaName": table.schema or "",
+                "sourceTableName": table.name,
+                "status": table.state,
+                "metrics": {
+                    "processedBytes": table.applied_bytes,
+                    "processedRows": table.rows,
+                    "lastSyncDateTime": table.synced,
+                    "lastSyncLatencyInSeconds": table.latency,
+                },
+            }
+            if table.error:
+                entry["error"] = {"errorCode": "TableFailed", **table.error}
+            found.append(entry)
         return found
-
-
-def _entry(state: TableState, told: str, error: dict[str, Any] | None) -> dict[str, Any]:
-    metrics = {
-        "processedBytes": state.bytes,
-        "processedRows": state.rows,
-        "lastSyncDateTime": state.synced,
-        "lastSyncLatencyInSeconds": state.latency,
-    }
-    found: dict[str, Any] = {
-        "sourceObjectType": "Table",
-        "sourceSchemaName": state.schema or "",
-        "sourceTableName": state.name,
-        "status": told,
-        "metrics": metrics,
-    }
-    if error:
-        found["error"] = {"errorCode": "TableFailed", **error}
-    return found

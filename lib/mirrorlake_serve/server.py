@@ -28,8 +28,8 @@ import uvicorn
 
 from mirrorlake.errors import SetupError
 from mirrorlake_serve.app import StorageApp
-from mirrorlake_serve.debezium import DebeziumDoor
 from mirrorlake_serve.lakes import Mirrors, Workspace, state_home
+from mirrorlake_serve.rest import DebeziumDoor
 from mirrorlake_serve.tokens import Tokens, account_key, load_token, write_private
 
 _DAYS = 397  # the longest that browsers and some clients accept

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mirrorlake.errors import UsageError
-from mirrorlake_serve.errors import RequestError
+from mirrorlake_serve.protocol import RequestError
 
 VARIABLE = "MIRRORLAKE_TOKEN"
 LIFETIME = 3600  # seconds that an issued token lasts

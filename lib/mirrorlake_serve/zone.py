@@ -36,10 +36,8 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.errors import RequestError, bad_request, not_found
-from mirrorlake_serve.files import Info, LakeFiles
-from mirrorlake_serve.paths import Target
-from mirrorlake_serve.uploads import Receipts, Uploads
+from mirrorlake_serve.files import Info, LakeFiles, Receipts, Uploads
+from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found
 
 _NAMELESS = "upload"  # without an ending, which would say how to read it
 _log = logging.getLogger("mirrorlake.serve.zone")

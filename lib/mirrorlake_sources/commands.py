@@ -70,7 +70,7 @@ def debezium(
 ) -> None:
     """Publish Debezium's events: files with one event a line, which may grow."""
     from mirrorlake.storage.files import Storage
-    from mirrorlake_sources.debezium_files import DebeziumFiles
+    from mirrorlake_sources.folders import DebeziumFiles
 
     one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
     _run(root, one, watch=watch, as_json=as_json)

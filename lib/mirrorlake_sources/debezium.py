@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker, keys_are_given, read_metadata
-from mirrorlake.landing.text_format import arrow_type as declared_type
+from mirrorlake.landing.metadata import arrow_type as declared_type
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.position import Position
-from mirrorlake_sources.source import Batch
+from mirrorlake_sources.source import Batch, Position
 
 READ = {"r": 4, "c": 4, "u": 1, "d": 2}
 TRUNCATE = "t"

@@ -26,21 +26,23 @@ from mirrorlake.errors import (
 from mirrorlake.landing.metadata import declare_keys, keys_are_given, read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, as_table
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.position import (
+from mirrorlake_sources.source import (
     FOOTER,
+    Batch,
+    Group,
     NewFolder,
     Position,
+    Source,
     Standing,
     make_durable,
     mend_folders,
     read_standing,
+    write_report,
     write_standing,
 )
-from mirrorlake_sources.source import Batch, Group, Source
-from mirrorlake_sources.status import write_report
 
 _log = logging.getLogger("mirrorlake.sources.engine")
 _REPORT_SECONDS = 5.0
@@ -53,7 +55,7 @@ def run_source(
     *,
     once: bool = True,
     stop: Event | None = None,
-    reseed: Collection[TableName] = (),
+    reseed: Collection[str | TableName] = (),
     on_report: Callable[[SourceReport], None] | None = None,
     footer: Mapping[str, str] | None = None,
 ) -> SourceReport:
@@ -79,7 +81,7 @@ def run_source(
     with source:
         run.report.source = source.name
         try:
-            run.begin(set(reseed))
+            run.begin({as_table(name) for name in reseed})
             while run.follow(once=once):
                 pass
         except BaseException as error:
@@ -198,8 +200,7 @@ class _Run:
         files: list[str] = []
 
         def publish(rows: pa.RecordBatchReader) -> None:
-            publisher = self.open(aside.storage, table, load=True)
-            done = publisher.write(rows)
+            done = self.open(aside.storage, table).load(rows)
             with lock:
                 line.rows += done.rows
                 line.files += 1
@@ -305,11 +306,11 @@ class _Run:
                 return found.get(FOOTER.encode()) == footer.encode()
         return False
 
-    def open(self, storage: Storage, table: TableName, *, load: bool = False) -> Publisher:
+    def open(self, storage: Storage, table: TableName) -> Publisher:
         """Return the publisher of a table, in the lake or aside."""
         partner = Partner(source_type=self.source.name.partition(":")[0])
         keys = self.keys[table]
-        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer, load=load)
+        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer)
 
     def halt(self, table: TableName, error: MirrorlakeError, *, keep: bool = True) -> None:
         """Stops one table; it says why until it is loaded again."""

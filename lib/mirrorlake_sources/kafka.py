@@ -21,8 +21,7 @@ from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium import Event, EventRows, KeysOf, read_event
-from mirrorlake_sources.position import Position, read_standing
-from mirrorlake_sources.source import Batch, ChangesOnly, Group
+from mirrorlake_sources.source import Batch, ChangesOnly, Group, Position, read_standing
 
 _SECONDS = 20.0  # that a broker may take to answer
 _PATIENCE = 60.0  # … while there are events to come

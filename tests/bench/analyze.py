@@ -128,23 +128,23 @@ def run(pairs: int) -> BenchResult:
 
 
 def footers(spark, storage: Storage) -> float:
-    from mirrorlake.delta.files import live_files, read_actions
-    from mirrorlake.delta.log_files import find_segment
+    from mirrorlake.delta import files, log_files
 
     began = time.perf_counter()
-    segment = find_segment(storage, "Tables/t")
-    actions = read_actions(spark, storage, segment)
-    total(live_files(actions), storage, "Tables/t", FILES)
+    segment = log_files.find_segment(storage, "Tables/t")
+    actions = files.read_actions(spark, storage, segment)
+    total(files.live_files(actions), storage, "Tables/t", FILES)
     return time.perf_counter() - began
 
 
 def total(files, storage: Storage, table_path: str, count: int) -> None:
     """Every fact of files, row groups and chunks becomes a row, and some are added up."""
-    from mirrorlake.layout.footers import read_chunks, read_footers
+    from mirrorlake.layout import footers
 
-    groups = read_footers(files, storage, table_path).selectExpr("explode(footer.groups) AS g")
+    read = footers.read_footers(files, storage, table_path)
+    groups = read.selectExpr("explode(footer.groups) AS g")
     assert groups.selectExpr("count(g.rows)").first()[0] == count
-    chunks = read_chunks(files, storage, table_path)
+    chunks = footers.read_chunks(files, storage, table_path)
     assert chunks.selectExpr("count(c.compressed)").first()[0] == 16 * count
 
 

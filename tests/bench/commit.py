@@ -71,6 +71,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "ours":
         found = work()
     else:
-        with patch("mirrorlake.spark.session.know_logs", lambda _spark: None):
+        with patch("mirrorlake.spark.jvm.know_logs", lambda _spark: None):
             found = work()
     print(json.dumps(found))

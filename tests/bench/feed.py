@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from helpers.bench import BenchResult, compare, join_results, lake_part
-from mirrorlake import Lake
-from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake import Lake, Table
+from mirrorlake.feed import scd
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000
@@ -159,7 +158,7 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
     periods = rows.selectExpr("*", "0L AS __START_AT", "CAST(NULL AS BIGINT) AS __END_AT")
     for frame, table in ((periods, ours), (rows, peer)):
         frame.repartition(20).write.format("delta").mode("append").save(table.path)
-    dimension = Dimension(("id",), "at", 2, except_columns=("at",))
+    dimension = scd.Dimension(("id",), "at", 2, except_columns=("at",))
     moment = iter(range(1, 1000))
 
     def changes() -> DataFrame:
@@ -177,7 +176,7 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
 
     def apply() -> float:
         batch = changes()
-        return timed(lambda: apply_changes(batch, ours.path, dimension))
+        return timed(lambda: scd.apply_changes(batch, ours.path, dimension))
 
     def merge() -> float:
         changes().drop("at").createOrReplaceTempView("batch")

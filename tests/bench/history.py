@@ -20,7 +20,7 @@ from typing import Any
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.history.versions import find_readable_range
+from mirrorlake.history import versions as versions_module
 
 VERSIONS = 10_000
 FILES = 100_000
@@ -54,7 +54,8 @@ def readable_range(lake: Lake, pairs: int) -> BenchResult:
         _make(lake, name, versions=1, files=count)
 
     def found(name: str) -> None:
-        assert find_readable_range(lake.storage, lake.table(name).name).earliest == 0
+        readable = versions_module.find_readable_range(lake.storage, lake.table(name).name)
+        assert readable.earliest == 0
 
     def found_by_files(name: str) -> None:
         found(f"{name} files")

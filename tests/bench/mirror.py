@@ -47,9 +47,9 @@ from helpers.bench_data import (
     write_files,
     zone,
 )
+from helpers.markers import MARKER
 from helpers.places import TABLES, ZONE
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.files import Storage

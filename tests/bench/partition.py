@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
-from mirrorlake.partitioning.operation import CONFS
+from mirrorlake.partitioning import operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ def raw_table(lake: Lake, name: str, files: int = FILES, hour: int = 0) -> str:
 
 def encode_alike(lake: Lake, source: str, target: str) -> None:
     """The same files with the settings of operations: a file a task, the rows as they lie."""
-    with settings(lake, CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
+    with settings(lake, operation.CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
         rows = lake.spark.read.format("delta").load(source)
         rows.write.format("delta").save(lake.storage.path(f"Tables/{target}"))
 
@@ -129,7 +129,7 @@ class Bench:
             target = self.lake.storage.path(f"Tables/{self.copy()}")
             rows = self.lake.spark.read.format("delta").load(target)
             arranged = rows.repartition(BUCKETS, "tenant").sortWithinPartitions("tenant", "at")
-            with settings(self.lake, CONFS):
+            with settings(self.lake, operation.CONFS):
                 return clock(arranged.write.format("delta").mode("overwrite").save, target)
 
         return self.timed("operation against a sorted rewrite", ours, peer)
@@ -174,7 +174,7 @@ class Bench:
     def small_files(self) -> dict[str, str]:
         """Settings under which the peers make about as many files as the policy does."""
         largest = size(self.lake, Path(self.raw).name) // BUCKETS
-        return CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
+        return operation.CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
 
     def layout(self, label: str, make: Callable[[str], None] | None = None) -> BenchResult:
         """Files and bytes that an equality reads of one layout; seconds to make and to read it.

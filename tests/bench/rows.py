@@ -12,9 +12,8 @@ import tempfile
 import time
 
 from helpers.bench import BenchResult, compare, join_results
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.spark.session import get_spark
-from mirrorlake.table import Table
 
 FILES, ROWS_A_FILE = 20, 25_000
 UPDATES, OWN = 12, 3

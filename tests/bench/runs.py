@@ -63,7 +63,7 @@ def _run(place: Path, plan: Path) -> tuple[float, float]:
 
 
 def peer(folder: str) -> None:
-    from mirrorlake_runs.engine import import_papermill
+    from mirrorlake_runs.execution import import_papermill
 
     papermill = import_papermill()
     for name in NAMES:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, compare
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 MB = 1 << 20
 REQUESTS = 300

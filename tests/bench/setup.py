@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from helpers.bench import BenchResult, compare
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 LOCK = PROJECT / "requirements.lock"
 LOCKED = ["--quiet", "--require-hashes", "-r"]

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
-from mirrorlake.layout.vorder_file import choose_order, encode, sort_permutation
-from mirrorlake_lab.samples.flights import load_flights
+from mirrorlake.layout import vorder
+from mirrorlake_lab import flights as sample
 
 SCANS = {
     "flights": (["carrier", "dest", "arr_delay"], "origin", "JFK"),
@@ -91,7 +91,7 @@ def wide(count: int = 300_000) -> pa.Table:
 
 
 def flights() -> pa.Table:
-    return pa.Table.from_pandas(load_flights(), preserve_index=False)
+    return pa.Table.from_pandas(sample.load_flights(), preserve_index=False)
 
 
 DATA = {"flights": flights, "star": star, "wide": wide}
@@ -113,7 +113,7 @@ def rewrite(pairs: int) -> BenchResult:
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         rows = shuffle(star())
-        (Path(folder) / "star.parquet").write_bytes(encode(rows, {}))
+        (Path(folder) / "star.parquet").write_bytes(vorder.encode(rows, {}))
         compare_rewrite(Path(folder), pairs, seconds, ratios)
     return BenchResult("vorder", seconds, ratios)
 
@@ -135,22 +135,22 @@ def shuffle(rows: pa.Table) -> pa.Table:
 def compare_bytes(name: str, rows: pa.Table, folder: Path, ratios: dict[str, float]) -> None:
     """Shuffled bytes by the bytes of every order tried, and of the one that is chosen."""
     shuffled = shuffle(rows)
-    base = len(encode(shuffled, {}))
-    ratios[f"{name}, bytes, natural"] = round(base / len(encode(rows, {})), 3)
+    base = len(vorder.encode(shuffled, {}))
+    ratios[f"{name}, bytes, natural"] = round(base / len(vorder.encode(rows, {})), 3)
 
     def score(some: pa.Table) -> int:
-        return len(encode(some, {}, level=1))
+        return len(vorder.encode(some, {}, level=1))
 
-    chosen, tried = choose_order(shuffled, score)
+    chosen, tried = vorder.choose_order(shuffled, score)
     for one in tried:
-        moved = shuffled.take(sort_permutation(shuffled, one.columns))
-        data = encode(moved, {})
+        moved = shuffled.take(vorder.sort_permutation(shuffled, one.columns))
+        data = vorder.encode(moved, {})
         label = one.kind + (f" of {len(one.columns)}" if one.columns else "")
         ratios[f"{name}, bytes, {label}"] = round(base / len(data), 3)
         if one == chosen:
             ratios[f"{name}, bytes, chosen"] = round(base / len(data), 3)
             (folder / f"{name}-after.parquet").write_bytes(data)
-    (folder / f"{name}-before.parquet").write_bytes(encode(shuffled, {}))
+    (folder / f"{name}-before.parquet").write_bytes(vorder.encode(shuffled, {}))
 
 
 def compare_scans(

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.project import PROJECT
 from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.storage.paths import PROJECT
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake import Lake
 
 BENCHES = PROJECT / "tests" / "bench"
 
@@ -81,7 +81,7 @@ def lake_part(
     measure: Callable[[Lake, int], BenchResult], *, profile: str | None = None
 ) -> Callable[[int], BenchResult]:
     """A part of a bench that gets a lake of its own, with Spark up before anything is timed."""
-    from mirrorlake.lake import Lake
+    from mirrorlake import Lake
     from mirrorlake.spark.session import get_spark
 
     def part(pairs: int) -> BenchResult:

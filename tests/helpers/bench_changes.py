@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from helpers.bench import BenchResult, compare, join_results
 from helpers.bench_data import copy_tree, initial_files, rows, timed, write_files, zone
+from helpers.markers import MARKER, Marker
 from helpers.places import TABLES, ZONE
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
 
 ROWS, FILES, TABLES_AT_ONCE = 2_000_000, 20, 200
 Merge = Callable[[str, str], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -13,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER, Marker
 from helpers.places import ZONE
-from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.names import file_name
-from mirrorlake.storage.files import to_json
 
 SCHEMA = pa.schema(
     [
@@ -95,7 +95,7 @@ def zone(root: Path, table: str = "t") -> Path:
     """A table's folder in the landing zone, with the key declared."""
     folder = root / ZONE / table
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "_metadata.json").write_bytes(to_json({"keyColumns": ["id"]}))
+    (folder / "_metadata.json").write_bytes(json.dumps({"keyColumns": ["id"]}).encode())
     return folder
 
 

@@ -1,7 +1,7 @@
 """A standalone Spark cluster of processes: a master and workers, from PySpark's own package.
 
-The workers know nothing of the driver: they get an environment of their own, without its variables
-and without its Python path.
+The workers are isolated from the driver: they have their own environment, without its variables and
+without its Python path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pyspark
 
 from helpers.environments import make_environment
 from helpers.ports import free_port
-from mirrorlake.spark.executors import NEEDED
 from mirrorlake.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -30,12 +29,12 @@ _PATIENCE = 120  # seconds
 
 
 class Cluster:
-    """A master and workers; `close` ends them and removes their folder.
+    """A master and workers; `close` stops them and deletes their folder.
 
     Args:
-        workers: how many.
-        variables: what the workers find in their environment besides a path and Java.
-        cores: of each worker, as it says itself: it may have fewer.
+        workers: the number of workers.
+        variables: the variables of the workers, besides the path and Java.
+        cores: the number of cores that each worker reports; the machine may have fewer.
     """
 
     def __init__(
@@ -53,11 +52,11 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """What `SPARK_MASTER` is to be."""
+        """The value for `SPARK_MASTER`."""
         return f"spark://127.0.0.1:{self._port}"
 
     def add_worker(self) -> None:
-        """Starts one more worker and waits until the master knows it."""
+        """Start one more worker, and wait until it is registered with the master."""
         name = f"worker-{len(self._workers)}"
         place = [
             "--cores",
@@ -71,7 +70,7 @@ class Cluster:
         self._wait(name, "Successfully registered with master")
 
     def executors(self) -> list[int]:
-        """The processes of all executors."""
+        """Return the processes of all executors."""
         parents = {process.pid for process in self._workers}
         found = []
         for place in Path("/proc").iterdir():
@@ -80,11 +79,11 @@ class Cluster:
         return found
 
     def kill_executor(self) -> None:
-        """Kills one executor, as a machine that runs out of memory does."""
+        """Kill one executor, as a machine without free memory does."""
         os.kill(self.executors()[0], signal.SIGKILL)
 
     def kill_worker(self) -> None:
-        """Kills one worker with its executors, as a machine that is gone."""
+        """Kill one worker with its executors, as if its machine failed."""
         process = self._workers[0]
         children = [e for e in self.executors() if _parent(Path(f"/proc/{e}")) == process.pid]
         for pid in (process.pid, *children):
@@ -92,7 +91,7 @@ class Cluster:
         process.wait(30)
 
     def close(self) -> None:
-        """Ends all of it."""
+        """Stop all processes."""
         for process in (*self._workers, self._master):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -125,14 +124,14 @@ class Cluster:
         log = self.folder / f"{name}.log"
         while words not in (text := log.read_text(errors="replace")):
             assert time.monotonic() < until, text[-3000:]
-            time.sleep(0.1)  # another process's log is no event to wait for
+            time.sleep(0.1)  # another process's log offers no event to wait for
 
 
 def _is_executor(place: Path, parents: set[int]) -> bool:
     try:
         command = (place / "cmdline").read_bytes()
     except OSError:
-        return False  # it has just ended
+        return False  # the process has just ended
     return EXECUTOR.encode() in command and _parent(place) in parents
 
 
@@ -144,6 +143,5 @@ def _parent(place: Path) -> int:
 
 
 def executor_python() -> Path:
-    """The workers' Python: another environment, with what executors need, without mirrorlake."""
-    packages = ("pyyaml" if name == "yaml" else name for name in NEEDED)
-    return make_environment("executor", *packages)
+    """Return the workers' Python: an environment with their packages, without mirrorlake."""
+    return make_environment("executor", "numpy", "obstore", "pyarrow", "pyyaml")

@@ -1,4 +1,4 @@
-"""A driver program that uses a lake on a cluster and prints its results as JSON."""
+"""A program that uses a lake on a cluster. It runs as the driver and prints results as JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pyarrow as pa
 from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror import engine, ledger
 from mirrorlake.mirror.options import Step, concurrent_tables
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.session import cluster_cores
 
-ROWS = 300_000  # of the table that is mirrored during a kill
+ROWS = 300_000  # of the table that is mirrored while processes are killed
 SMALL = 1_002
 
 
@@ -32,7 +32,7 @@ def tell(text: str) -> None:
 
 
 def tour(root: str) -> dict[str, object]:
-    """Run all steps; return each step's result or error, and its duration in seconds."""
+    """Run all steps; return the outcome or the error of each step, and its seconds."""
     lake, story = Lake(root), Story()
     step = story.step
     items = lake.publisher("items", keys=["id"])
@@ -78,14 +78,14 @@ def tour(root: str) -> dict[str, object]:
 
 
 def text_by_executors(lake: Lake) -> object:
-    """Mirror text files that executors check; return their results and the table's rows."""
+    """Mirror text files that executors inspect; return the results and the table's rows."""
     name = TableName(None, "text")
     path = f"{name.folder}/{file_name(1, '.csv')}"
     lake.storage.write_json(f"{name.folder}/_metadata.json", {"keyColumns": ["id"]})
     lake.storage.write(path, b"id,v\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(500)))
     metadata = TableMetadata(("id",))
     there = engine.inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
-    here = inspect_file(lake.storage, path, metadata, number=1)
+    here = check.inspect_file(lake.storage, path, metadata, number=1)
     errors = [table.error for table in lake.mirror("text", driver_bytes=0).tables]
     lake.publisher("text", keys=["id"]).delete([{"id": "7"}])
     errors += [table.error for table in lake.mirror("text", driver_bytes=0).tables]
@@ -94,7 +94,7 @@ def text_by_executors(lake: Lake) -> object:
 
 
 def publish(root: str) -> dict[str, object]:
-    """Publish rows, later changes of half of them, and some deletes."""
+    """Publish rows, updates of half of them, and some deletes."""
     keys = pa.array(range(ROWS), pa.int64())
     publisher = Lake(root).publisher("big", keys=["id"])
     publisher.upsert(pa.table({"id": keys, "n": pa.array([1] * ROWS, pa.int64())}))
@@ -106,15 +106,15 @@ def publish(root: str) -> dict[str, object]:
 
 
 def expected() -> list[int]:
-    """Return the expected number of rows and their sum."""
+    """Return the expected numbers of rows, and their sum, after these changes."""
     kept = [n for n in range(ROWS) if n % 3]
     return [len(kept), len(kept), sum(10 if n % 2 == 0 else 1 for n in kept)]
 
 
 def mirror(root: str) -> dict[str, object]:
-    """Run one cycle that prints when it has planned; return the table's rows."""
+    """Run one cycle that reports its steps, and return the contents of the table."""
     lake = Lake(root)
-    lake.spark.range(1).count()  # executors are there before the cycle begins
+    lake.spark.range(1).count()  # starts the executors before the cycle
 
     def on_step(_table: TableName, step: Step) -> None:
         tell(f"step {step.value}")
@@ -131,14 +131,14 @@ def mirror(root: str) -> dict[str, object]:
 
 
 def least(root: str) -> dict[str, object]:
-    """Run a minimal set of steps, and those with Python on executors, for spark-submit."""
+    """Use a minimal lake, and Python on the executors, under spark-submit."""
     lake = Lake(root)
     lake.publisher("items", keys=["id"]).upsert([{"id": n, "n": n % 7} for n in range(20)])
     errors = [table.error for table in lake.mirror().tables]
     found = lake.sql("SELECT count(*), sum(n) FROM items").collect()[0]
     analysis = type(lake.table("items").analyze()).__name__
     conf = lake.spark.sparkContext.getConf()
-    with ThreadPoolExecutor(1) as pool:  # as the mirror asks: from a thread without a session
+    with ThreadPoolExecutor(1) as pool:  # as in the mirror: a thread without a session
         cores = pool.submit(cluster_cores, lambda: lake.spark).result()
     return {
         "errors": errors,
@@ -152,7 +152,7 @@ def least(root: str) -> dict[str, object]:
 
 
 def many(root: str) -> dict[str, object]:
-    """Mirror many tables in a cycle; return how many were processed concurrently."""
+    """Mirror many tables in one cycle; return how many were mirrored at the same time."""
     lake = Lake(root)
     names = [f"t{number}" for number in range(12)]
     for name in names:
@@ -184,7 +184,7 @@ def many(root: str) -> dict[str, object]:
 
 
 def timed(root: str) -> dict[str, object]:
-    """Return the duration of steps in seconds, for the benchmark; Spark is already started."""
+    """Return the seconds of several operations for the benchmark, without Spark's start."""
     lake, seen = Lake(root), {}
     publisher = lake.publisher("big", keys=["id"])
     lake.spark.range(10).count()
@@ -219,7 +219,7 @@ def timed(root: str) -> dict[str, object]:
 
 
 def refused(root: str) -> dict[str, object]:
-    """Return the errors if the executors can't run this package."""
+    """Return the error of an operation whose executors cannot run this package."""
     lake = Lake(root)
     lake.write("v", [{"city": f"city {n % 15}", "n": n} for n in range(100)])
     try:

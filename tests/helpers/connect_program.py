@@ -1,7 +1,7 @@
-"""What a Connect client asks of a lake, in a process of its own; prints the answers as JSON.
+"""A program that uses a lake as a client of Spark Connect, and prints results as JSON.
 
-`test_connect.py` runs it, with the lake's folder and the names of the parts: PySpark has room for
-one kind of session in a process.
+`test_connect.py` runs it in a separate process, with the lake's folder and the names of the parts,
+because PySpark supports only one kind of session in a process.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from helpers.partition_tables import PAST, hashed
 from helpers.ports import free_port
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.session import chosen_profile, launch_conf, prepare
+from mirrorlake.spark.jvm import prepare
+from mirrorlake.spark.session import launch_conf
 
 
 def connect() -> SparkSession:
-    """A client of a server that PySpark starts beside it, on a port of its own."""
+    """Return a client of a Connect server that PySpark starts, on a free port."""
     port = free_port()
-    conf = launch_conf(chosen_profile()) | {
-        "spark.network.timeout": "3600s",  # a machine that was asleep is no lost executor
+    conf = launch_conf(os.environ.get("MIRRORLAKE_PROFILE") or "notebook") | {
+        "spark.network.timeout": "3600s",  # a suspended machine must not lose its executors
         "spark.connect.grpc.binding.port": str(port),
     }
-    # PySpark's client of its own server goes to 15002, whatever the server was told.
+    # PySpark's client connects to port 15002, whatever the server's port is.
     patch.object(DefaultChannelBuilder, "default_port", return_value=port).start()
     master = conf.pop("spark.master")
     settings = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
@@ -38,7 +39,7 @@ def connect() -> SparkSession:
 
 
 def mirrored(lake: Lake) -> dict[str, Any]:
-    """Two cycles, the table now and then, and a row's story."""
+    """Run two cycles; return the table now and at a version, and the history of a row."""
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     failed = [line.error for line in lake.mirror().failed]
@@ -57,7 +58,7 @@ def mirrored(lake: Lake) -> dict[str, Any]:
 
 
 def viewed(lake: Lake) -> list[Any]:
-    """A view that follows its table."""
+    """Create a view and refresh it after a change."""
     publisher = lake.publisher("seen", keys=["id"])
     publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     lake.mirror("seen")
@@ -69,7 +70,7 @@ def viewed(lake: Lake) -> list[Any]:
 
 
 def past(lake: Lake) -> dict[str, Any]:
-    """Versions, moments, a frame from its making to its release, and a vacuum's plan."""
+    """Read versions and timestamps, create and release a frame, and plan a vacuum."""
     table = lake.table("t")
     newest = table.readable_range().until
     found = {
@@ -93,7 +94,10 @@ def past(lake: Lake) -> dict[str, Any]:
 
 
 def partitioned(lake: Lake) -> list[Any]:
-    """Nobody can name files to read there: what Delta skips has to do; operations say why not."""
+    """Set a policy, scan and read the table, and try an operation, which is refused.
+
+    Without a JVM no list of files can be read, so a scan relies on Delta's file skipping.
+    """
     for key in ("a", "b", "z"):
         lake.write("p", [{"k": key}])
     table = lake.table("p")

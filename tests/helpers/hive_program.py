@@ -1,4 +1,4 @@
-"""A lake in Spark's built-in Hive metastore; each step's outcome as JSON."""
+"""A program that registers a lake in Spark's Hive metastore, and prints each outcome as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from helpers.story import Story
 from mirrorlake import Lake
 from mirrorlake.spark.session import launch_conf
-from mirrorlake.storage.paths import PROJECT
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 PAGE = PROJECT / "docs" / "how-to" / "cluster.md"
 
@@ -81,5 +82,5 @@ def tour(folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     where = Path(sys.argv[1])
-    os.chdir(where)  # Derby writes its log there
+    os.chdir(where)  # Derby writes its log to the working folder
     print(json.dumps(tour(where)))

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from helpers.ports import free_port
-from mirrorlake.storage.paths import cache, make_once
+from mirrorlake.storage import paths
 
 VERSION = "3.9.1"  # the last one that runs on Java 11, too
 POM = f"""
@@ -46,11 +46,11 @@ _FETCH_SECONDS = 600
 
 def jars() -> Path:
     """The folder of the broker's jars; the test is skipped where they can't be had."""
-    target = cache() / "servers" / f"kafka-{VERSION}"
+    target = paths.cache() / "servers" / f"kafka-{VERSION}"
     if not (target.is_dir() or (shutil.which("mvn") and shutil.which("java"))):
         pytest.skip("needs a Kafka broker, whose jars Maven brings: there is no mvn or no java")
     try:
-        make_once(target, target.is_dir, _fetch)
+        paths.make_once(target, target.is_dir, _fetch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs a Kafka broker; its jars of {VERSION} could not be had: {error}")
     return target

@@ -1,4 +1,4 @@
-"""Kill programs, including Spark, at any point of their work on a lake."""
+"""Kill programs, Spark included, at any time while they work on a lake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Made = set[str]
 
 
 def files(root: Path) -> Made:
-    """Return all files of a lake; some may have been deleted since."""
+    """Return all files of a lake; some may not exist any more."""
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
@@ -41,9 +41,9 @@ def run_until(
         while process.poll() is None:
             made |= files(root) - before
             if enough(made):
-                os.killpg(process.pid, signal.SIGKILL)  # the JVM is one of the group
+                os.killpg(process.pid, signal.SIGKILL)  # the JVM is in the process group
                 break
-            time.sleep(0.002)  # another process's files are no event to wait for
+            time.sleep(0.002)  # there is no event for another process's files
         status = process.wait()
     assert status in (0, -signal.SIGKILL), log.read_text(errors="replace")[-2000:]
     return status != 0, made

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER, UNCHANGED, Marker
 from helpers.model import TableModel
-from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 from mirrorlake.names import TableName, file_number
 
 

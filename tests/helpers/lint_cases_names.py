@@ -1,4 +1,4 @@
-"""Zones that break one of the linter's rules on folders, metadata, keys and names of files."""
+"""Zones that break one rule of the linter on folders, metadata, keys and names of files."""
 
 from __future__ import annotations
 

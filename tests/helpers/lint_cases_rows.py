@@ -1,4 +1,4 @@
-"""Zones that break one of the linter's rules on what files hold."""
+"""Zones that break one rule of the linter on the contents of files."""
 
 from __future__ import annotations
 

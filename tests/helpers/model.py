@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.landing.metadata import UNCHANGED, Marker
+from helpers.markers import UNCHANGED, Marker
 
 Row = dict[str, Any]
 Change = tuple[Marker, Row]
@@ -19,8 +19,9 @@ class TableModel:
     keys: tuple[str, ...]
     rows: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
-    def apply(self, marker: Marker, row: Row) -> None:
-        """Apply a published row; an update keeps the values of unchanged columns."""
+    def apply(self, marker: Marker | int, row: Row) -> None:
+        """Apply one published row; values that an update leaves unchanged stay as they were."""
+        marker = Marker(marker)
         names = row.get(UNCHANGED) or ()
         row = {name: value for name, value in row.items() if name != UNCHANGED}
         found = self.rows.setdefault(tuple(row[key] for key in self.keys), [])

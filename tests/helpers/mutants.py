@@ -49,6 +49,11 @@ class Deciding:
 _RECEIPTS = ("Dropped", "Receipt", "write_receipt", "read_receipts", "recover", "delete_files")
 _LISTINGS = ("published_tables", "no_folder", "list_folder", "every_file")
 _NET = "spark/feed/test_feed_net.py::test_"
+_SHAPES = (
+    *("Role", "Link", "Member", "read_joins", "_links", "_owner", "_has", "Method", "Aggregate"),
+    *("Shape", "full", "read_shape", "is_steady", "_oddity", "_distrusted", "_expanded"),
+    *("_windows", "_groups", "_group_keys", "_aggregate", "settle_types", "_is_plain", "_is_exact"),
+)
 DECIDING = {
     "plan": Deciding(
         "mirrorlake/mirror/next_batch.py",
@@ -88,21 +93,23 @@ DECIDING = {
         ("BadFolder", "Folder", "find_tables", *_LISTINGS, "by_number", "by_time"),
     ),
     "receipts of operations": Deciding(
-        "mirrorlake/partitioning/receipts.py",
+        "mirrorlake/partitioning/operation.py",
         ("unit/layout/test_partitioning_receipts.py",),
-        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
+        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows"),
     ),
     "receipts of renames": Deciding(
-        "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
+        "mirrorlake_serve/files.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
-    "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
+    "view shapes": Deciding(
+        "mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",), _SHAPES
+    ),
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
         ("compact_changes", "_fill", "_keeps", "require_values", "value_or_error"),
     ),
     "net changes": Deciding(
-        "mirrorlake/feed/net.py",
+        "mirrorlake/feed/ranges.py",
         (
             f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
             f"{_NET}a_value_that_moves_where_null_was_is_a_change",
@@ -110,6 +117,7 @@ DECIDING = {
             f"{_NET}an_outcome_is_of_its_keys_last_change",
             f"{_NET}random_feeds_come_to_what_the_model_says",
         ),
+        ("net_changes", "_of_unique_keys", "_of_any_rows", "_kind"),
     ),
 }
 
@@ -291,7 +299,7 @@ def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
     if not wanted:
         yield lambda: None
         return
-    from mirrorlake.spark.shared import SharedJvm
+    from mirrorlake.spark.session import SharedJvm
 
     jvm = SharedJvm("small")
     os.environ.update(jvm.environment)

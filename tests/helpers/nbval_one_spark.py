@@ -1,6 +1,7 @@
-"""A plugin for nbval: all notebooks' kernels start their Spark in the JVM of the environment, one
-after the other, and talk by sockets of their own, since the machine's ports are taken by many tests
-at once.
+"""A plugin for nbval: the kernels of all notebooks start Spark in one JVM, one after the other.
+
+The environment names the JVM. The kernels use private sockets, because many tests that run at once
+take the ports of the machine.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from jupyter_client.manager import KernelManager
 from pyspark.java_gateway import launch_gateway
 
 from mirrorlake.spark.jvm import end_session
-from mirrorlake_runs.engine import private_sockets
+from mirrorlake_runs.execution import private_sockets
 
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # deleted with the process
 
 
 class OneSpark:
     def __init__(self) -> None:
-        self.gateway: Any = launch_gateway()  # which joins it
+        self.gateway: Any = launch_gateway()  # joins the JVM
         self.path: object = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """The kernel of the notebook before is gone by now."""
+        """Stop the session that the ended kernel of the previous notebook left in the JVM."""
         if self.path not in (None, item.path):
             end_session(self.gateway.jvm)
         self.path = item.path
@@ -40,7 +41,7 @@ class OneSpark:
 def start_kernel(
     startup_timeout: float, kernel_name: str, **options: Any
 ) -> tuple[KernelManager, BlockingKernelClient]:
-    """As `jupyter_client.manager.start_new_kernel`, by private sockets."""
+    """Start a kernel like `jupyter_client.manager.start_new_kernel`, with private sockets."""
     folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
     _FOLDERS.append(folder)
     manager = KernelManager(kernel_name=kernel_name, config=private_sockets(folder.name))

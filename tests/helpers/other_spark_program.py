@@ -1,8 +1,8 @@
-"""What works on somebody else's Spark: each capability in a session that is there already.
+"""A program that tries each capability of mirrorlake in a session that already exists.
 
-Run by the Python of an environment with another PySpark, where Delta's jars are Spark's own
-resolver's; or, with `connect` for the package, as a client of a Connect server, and with `own` in
-mirrorlake's own session. Prints JSON: by capability, what came out of it, or the error.
+It is run by the Python of an environment with another PySpark, where Spark's resolver fetches
+Delta's jars; with the package `connect` as a client of a Connect server; and with `own` in
+mirrorlake's own session. It prints JSON: the result or the error of each capability.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ import json
 import re
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from helpers.story import Story, ordered, partitioned
-from mirrorlake import Lake
-from mirrorlake.spark.session import SESSION_CONFS, get_spark
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake.table import Table
+from mirrorlake import Lake, Table
+from mirrorlake.spark.jvm import SESSION_CONFS
+from mirrorlake.spark.session import get_spark
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def session(package: str) -> SparkSession:
-    """A session as its owner would start it: Delta, and nothing of ours."""
+    """Return a session as a user starts it: with Delta, without settings of mirrorlake."""
     confs = {
         "spark.jars.packages": package,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.ui.enabled": "false",
-        "spark.network.timeout": "3600s",  # a machine that was asleep is no lost executor
+        "spark.network.timeout": "3600s",  # a suspended machine must not lose its executors
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
@@ -43,7 +45,7 @@ def session(package: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-# What each capability is to tell; a table's row is its name.
+# The expected result of each capability, by its name in the documentation's table.
 EXPECTED: dict[str, object] = {
     "publish, mirror": [20, sum(n % 7 for n in range(20))],
     "mirror: update, delete": [19, sum(n % 7 for n in range(20)) - 1 + 100 - 4],
@@ -71,7 +73,7 @@ EXPECTED: dict[str, object] = {
 
 
 def capabilities(lake: Lake) -> dict[str, object]:
-    """What came of each capability, see `Story`."""
+    """Return the result of each capability; see `Story`."""
     story = Story()
     step = story.step
     items, few = (lake.publisher(name, keys=["id"]) for name in ("items", "few"))
@@ -190,7 +192,7 @@ def capabilities(lake: Lake) -> dict[str, object]:
 
 
 def notebook(spark: SparkSession) -> object:
-    """The page's cells where there is a session: what they show, and whether it is as before."""
+    """Run the page's cells in the session; return their rows, and whether no setting changed."""
 
     def settings() -> list[str | None]:
         return [spark.conf.get(name, None) for name in SESSION_CONFS]
@@ -216,5 +218,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         found = capabilities(Lake(folder, spark=spark))
     print(json.dumps(found | {"notebook": notebook(spark)}, default=str))
-    if sys.argv[1] != "connect":  # such a client asks its server for something when it ends
+    if sys.argv[1] != "connect":  # stopping a Connect client makes it call its server once more
         spark.stop()

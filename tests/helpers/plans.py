@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import Identity
 from mirrorlake.mirror import next_batch
 from mirrorlake.storage.files import Storage
 
 
-def facts_of(storage: Storage, identity: Identity, first: int, names: list[str]) -> list[FileFacts]:
+def facts_of(
+    storage: Storage, identity: Identity, first: int, names: list[str]
+) -> list[check.FileFacts]:
     """Return the facts of files without reading them."""
     sizes = {entry.name: entry.size for entry in storage.list(identity.table.folder).files}
     return [
-        FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
+        check.FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
         for place, name in enumerate(names)
     ]
 

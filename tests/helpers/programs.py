@@ -1,4 +1,4 @@
-"""Programs of the tests that run as processes of their own, and end with the test."""
+"""Programs of the tests that run in separate processes, and end with the test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from helpers.project import PROJECT
 from helpers.s3_server import SECRET
-from mirrorlake.storage.paths import PROJECT
 
 Program = Callable[..., "subprocess.Popen[str]"]
 """Starts the program with arguments, and with variables of the environment by name."""
@@ -20,11 +20,11 @@ Program = Callable[..., "subprocess.Popen[str]"]
 
 @contextmanager
 def programs(module: str, environment: Mapping[str, str]) -> Iterator[Program]:
-    """Starts a module any number of times; what still runs at the end is killed.
+    """Yield a function that starts a module; processes that still run at the end are killed.
 
     Args:
-        module: of the tests' helpers.
-        environment: the processes' variables; where this project lies comes on top.
+        module: a module of the tests' helpers.
+        environment: the variables of the processes, to which the project's path is added.
     """
     started: list[subprocess.Popen[str]] = []
     paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
@@ -50,7 +50,7 @@ def programs(module: str, environment: Mapping[str, str]) -> Iterator[Program]:
 
 
 def result_of(process: subprocess.Popen[str], longest: float) -> Any:
-    """What a program printed last, as JSON, after it ended well and without telling a secret."""
+    """Return the last line of a program as JSON; check that it succeeded and printed no secret."""
     out, err = process.communicate(timeout=longest)
     assert process.returncode == 0, err[:2000] + err[-2000:]
     assert SECRET not in out + err

@@ -1,8 +1,8 @@
-"""Versions of a table that change no row."""
+"""Commit versions of a table that change no row."""
 
 from __future__ import annotations
 
-from mirrorlake.table import Table
+from mirrorlake import Table
 
 QUIET = ("property", "column", "vorder", "compact", "miss")
 

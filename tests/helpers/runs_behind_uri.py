@@ -8,8 +8,15 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.storage.files import Storage
-from mirrorlake_runs.run import resume_run, run_plan
-from mirrorlake_runs.store import RunNotFoundError, find_report, find_run, list_runs, prune_runs
+from mirrorlake_runs import (
+    RunNotFoundError,
+    find_report,
+    find_run,
+    list_runs,
+    prune_runs,
+    resume_run,
+    run_plan,
+)
 
 
 def check_runs_behind(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.project import PROJECT
 from mirrorlake import MirrorOptions
 from mirrorlake.delta.log_files import commit_path
 from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 
 PAGE = PROJECT / "docs" / "scale.md"
 KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")

@@ -1,4 +1,4 @@
-"""A story of what one does with a lake: its steps, and those that every story has."""
+"""A sequence of steps with a lake, whose outcomes and seconds are recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mirrorlake.errors import MirrorlakeError
 
 
 class Story:
-    """Steps, one after the other; each is told with its seconds.
+    """Steps that run one after the other.
 
     Attributes:
-        seen: by step, what came of it: its outcome, what mirrorlake said, or another error.
-        seconds: by step, how long it took.
+        seen: the outcome of each step: its result, mirrorlake's error, or another error.
+        seconds: the seconds of each step.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Story:
         self.seconds: dict[str, float] = {}
 
     def step(self, name: str, do: Callable[[], object]) -> None:
-        """Does something; whatever becomes of it, the story goes on."""
+        """Run a step and record its outcome; an error does not stop the following steps."""
         began = time.monotonic()
         try:
             found = do()
@@ -39,13 +39,13 @@ class Story:
 
 
 def ordered(lake: Lake) -> int:
-    """A table `v` in V-Order; its rows."""
+    """Write a table `v` in V-Order, and return its number of rows."""
     lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
     return lake.table("v").optimize.vorder().commits[0].rows
 
 
 def partitioned(lake: Lake) -> int:
-    """A table `p` with a policy that an operation has carried out; the sum of its values."""
+    """Partition a table `p` by a policy, and return the sum of its values."""
     lake.write("p", [{"k": f"k{n % 11}", "v": n} for n in range(40)])
     table = lake.table("p")
     table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})

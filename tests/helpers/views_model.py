@@ -1,4 +1,4 @@
-"""The slow, obvious reference of views: a query's answer from rows, as loops over them."""
+"""The slow, obvious reference model of views: it computes a query's result by loops over rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = {"t": ("example", "id", "g", "x"), "s": ("example", "g", "w")}
 
 
 def _matches(one: Row, other: Row) -> bool:
-    """Whether rows of t and s are joined: example and g are equal, and no g is NULL."""
+    """Check whether rows of t and s are joined: example and g are equal, and no g is NULL."""
     return one[0] == other[0] and one[2] == other[1] and one[2] is not None
 
 
@@ -139,7 +139,7 @@ def window_view(t: list[Row], s: list[Row]) -> Counter[Row]:
     return found
 
 
-# What the golden matrix and the property test refresh, by the rule that is meant to do it.
+# The queries of the golden matrix and the property test, by the rule that must refresh them.
 VIEWS = {
     "rows": ("rows", "SELECT example, id, x * 2 AS y FROM t WHERE x > 0", rows_view),
     "sums": (

@@ -1,4 +1,4 @@
-"""Concurrent publishers of one table: threads, or eight processes of which three are killed."""
+"""Concurrent publishers of one table: eight processes, three of which are killed; threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 WRITERS = 8
 BATCHES = 12
-ENDLESS = 1000  # the writers count in thousands
+ENDLESS = 1000  # the writers number their batches in thousands
 TABLE = TableName(None, "t")
 PROGRAM = Path(__file__).with_name("publisher_process.py")
 
@@ -31,16 +31,16 @@ def run_writers(
 
     Args:
         storage: the lake's files.
-        folder: the folder for the writers' logs.
-        meanwhile: a function that is called repeatedly while they run.
+        folder: the folder for the logs of the writers.
+        meanwhile: called repeatedly while they run.
 
     Returns:
-        The files of all finished batches, by batch; and the killed writers.
+        The file of each completed batch, and the killed writers.
     """
     logs = [folder / f"{writer}.log" for writer in range(WRITERS)]
     chance = random.Random(7)
-    # These are killed at any point after they have reached a limit. They would never end by
-    # themselves, because the check of the limit can be late.
+    # They are killed at a random place after this number of batches. They never end by themselves,
+    # because the observer may be late.
     doomed = {writer: chance.randrange(1, BATCHES - 5) for writer in chance.sample(range(8), 3)}
     batches = [str(ENDLESS if writer in doomed else BATCHES) for writer in range(WRITERS)]
     starter = subprocess.Popen(
@@ -75,18 +75,18 @@ def _kill(victims: list[tuple[Path, int, int]], starter: subprocess.Popen[str]) 
         for victim in [v for v in victims if len(finished(v[0])) >= v[1]]:
             os.kill(victim[2], signal.SIGKILL)
             victims.remove(victim)
-        time.sleep(0.005)  # another process's file is no event to wait for
+        time.sleep(0.005)  # the file of another process raises no event
 
 
 def _ended(process: subprocess.Popen[str]) -> bool:
-    """Wait briefly for a process; polling without a pause would slow down the others."""
+    """Wait briefly for a process, without taking its time by polling."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(0.01)
     return process.returncode is not None
 
 
 def finished(log: Path) -> dict[int, str]:
-    """Return the files of batches, by batch, from the complete lines of a writer's log."""
+    """Return the file of each batch from the complete lines of a writer's log."""
     if not log.exists():
         return {}
     lines = log.read_bytes().split(b"\n")[:-1]
@@ -94,7 +94,7 @@ def finished(log: Path) -> dict[int, str]:
 
 
 def publish_side_by_side(root: str) -> list[int]:
-    """Publish one row per file from three threads; return the keys of the rows, in order."""
+    """Publish from three threads, one row per file; return the keys of the rows in order."""
 
     def publish(writer: int) -> list[int]:
         publisher = Publisher(Storage(root), TABLE, keys=["id"])

@@ -1,4 +1,4 @@
-"""Landing zones written by hand, and the results of a mirror without running one."""
+"""Landing zones that tests write by hand, and what a mirror would leave of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER as MARKER
 from helpers.places import IDENTITY, METADATA, PARTNER_EVENTS, ZONE
 from helpers.plans import plan_files
 from mirrorlake.landing.metadata import Identity, ensure_identity
@@ -20,7 +21,6 @@ from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
 KEYED = {"keyColumns": ["id"]}
-MARKER = "__rowMarker__"
 
 
 class Zone:
@@ -31,7 +31,7 @@ class Zone:
         self.write(PARTNER_EVENTS, json.dumps(Partner().document()))
 
     def write(self, path: str, data: str | bytes) -> None:
-        """Write a file by its path in the landing zone."""
+        """Write a file by its path in the zone."""
         data = data.encode() if isinstance(data, str) else data
         self.storage.write(f"{ZONE}/{path}", data)
 
@@ -39,7 +39,7 @@ class Zone:
         self.write(f"{table.place}/{METADATA}", json.dumps(document))
 
     def put(self, name: int | str, data: Any = None, table: TableName = T, **options: Any) -> None:
-        """Write a Parquet file, by number or name; by default with one valid row."""
+        """Write a Parquet file by number or name; without data it has one valid row."""
         if data is None:
             data = {"id": [1], "item": ["a"]}
         rows = data if isinstance(data, pa.Table) else pa.table(data)
@@ -48,7 +48,7 @@ class Zone:
             pq.write_table(rows, sink, **options)
 
     def age(self, name: str, days: float, table: TableName = T) -> None:
-        """Set the modification time of a file; local lakes only."""
+        """Set the age of a file in days; local lakes only."""
         path = self.local / table.folder / name
         moment = (datetime.now(timezone.utc) - timedelta(days=days)).timestamp()
         os.utime(path, (moment, moment))
@@ -70,7 +70,7 @@ class Zone:
         names: list[str] | None = None,
         table: TableName = T,
     ) -> Identity:
-        """Write a Delta log as a mirror does, and the plan of the files up to `last`."""
+        """Write a Delta log as a mirror leaves it, and the plan of the files up to `last`."""
         identity = self.identify(table)
         if last:
             planned = names or [file_name(n) for n in range(1, last + 1)]

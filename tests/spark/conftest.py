@@ -12,16 +12,16 @@ import pytest
 from helpers.one_jvm import joined_session
 from mirrorlake.cli import main as cli
 from mirrorlake.spark.jvm import forget_logs
-from mirrorlake.spark.session import PROFILE_VARIABLE, get_spark
+from mirrorlake.spark.session import get_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
-    """Most tests have a few rows; long ones run as users' sessions do."""
+    """Set the profile for few rows; long tests run with the profile of users."""
     if not config.getoption("--long"):
-        patch.setenv(PROFILE_VARIABLE, "small")
+        patch.setenv("MIRRORLAKE_PROFILE", "small")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,22 +37,22 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tables_are_let_go(spark: SparkSession | None) -> Iterator[None]:
-    """Nobody asks for a module's tables again, and what Spark keeps of them fills the heap."""
+    """Clear the caches after each module, whose tables are not used again, to free the heap."""
     yield
-    if spark is not None:  # a cluster's tests have drivers of their own
+    if spark is not None:  # the tests of a cluster have separate drivers
         spark.catalog.clearCache()
         forget_logs(spark._jvm)
 
 
 @pytest.fixture(autouse=True)
 def _started_alike(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
-    """Processes that a test starts take the same settings; notebooks' tests don't."""
+    """Give processes that a test starts the same settings, except in the tests of notebooks."""
     _configure(monkeypatch, pytestconfig)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in this process, for the session's sake; its JSON, or what it printed."""
+    """Return a function that runs a command in this process and returns its JSON or its output."""
 
     def call(*arguments: str, status: int = 0) -> Any:
         monkeypatch.setattr(sys, "argv", ["mirrorlake", *arguments])

@@ -1,11 +1,11 @@
-"""Tables are found by name: exactly, else by the only spelling that differs in case."""
+"""Finding tables by name: exactly, or by the only match that differs in case."""
 
 from __future__ import annotations
 
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog
+from mirrorlake.query import catalog
 from mirrorlake.storage.files import Storage
 
 
@@ -17,7 +17,7 @@ from mirrorlake.storage.files import Storage
         ("sales.Items", "sales.Items"),
         ("SALES.items", "sales.Items"),
         ("`sales.Items`", None),
-        ("stock", None),  # Stock and STOCK are alike
+        ("stock", None),  # ambiguous: Stock and STOCK
         ("STOCK", "STOCK"),
         ("sales", None),
         ("folder", None),
@@ -30,4 +30,4 @@ def test_names(any_storage: Storage, asked: str, found: str | None) -> None:
         any_storage.write(f"Tables/{table}/_delta_log/{0:020d}.json", b"")
     any_storage.write("Tables/folder/file.txt", b"")
     wanted = None if found is None else TableName.parse(found)
-    assert Catalog(any_storage).find(TableName.parse(asked)) == wanted
+    assert catalog.Catalog(any_storage).find(TableName.parse(asked)) == wanted

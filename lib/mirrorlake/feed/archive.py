@@ -20,25 +20,26 @@ from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import readable_span, refusal
+from mirrorlake.feed.changes import KINDS, changes_by_version
 from mirrorlake.feed.cursor import (
     FORMAT,
     Figures,
     FollowReport,
     Lag,
     consumer_folder,
-    feed_off,
+    feed_error,
     lag_of,
     table_id,
     target_name,
 )
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import KINDS, changes_by_version
-from mirrorlake.feed.schema import COMMIT_VERSION, FEED_COLUMNS, RESERVED, create_table
-from mirrorlake.names import TableName
+from mirrorlake.feed.ranges import readable_span, refusal
+from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
+from mirrorlake.history.write import create_table
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
+from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import only_one
 
@@ -120,10 +121,8 @@ class Archive:
         """What `run` would append; changes nothing."""
         source = self.table
         timeline = read_versions(source.storage, source.name.table_path)
-        if read_snapshot(self._storage, self.target.table_path) is None:
-            place = self._first(timeline, start) - 1
-        else:
-            place = self._place(self._load())
+        exists = self._check()
+        place = self._place(self._load()) if exists else self._first(timeline, start) - 1
         return self.report(place, timeline.latest, lag=lag_of(timeline, place), applied=False)
 
     def run(
@@ -238,19 +237,29 @@ class Archive:
     def _prepare(self) -> bool:
         """Create the archive if it does not exist, and return whether it was created."""
         source = self.table
-        found = read_snapshot(self._storage, self.target.table_path)
-        if found is None:
+        if not self._check():
             self._storage.delete(f"{self._state}.json")  # of an archive that was dropped
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
             create_table(source.spark, self._path, columns, feed=False, properties=properties)
             return True
-        if found.properties.get(SOURCE_PROPERTY) != table_id(source):
+        return False
+
+    def _check(self) -> bool:
+        """Check that the feed can be archived here, and return whether the archive exists.
+
+        Raises:
+            FeedError: the archive is another table's, or the table's feed is off.
+        """
+        found, source = read_snapshot(self._storage, self.target.table_path), self.table
+        if found is not None and found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(
                 f"{self.target} is no archive of {source.name} as it is now.",
                 hint="choose another name for the archive.",
             )
-        return False
+        if error := feed_error(source):
+            raise error
+        return found is not None
 
     def _place(self, kept: dict[str, Any] | None) -> int:
         """Return the last archived version; -1 if there is none.
@@ -346,6 +355,6 @@ def archive_table(
     """Append what is new in a table's feed to its archive; see `Table.archive`."""
     target = target_name(table, into, "{}_history")
     archive = Archive(table, target)
-    if why := feed_off(table):
-        return archive.report(-1, -1, lag=Lag(0, 0.0), why_not=why, applied=False)
+    if error := feed_error(table):
+        return archive.report(-1, -1, lag=Lag(0, 0.0), why_not=str(error), applied=False)
     return archive.plan(start=start) if dry_run else archive.run(start=start)

@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import Span, nothing, readable_span
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed.ranges import Span, nothing, read_feed, readable_span
 from mirrorlake.names import STATE, TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.kept import read_kept
@@ -273,13 +272,13 @@ class FollowReport(Result):
         return f"{self.table} → {self.into}: {self.why_not or self.did}"
 
 
-def feed_off(table: TableHandle) -> str:
-    """Return why a table's feed can't be followed; empty if it is on."""
+def feed_error(table: TableHandle) -> FeedError | None:
+    """Return the error to raise if a table's change feed is off, or None if it is on."""
     if table.snapshot().has_feed:
-        return ""
-    return (
-        f"The change feed of {table.name} is off, so there is nothing to follow. Enable it:"
-        " table.changes.enable(); changes are recorded from then on."
+        return None
+    return FeedError(
+        f"The change feed of {table.name} is off.",
+        hint="enable it with table.changes.enable(); changes are recorded from then on.",
     )
 
 

@@ -15,17 +15,10 @@ from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import Span, key_columns
-from mirrorlake.feed.cursor import (
-    Cursor,
-    FeedBatch,
-    Figures,
-    FollowReport,
-    feed_off,
-    target_name,
-)
+from mirrorlake.feed.changes import as_texts, short
+from mirrorlake.feed.cursor import Cursor, FeedBatch, Figures, FollowReport, feed_error, target_name
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import as_texts, short
+from mirrorlake.feed.ranges import Span, key_columns
 from mirrorlake.feed.scd import (
     END,
     FEED_DELETE,
@@ -35,20 +28,23 @@ from mirrorlake.feed.scd import (
     Dimension,
     apply_changes,
     apply_snapshot,
-    feed_dimension,
+    for_feed,
 )
-from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
-from mirrorlake.history.diff import CHANGE_TYPE
+from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
+
 _MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
 _LETTERS = 32
+_ONLY_FOR_CHANGES = (
+    *("sequence_by", "ignore_null_updates", "apply_as_deletes", "apply_as_truncates"),
+)
 
 
 def follow_feed(
@@ -60,7 +56,7 @@ def follow_feed(
     dry_run: bool = False,
 ) -> FeedBatch:
     """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
-    dimension = feed_dimension(key_columns(source, keys), stored_as)
+    dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
     return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
 
 
@@ -139,22 +135,13 @@ class DimensionReport(FollowReport):
 @query_errors()
 def update_dimension(
     table: TableHandle,
-    into: str = "",
+    into: str,
+    options: Dimension,
     *,
-    stored_as: int = 1,
-    keys: Sequence[str] | None = None,
     from_snapshot: bool = False,
-    sequence_by: str | None = None,
-    ignore_null_updates: bool = False,
-    apply_as_deletes: str | None = None,
-    apply_as_truncates: str | None = None,
-    columns: Sequence[str] | None = None,
-    except_columns: Sequence[str] = (),
-    track_history_columns: Sequence[str] | None = None,
-    track_history_except_columns: Sequence[str] = (),
     dry_run: bool = False,
 ) -> DimensionReport:
-    """Bring a dimension up to date with a table; see `Table.dimension`."""
+    """Bring a dimension up to date with a table; arguments are those of `Table.dimension`."""
     target = target_name(table, into, "dim_{}")
     timeline = read_versions(table.storage, table.name.table_path)
     report = partial(
@@ -164,34 +151,19 @@ def update_dimension(
         newest=timeline.latest,
         applied=not dry_run,
     )
-    named = keys or declared_keys(table.snapshot().properties)
-    if not named:
+    keys = options.keys or declared_keys(table.snapshot().properties)
+    if not keys:
         why = "The table declares no keys: say which columns tell its rows apart (keys)."
         return report(why_not=why, applied=False, start=0, end=-1)
-    is_deleted = apply_as_deletes
-    if sequence_by is None:  # the feed orders the changes and contains the deletes
-        is_deleted = f"{FEED_DELETE} OR ({apply_as_deletes})" if apply_as_deletes else FEED_DELETE
-    dimension = Dimension(
-        key_columns(table, list(named)),
-        sequence_by or COMMIT_VERSION,
-        stored_as,
-        ignore_null_updates=ignore_null_updates,
-        apply_as_deletes=is_deleted,
-        apply_as_truncates=apply_as_truncates,
-        columns=tuple(columns) if columns else None,
-        except_columns=(*except_columns, *RESERVED),
-        track_history_columns=tuple(track_history_columns) if track_history_columns else None,
-        track_history_except_columns=tuple(track_history_except_columns),
-    )
+    dimension = replace(options, keys=key_columns(table, keys))
+    if dimension.sequence_by is None:
+        dimension = for_feed(dimension)
+    else:
+        dimension = replace(dimension, except_columns=(*options.except_columns, *RESERVED))
     if from_snapshot:
-        _refuse_for_snapshots(
-            sequence_by=sequence_by,
-            ignore_null_updates=ignore_null_updates,
-            apply_as_deletes=apply_as_deletes,
-            apply_as_truncates=apply_as_truncates,
-        )
-    elif why := feed_off(table):
-        return report(why_not=why, applied=False, start=0, end=-1)
+        _refuse_for_snapshots(options)
+    elif error := feed_error(table):
+        return report(why_not=str(error), applied=False, start=0, end=-1)
     _check_target(table, target, dimension)
     cursor = Cursor(table, f"dimension {target}")
     if from_snapshot or (cursor.position < 0 and _begins_late(table, timeline)):
@@ -200,7 +172,7 @@ def update_dimension(
         if not from_snapshot:
             did += ", since the feed does not reach back to version 0"
         if not span.is_empty and not dry_run:
-            _take_rows(table, timeline, _path(table, target), dimension, by_feed=not sequence_by)
+            _take_rows(table, timeline, _path(table, target), dimension)
             cursor.move(span.end)
     else:
         batch = _follow(cursor, target, dimension, dry_run=dry_run)
@@ -211,14 +183,14 @@ def update_dimension(
     return report(did=did, look=look, start=span.start, end=span.end)
 
 
-def _refuse_for_snapshots(**given: object) -> None:
-    """Refuse options that only changes have a use for.
+def _refuse_for_snapshots(options: Dimension) -> None:
+    """Refuse options that apply only to changes.
 
     Raises:
         UsageError: one of them is given.
     """
-    for name, value in given.items():
-        if value:
+    for name in _ONLY_FOR_CHANGES:
+        if getattr(options, name):
             raise UsageError(
                 f"A snapshot contains rows and not changes, so {name} does not apply to it.",
                 hint=f"leave out {name}, or follow the change feed instead of snapshots.",
@@ -244,9 +216,7 @@ def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
     return feed.where(f"NOT {FEED_DELETE} OR coalesce({is_delete}, false)")
 
 
-def _take_rows(
-    table: TableHandle, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
-) -> None:
+def _take_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Dimension) -> None:
     """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
     marks = {
         CHANGE_TYPE: F.lit("insert"),
@@ -254,7 +224,7 @@ def _take_rows(
         COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(timeline.latest))),
     }
     rows = table.rows(timeline.latest).withColumns(marks)
-    if not by_feed:
+    if dimension.sequence_by is not None:
         apply_changes(rows, path, dimension)
         return
     for condition in (dimension.apply_as_deletes, dimension.apply_as_truncates):
@@ -299,7 +269,7 @@ def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figure
 def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
     """Return the figures of a type 2 dimension, and the keys with most periods."""
     columns = [F.col(quote(key)) for key in dimension.keys]
-    by_feed = dimension.sequence_by == COMMIT_VERSION
+    by_feed = dimension.sequence_by is None
     is_open = F.col(END).isNull()
     by_key = rows.groupBy(*columns).agg(
         F.count(F.lit(1)).alias(f"{START}s"),

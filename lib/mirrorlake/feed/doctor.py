@@ -17,11 +17,94 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.snapshot import FEED, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
+from mirrorlake.history.write import check_reserved, reserved_columns
+from mirrorlake.names import quote
 from mirrorlake.results import Finding, Findings, TextTable
+
+Field = dict[str, Any]
+DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
+
+
+def enable_feed(table: TableHandle, *, rename_reserved: bool = False) -> int:
+    """Switches the feed of an existing table on; nothing happens if it is on.
+
+    Args:
+        table: the table.
+        rename_reserved: rename columns that are named like the feed's own, `_change_type` to
+            `change_type` for example. That needs column mapping, which some readers lack.
+
+    Returns:
+        The first version whose changes are recorded.
+
+    Raises:
+        FeedError: columns are named like the feed's own.
+    """
+    snapshot, alter = table.snapshot(), f"ALTER TABLE {table.sql_name}"
+    reserved = reserved_columns(snapshot.schema)
+    if not rename_reserved:
+        check_reserved(str(table.name), reserved)
+    if reserved:
+        table.spark.sql(f"{alter} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
+        taken = {name.lower() for name in snapshot.schema}
+        for name in reserved:
+            new = name.lstrip("_")
+            while new.lower() in taken:
+                new += "_"
+            taken.add(new.lower())
+            table.spark.sql(f"{alter} RENAME COLUMN {quote(name)} TO {quote(new)}")
+    elif snapshot.properties.get(FEED) == "true":
+        return snapshot.version
+    table.spark.sql(f"{alter} SET TBLPROPERTIES ({FEED} = 'true')")
+    return table.snapshot().version
+
+
+@dataclass(frozen=True)
+class Break:
+    """One change of a schema that the feed can't be read across."""
+
+    column: str
+    text: str
+
+
+def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
+    """What keeps rows of an older schema from being read by a newer one.
+
+    Args:
+        old: the older columns, as Spark's JSON describes them.
+        new: the newer columns.
+        prefix: the struct's path, for columns inside of one.
+    """
+    by_name = {physical_name(field).lower(): field for field in new}
+    breaks: list[Break] = []
+    for field in old:
+        name = prefix + field["name"]
+        later = by_name.get(physical_name(field).lower())
+        if later is None:
+            breaks.append(Break(name, f"drops column {name}"))
+            continue
+        if later["name"] != field["name"]:
+            breaks.append(Break(name, f"renames column {name} to {prefix}{later['name']}"))
+        if field["nullable"] and not later["nullable"]:
+            breaks.append(Break(name, f"makes column {name} NOT NULL"))
+        breaks += _type_breaks(name, field["type"], later["type"])
+    return breaks
+
+
+def _type_breaks(name: str, old: Any, new: Any) -> list[Break]:
+    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
+        if old["type"] == "struct":
+            return find_breaks(old["fields"], new["fields"], prefix=f"{name}.")
+        parts = ("elementType",) if old["type"] == "array" else ("keyType", "valueType")
+        return [b for part in parts for b in _type_breaks(f"{name}.{part}", old[part], new[part])]
+    if old == new:
+        return []
+    was, now = (kind["type"] if isinstance(kind, dict) else kind for kind in (old, new))
+    return [Break(name, f"changes column {name} from {was} to {now}")]
+
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"

@@ -31,11 +31,12 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, create_table
-from mirrorlake.history.diff import CHANGE_TYPE
+from mirrorlake.feed.ranges import net_changes
+from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from mirrorlake.history.write import create_table
+from mirrorlake.names import quote
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, temporary_view
 
 FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"  # a feed's own condition for deletes
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
@@ -59,25 +60,13 @@ _FLOOR = "__mirrorlake_floor"  # what came before is deleted
 
 @dataclass(frozen=True)
 class Dimension:
-    """How changes become a table.
+    """The options of a dimension, which `Table.dimension` describes.
 
-    Attributes:
-        keys: the columns that identify a row.
-        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps one row per key, 2 one row per key and period, from `__START_AT` up to,
-            and without, `__END_AT`.
-        ignore_null_updates: a NULL in a change leaves the column as it is.
-        apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that truncate the table; type 1 only.
-        columns: the columns to keep, keys included; by default all.
-        except_columns: columns to leave out.
-        track_history_columns: type 2 only: a new period starts only where one of these columns
-            changes, other columns show the period's last value; by default all columns.
-        track_history_except_columns: the columns that start no new period, instead.
+    Without `sequence_by`, the changes are rows of a change feed, ordered by version.
     """
 
     keys: tuple[str, ...]
-    sequence_by: str
+    sequence_by: str | None = None
     stored_as: int = 1
     ignore_null_updates: bool = False
     apply_as_deletes: str | None = None
@@ -88,8 +77,6 @@ class Dimension:
     track_history_except_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.keys:
-            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
         if self.stored_as not in (1, 2):
             raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
         if self.stored_as == 1 and self.is_tracked:
@@ -120,9 +107,11 @@ class Dimension:
         """Return the columns of a change that the table keeps.
 
         Raises:
-            UsageError: a named column does not exist, a key or a tracked column is left out, or a
-                column is named like one of the table's own.
+            UsageError: there are no keys, a named column does not exist, a key or a tracked column
+                is left out, or a column is named like one of the table's own.
         """
+        if not self.keys:
+            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
         known = {name.lower(): name for name in changes.columns}
         wanted = list(self.columns or changes.columns)
         tracked = [*(self.track_history_columns or ()), *self.track_history_except_columns]
@@ -141,14 +130,13 @@ class Dimension:
         return kept
 
 
-def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
-    """The dimension of a table's own change feed: its versions are the sequence."""
-    return Dimension(
-        tuple(keys),
-        COMMIT_VERSION,
-        stored_as,
-        apply_as_deletes=FEED_DELETE,
-        except_columns=RESERVED,
+def for_feed(dimension: Dimension) -> Dimension:
+    """Return a dimension whose changes are rows of a feed, deletes included."""
+    given = dimension.apply_as_deletes
+    return replace(
+        dimension,
+        apply_as_deletes=f"{FEED_DELETE} OR ({given})" if given else FEED_DELETE,
+        except_columns=(*dimension.except_columns, *RESERVED),
     )
 
 
@@ -211,21 +199,21 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
     changes = net_changes(
         rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
     )
-    how = feed_dimension(dimension.keys, dimension.stored_as)
-    how = replace(
-        how,
+    how = Dimension(
+        dimension.keys,
+        stored_as=dimension.stored_as,
         track_history_columns=dimension.track_history_columns,
         track_history_except_columns=dimension.track_history_except_columns,
     )
-    apply_changes(changes, path, how)
+    apply_changes(changes, path, for_feed(how))
 
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
     """The changes with their sequence and kind."""
-    sequence = F.expr(dimension.sequence_by)
-    checked = F.when(
-        sequence.isNull(), F.raise_error(F.lit(f"{dimension.sequence_by} is NULL in a change"))
-    ).otherwise(sequence)
+    order = dimension.sequence_by or COMMIT_VERSION
+    sequence = F.expr(order)
+    is_null = F.raise_error(F.lit(f"{order} is NULL in a change"))
+    checked = F.when(sequence.isNull(), is_null).otherwise(sequence)
     data = [F.col(quote(name)) for name in columns]
     return changes.select(
         *data,

@@ -19,19 +19,16 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.versions import (
-    check_version,
-    find_readable_range,
-    is_enforced,
-    version_at,
-)
+from mirrorlake.history.versions import check_version, find_readable_range, is_enforced, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
+COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
+FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}
+RESERVED = tuple(FEED_COLUMNS)
 INSERT, DELETE = "insert", "delete"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 _SIDE, _ROW, _SAME, _RANK, _ID = "_side", "_row", "_same", "_rank", "_id"
@@ -268,40 +265,61 @@ class VersionPair:
 
 def choose_versions(
     table: TableHandle,
-    before: int | str | datetime | None = None,
-    after: int | str | datetime | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    *,
+    before_timestamp: str | datetime | None = None,
+    after_timestamp: str | datetime | None = None,
 ) -> VersionPair:
     """Return the two versions to compare, after a check that both can be read.
 
-    Args:
-        table: which table.
-        before: the older version, or a timestamp; by default the version before `after`.
-        after: the newer version, or a timestamp; by default the newest.
+    Arguments are those of `Table.compare`.
 
     Raises:
-        UsageError: the first version is after the second, or a text is not a timestamp.
+        UsageError: an end has both a version and a timestamp, the first version is after the
+            second, or a text is not a timestamp.
         VersionError: one of them can't be read; with the range that can.
     """
     storage, name = table.storage, table.name
-    new = _version_of(table, after, table.snapshot().version)
-    old = _version_of(table, before, new - 1)
+    newest = table.snapshot().version
+    new = _version_of(table, "after", after, after_timestamp, default=newest)
+    old = _version_of(table, "before", before, before_timestamp, default=new - 1)
     if old > new:
         raise UsageError(f"Version {old} is after version {new}.", hint="exchange the two ends.")
     check_version(storage, name, new)
-    if before is None and old < find_readable_range(storage, name).earliest:
+    is_chosen = before is not None or before_timestamp
+    if not is_chosen and old < find_readable_range(storage, name).earliest:
         return VersionPair(name, new, new, f"Version {new} is the oldest that can be read.")
     check_version(storage, name, old)
     return VersionPair(name, old, new, "" if old < new else "Both ends are one version.")
 
 
-def _version_of(table: TableHandle, end: int | str | datetime | None, default: int) -> int:
-    if end is None:
+def _version_of(
+    table: TableHandle,
+    end: str,
+    version: int | None,
+    timestamp: str | datetime | None,
+    *,
+    default: int,
+) -> int:
+    """Return the version that one end of a comparison names.
+
+    Raises:
+        UsageError: both a version and a timestamp are given, or one of them is invalid.
+        VersionError: the timestamp is older than every version that can be read.
+    """
+    if timestamp:
+        if version is not None:
+            raise UsageError(
+                f"Version {version} and the timestamp {timestamp} are both given for `{end}`.",
+                hint=f"give only one of {end} and {end}_timestamp.",
+            )
+        return version_at(table.storage, table.name, parse_utc_timestamp(timestamp))
+    if version is None:
         return default
-    if isinstance(end, int):
-        if end < 0:
-            raise UsageError(f"There is no version {end}.", hint="versions count from 0.")
-        return end
-    return version_at(table.storage, table.name, parse_utc_timestamp(end))
+    if version < 0:
+        raise UsageError(f"There is no version {version}.", hint="versions count from 0.")
+    return version
 
 
 @dataclass(frozen=True)
@@ -343,7 +361,7 @@ def compare_versions(
     """Count the changes between two versions; arguments and errors are those of `Table.compare`."""
     if pair.note:
         return Difference(pair)
-    from mirrorlake.show.tables import show_rows
+    from mirrorlake.spark.dataframes import show_rows
 
     old, new = readable_snapshots(table, pair.before, pair.after)
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]

@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +25,24 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
-from mirrorlake.delta.snapshot import VECTORS, has_policy
+from mirrorlake.delta.files import (
+    files_of,
+    files_to_purge,
+    full_path,
+    hadoop_path,
+    matching_files,
+    release_files,
+    total,
+)
+from mirrorlake.delta.snapshot import VECTORS
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
-from mirrorlake.names import TableName
+from mirrorlake.mirror.options import has_partitioning_policy
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -109,7 +119,7 @@ def compact_files(
     Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
     """
     work = table.for_one_operation()
-    if has_policy(table.storage, table.name):
+    if has_partitioning_policy(table.storage, table.name):
         raise UsageError(
             f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
             hint="`partition run` merges small files of one partition.",
@@ -154,11 +164,20 @@ def purge_files(
     if drops:  # first no new ones, then none; what is left is older versions', and stays readable
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
         work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+    if "clustering" in work.snapshot().writer_features:
+        release_files(work.spark, work.path, partial(_to_purge, table=work))
     done = _run(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
     if drops:
         work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
         return replace(done, version=table.snapshot().version)
     return done
+
+
+def _to_purge(files: DataFrame, table: TableHandle) -> DataFrame:
+    """Return those of a transaction's files that REORG must rewrite."""
+    full = full_path(F.col("path"), hadoop_path(table.storage, table.name.table_path))
+    wanted = files_to_purge(table).select(F.col("path").alias("wanted"))
+    return files.join(wanted, full == F.col("wanted"), "left_semi")
 
 
 def _check_columns(where: str, parts: list[str]) -> None:
@@ -411,7 +430,9 @@ def _maintain_table(table: TableHandle, policy: MaintenancePolicy) -> TableMaint
         found = purge_files(table, dry_run=True)
         if found.files:
             reorg = purge_files(table) if policy.apply else found
-    if policy.optimize and not has_policy(table.storage, table.name):  # merged elsewhere
+    if policy.optimize and not has_partitioning_policy(
+        table.storage, table.name
+    ):  # merged elsewhere
         target = policy.target_mib * MIB
         found = compact_files(table, target_bytes=target, dry_run=True)
         if found.files >= policy.min_files:

@@ -1,7 +1,8 @@
-"""How far back a table can be read, and why not further: said before a query fails.
+"""Find the versions of a table that can be read, and refuse the others with the reason.
 
-Three things bound the past: the log is cut off (`delta.logRetentionDuration`), Delta refuses
-versions older than `delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
+Three things limit how far back a table can be read: old commits are removed from the log
+(`delta.logRetentionDuration`), Delta refuses versions older than
+`delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
+from mirrorlake.delta.actions import file_actions, missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
@@ -23,11 +24,15 @@ from mirrorlake.storage.files import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mirrorlake.delta.table import TableHandle
+    from mirrorlake.show.chart import Chart
+
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 LOG_RETENTION = "delta.logRetentionDuration"
 _DEFAULTS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
 _SLACK = 3_600_000  # milliseconds between the clocks of two writers
+TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -266,9 +271,6 @@ def version_at(
     return log.first_since(moment + timedelta(milliseconds=1), first, newest) - 1
 
 
-TRIES = 20
-
-
 def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
     """The newest version of each table, looked at one after the other.
 
@@ -300,3 +302,33 @@ def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int]
             return after
         before = after
     return None
+
+
+def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
+    """A picture of which Parquet file belongs to which version, and whether rows of it are deleted.
+
+    Args:
+        table: which table; all commits since `first` are read.
+        first: the version to begin with.
+    """
+    from mirrorlake.show.plots import plot_presence
+
+    numbers: dict[str, str] = {}  # the files in the order in which they came
+    live: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}
+    newest = table.snapshot().version
+    for version in range(first, newest + 1):
+        for _, kind, action in file_actions(table.storage, table.name.table_path, version, version):
+            name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
+            live.pop(name, None)
+            if kind == "add":
+                live[name] = "some rows deleted" if action.get("deletionVector") else "all its rows"
+        found |= {(name, str(version)): kind for name, kind in live.items()}
+    seen = {name for name, _ in found}
+    return plot_presence(
+        [name for name in numbers.values() if name in seen],
+        [str(version) for version in range(first, newest + 1)],
+        found,
+        title=f"The Parquet files of {table.name}, version by version",
+        label="version",
+    )

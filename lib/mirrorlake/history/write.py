@@ -6,19 +6,20 @@ table that goes back to an earlier version it is said what that would do, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import removed_since
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_delta
-from mirrorlake.errors import InvalidNameError, UsageError
-from mirrorlake.history.diff import changed_columns, is_made_anew
+from mirrorlake.errors import FeedError, InvalidNameError, UsageError
+from mirrorlake.history.diff import RESERVED, changed_columns, is_made_anew
 from mirrorlake.history.versions import check_version
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.options import INCARNATION_PROPERTY, KEYS_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import from_arrow
@@ -27,6 +28,64 @@ from mirrorlake.storage.files import Listing, Storage
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
+
+
+def reserved_columns(names: Iterable[str]) -> list[str]:
+    """The columns that are named like one of the feed's own."""
+    return [name for name in names if name.lower() in RESERVED]
+
+
+def check_reserved(table: str, columns: Iterable[str]) -> None:
+    """Refuse columns that are named like those of a change feed.
+
+    Raises:
+        FeedError: a column has such a name.
+    """
+    if reserved := reserved_columns(columns):
+        raise FeedError(
+            f"The table {table} has columns named like the feed's own: {', '.join(reserved)}.",
+            hint="rename them first, or let enable_feed(rename_reserved=True) do it.",
+            column=reserved[0],
+        )
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    columns: Mapping[str, str],
+    *,
+    keys: Sequence[str] = (),
+    feed: bool | None = True,
+    row_tracking: bool | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Makes an empty table; nothing happens if there is one.
+
+    Args:
+        spark: the session.
+        path: the table's folder, in full.
+        columns: Spark's type by name.
+        keys: the columns that tell rows apart.
+        feed: whether changes are recorded from version 0 on; None leaves it to the session.
+        row_tracking: whether rows have ids from version 0 on; None leaves it to the session.
+        properties: further table properties.
+
+    Raises:
+        FeedError: a column is named like one of the feed's own.
+        UsageError: a key is no column.
+    """
+    if feed:
+        check_reserved(delta_name(path), columns)
+    if missing := [key for key in keys if key not in columns]:
+        raise UsageError(f"The key {missing[0]} is no column.", column=missing[0])
+    wanted = dict(properties or {})
+    if feed is not None:
+        wanted[FEED] = str(feed).lower()
+    if row_tracking is not None:
+        wanted[ROW_TRACKING] = str(row_tracking).lower()
+    if keys:
+        wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
+    create_delta(spark, path, columns, wanted)
 
 
 def write_table(

@@ -41,7 +41,7 @@ from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
 from mirrorlake.mirror.options import map_concurrently, paused, read_settings
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
-from mirrorlake.results import Outcome
+from mirrorlake.results import Outcome, counted
 from mirrorlake.storage.files import Entry, Storage
 
 _IN_PROCESSED = 1 / 7  # the share of the retention in `_ProcessedFiles`: a day of a week
@@ -232,11 +232,11 @@ def replay(
     if dry_run:
         done = [kept[number].rpartition("/")[2] for number in numbers]
     else:
-        publisher = Publisher(storage, table, footer=footer, load=as_is)
+        publisher = Publisher(storage, table, footer=footer)
         for number in numbers:
             with ExitStack() as opened:
                 batches = _read(storage, kept[number], metadata, opened)
-                published = publisher.write(batches if as_is else _upserts(batches))
+                published = publisher.load(batches) if as_is else publisher.write(_upserts(batches))
             if published.file is not None:
                 done.append(published.file)
     effect = f"files {first} to {numbers[-1]} are published again"
@@ -310,8 +310,7 @@ def reseed(
         checked = Publisher(scratch, table, keys=keys, footer=footer)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
         kept = {} if loads else _all_kept(storage, table)
-        count, kind = (len(names), "new") if loads else (len(kept), "kept")
-        source = f"{count:,} {kind} file{'s' * (count != 1)}"
+        source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
         effect = f"the next cycle replaces it with the rows of {source}, in one commit"
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:

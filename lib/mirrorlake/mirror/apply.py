@@ -36,7 +36,6 @@ from mirrorlake.delta.snapshot import (
     ROW_VERSION_COLUMN,
     VECTORS,
     Snapshot,
-    has_policy,
     physical_names,
     read_snapshot,
 )
@@ -61,11 +60,22 @@ from mirrorlake.mirror.batch import (
     wide_bounds,
 )
 from mirrorlake.mirror.next_batch import Batch, TableContext, check_keys_known
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, Step, keys_property
-from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
-from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    Step,
+    has_partitioning_policy,
+    keys_property,
+)
+from mirrorlake.names import quote
+from mirrorlake.spark.jvm import (
+    MOST_BROADCAST,
+    DeltaTransaction,
+    can_exchange,
+    rows_among,
+    transaction,
+)
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, spark_message, temporary_view
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
@@ -419,7 +429,7 @@ def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
     if any("`" in name for name in snapshot.schema):
         return False
     known = set(snapshot.writer_features) <= _FEATURES
-    return known and not has_policy(batch.at.storage, batch.at.identity.table)
+    return known and not has_partitioning_policy(batch.at.storage, batch.at.identity.table)
 
 
 class _Exchange:

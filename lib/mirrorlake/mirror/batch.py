@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import decoded_path
 from mirrorlake.delta.log_files import Action
-from mirrorlake.landing import rows
+from mirrorlake.landing import check
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.next_batch import Batch, Target
-from mirrorlake.names import file_number
+from mirrorlake.names import file_number, quote
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import escape_glob, literal, quote
+from mirrorlake.spark.sql import escape_glob, literal
 from mirrorlake.storage.files import Storage
 
 # Columns that the engine adds; published columns can't have these names.
@@ -45,7 +45,7 @@ _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 _TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
 # ASCII texts without escapes or variables compare alike in Python, in the log and in Spark.
 _PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
+_UNKNOWN: tuple[check.Bounds, ...] = ((None, None),)
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _STEPS = 16  # about as many steps divide the range of a table's keys
 Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -284,13 +284,13 @@ def _with_place(
     return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found
 
 
-Bounds = Mapping[str, rows.Bounds]
+Bounds = Mapping[str, check.Bounds]
 """The smallest and largest value of key columns."""
 
 
 def key_bounds(
-    files: Iterable[Mapping[str, Sequence[rows.Bounds]]], keys: tuple[str, ...], target: Target
-) -> dict[str, rows.Bounds]:
+    files: Iterable[Mapping[str, Sequence[check.Bounds]]], keys: tuple[str, ...], target: Target
+) -> dict[str, check.Bounds]:
     """Return the smallest and largest value of each key column with bounds in all footers.
 
     Args:
@@ -303,7 +303,7 @@ def key_bounds(
     """
     comparable = [key for key in keys if target.columns[key] in _TYPES]
     known = list(files)
-    found: dict[str, rows.Bounds] = {}
+    found: dict[str, check.Bounds] = {}
     for key in comparable:
         kind = target.columns[key]
         bounds = [pair for file in known for pair in file.get(key.lower(), _UNKNOWN)]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, has_policy, read_snapshot
+from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import FormatError, InvalidNameError, MirrorlakeError, SetupError, UsageError
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import Identity, TableMetadata, ensure_identity, read_metadata
@@ -57,6 +57,7 @@ from mirrorlake.mirror.options import (
     StepListener,
     all_settings,
     concurrent_tables,
+    has_partitioning_policy,
     is_stale_incarnation,
     map_concurrently,
     read_defaults,
@@ -75,7 +76,14 @@ from mirrorlake.mirror.state import (
     mirror_lease,
     write_monitoring,
 )
-from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_folder, status_of
+from mirrorlake.mirror.status import (
+    MirroredTable,
+    MirrorReport,
+    TableStatus,
+    idle_folder,
+    listed_folder,
+    status_of,
+)
 from mirrorlake.mirror.trash import (
     drop_table,
     follow_folders,
@@ -131,7 +139,7 @@ class Engine:
         self._shard = Shard.parse(self._options.shard)
         self._documents = StateDocuments(storage, self._shard)
 
-    def run_cycle(self, only: TableName | None = None) -> Report:
+    def run_cycle(self, only: TableName | None = None) -> MirrorReport:
         """Apply pending files, one commit per table, plus one to complete a plan after a crash.
 
         Args:
@@ -147,7 +155,7 @@ class Engine:
         with mirror_lease(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
 
-    def _run_cycle(self, only: TableName | None) -> Report:
+    def _run_cycle(self, only: TableName | None) -> MirrorReport:
         kept = self._documents.load()
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
@@ -164,6 +172,7 @@ class Engine:
             left_out = {state.folder for state in stuck}
             found = [t for t in found if t.folder not in left_out and self._shard.has(t.folder)]
             self._purge(bool(dropped))
+        before = dict(states)
         schemas = set(zone)
         self._settings = all_settings(self._storage)
 
@@ -214,9 +223,11 @@ class Engine:
             self._documents.save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
-        lines = [latest[table.folder][1] for table in found]
-        lines += [status_of(state, None) for state in stuck]
-        return Report(tuple(lines), tuple(str(table) for table in dropped))
+        latest |= {state.folder: (state, status_of(state, None)) for state in stuck}
+        folders = [*(table.folder for table in found), *(state.folder for state in stuck)]
+        tables = (_mirrored(before.get(one), *latest[one]) for one in folders)
+        names = tuple(str(table) for table in dropped)
+        return MirrorReport(tuple(tables), names, storage=self._storage)
 
     def close(self) -> None:
         """Record in the monitoring files that the mirror has stopped."""
@@ -303,7 +314,7 @@ class Engine:
             state = failed(state, error)
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
-            # The folder was deleted during the cycle. This is no error: the next cycle drops it.
+            # The folder was deleted during the cycle, which is no error: the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
         return _entry(listing, state)
 
@@ -326,6 +337,12 @@ def _is_due(last: datetime | None, keep: timedelta) -> bool:
     return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
+def _mirrored(before: TableState | None, state: TableState, status: TableStatus) -> MirroredTable:
+    """Return a table's entry of the report, with what the cycle applied."""
+    is_same = before is not None and before.incarnation == state.incarnation
+    return MirroredTable.since(status, before if is_same else None)
+
+
 def _entry(listing: Listing, state: TableState) -> _Entry:
     return state, status_of(state, listed_folder(listing, state))
 
@@ -336,8 +353,8 @@ def watch(
     *,
     only: TableName | None = None,
     interval: float = 5,
-    on_report: Callable[[Report], None] = noop,
-) -> Report:
+    on_report: Callable[[MirrorReport], None] = noop,
+) -> MirrorReport:
     """Run cycles until `stop` is set; a running commit always finishes.
 
     Args:
@@ -352,7 +369,7 @@ def watch(
         The report of the last cycle.
     """
     pause = interval
-    before: Report | None = None
+    before: MirrorReport | None = None
     try:
         while True:
             report = engine.run_cycle(only)
@@ -565,7 +582,11 @@ class TableCycle:
         if not due and vectors:
             due = has_too_many_deleted(at.files.of(version))
         # Files with a partitioning policy are merged by the partitioning process.
-        if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
+        if (
+            due
+            and not has_partitioning_policy(self._storage, self._table)
+            and compact(self._spark(), at.path)
+        ):
             self._done(Step.COMPACTED)
             return version
         return before

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.files import release_files
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import committing
@@ -42,7 +43,7 @@ from mirrorlake.errors import (
 )
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import Identity, TableMetadata, read_identity, read_metadata
-from mirrorlake.landing.text_format import open_decompressed
+from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.batch import published_reader
@@ -59,10 +60,11 @@ from mirrorlake.names import (
     STATE,
     TableName,
     file_number,
+    quote,
 )
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, escape_glob, literal, temporary_view
 from mirrorlake.storage.files import Storage
 
 UNKNOWN = -1  # the row count of an unreadable file that contains the key's texts
@@ -121,13 +123,13 @@ class Forgotten(Result):
     def __repr__(self) -> str:
         if not self.traces:
             return f"{self.table}: nothing found"
-        files, places = sum(trace.files for trace in self.traces), len(self.traces)
-        found = f"{files:,} file{'s' * (files != 1)} in {places} place{'s' * (places != 1)}"
+        files = counted(sum(trace.files for trace in self.traces), "file")
+        places = counted(len(self.traces), "place")
         done = "deleted, a second search found nothing" if self.applied else "nothing changed yet"
         lost = ""
         if self.unreadable is not None:
             lost = f", versions {self.unreadable[0]} to {self.unreadable[1]} unreadable"
-        return f"{self.table}: {found}, {done}{lost}"
+        return f"{self.table}: {files} in {places}, {done}{lost}"
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--json` prints."""
@@ -195,9 +197,9 @@ def _apply(tracer: Tracer) -> Forgotten:
     table = tracer.table
     found = _search(tracer)
     if pending := found.files[_PENDING]:
-        count = len(pending)
+        verb = "contains" if len(pending) == 1 else "contain"
         raise SequenceError(
-            f"{count:,} pending file{'s contain' if count != 1 else ' contains'} the key.",
+            f"{counted(len(pending), 'pending file')} {verb} the key.",
             file=min(pending).rpartition("/")[2],
             hint="mirror the table, or delete these files; then forget the key again.",
         )
@@ -206,8 +208,7 @@ def _apply(tracer: Tracer) -> Forgotten:
         _remove(tracer, found)
     left = _report(table, _search(tracer), applied=False).traces
     if left:
-        counts = ((one.where, one.files, "s" * (one.files != 1)) for one in left)
-        places = ", ".join(f"{where} ({files:,} file{s})" for where, files, s in counts)
+        places = ", ".join(f"{trace.where} ({counted(trace.files, 'file')})" for trace in left)
         raise TracesLeftError(
             f"{table} still has data of the key in {places}.", hint="forget the key again."
         )
@@ -379,6 +380,9 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that are still in the file.
+        if "clustering" in snapshot.writer_features:
+            path = storage.path(traces.path)
+            release_files(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)

@@ -17,18 +17,17 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.actions import Places, live_files
+from mirrorlake.delta.actions import Places, live_files, without_deleted
 from mirrorlake.delta.commits import parse_note, read_commit_info, versions
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds
-from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
 from mirrorlake.mirror.next_batch import Batch, find_plan, staging
 from mirrorlake.mirror.options import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
@@ -56,7 +55,7 @@ def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any
 def last_note(
     storage: Storage, table: TableName, snapshot: Snapshot | None, incarnation: str | None = None
 ) -> dict[str, Any]:
-    """Return the newest commit metadata of an incarnation, or of any; empty if there is none."""
+    """Return the newest commit metadata of an incarnation, or of any; empty without one."""
     newest = snapshot.version if snapshot else -1
     for version in range(newest, max(-1, newest - _BACK), -1):
         note = read_note(storage, table, version)
@@ -157,8 +156,7 @@ class Ledger(Result):
     entries: tuple[LedgerEntry, ...]
 
     def __repr__(self) -> str:
-        count = len(self.entries)
-        return f"{self.table}: {count:,} file{'s' * (count != 1)} planned or applied"
+        return f"{self.table}: {counted(len(self.entries), 'file')} planned or applied"
 
     def document(self) -> dict[str, Any]:
         """Return the columns and rows that `--json` prints."""
@@ -287,8 +285,8 @@ def count_quarantined(storage: Storage) -> dict[str, int]:
             rows = pq.ParquetFile(source).read(columns=["schema", "table"])
         # Rows may be deleted after they were handled.
         rows = without_deleted(rows, places.place, file.get("deletionVector"))
-        counted = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
-        for row in counted.to_pylist():  # one row per table
+        totals = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
+        for row in totals.to_pylist():  # one row per table
             found[".".join(filter(None, (row["schema"], row["table"])))] += row["count_all"]
     return dict(found)
 

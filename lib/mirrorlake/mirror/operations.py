@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.errors import UsageError
+from mirrorlake.landing.publisher import find_sources
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
@@ -23,10 +25,13 @@ from mirrorlake.mirror.trash import dropped_tables, undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Storage, storage_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_READ_ONLY: Final = ("ledger", "quarantine")
+_ACTIONS: Final = (*_READ_ONLY, "pause", "resume", "skip", "replay", "reseed", "undrop")
 
 
 class Operations:
@@ -264,3 +269,63 @@ class Operations:
         return read_quarantine(
             self._spark(), self._storage, None if table is None else as_table(table)
         )
+
+    def run(
+        self,
+        table: str | TableName,
+        action: str,
+        *,
+        first: int = 0,
+        last: int = 0,
+        source: str = "",
+        apply: bool = False,
+    ) -> Outcome:
+        """Run the operation of a name, as a notebook's parameters give it.
+
+        Args:
+            table: its name, in the lake's spelling.
+            action: pause, resume, skip, replay, reseed or undrop; ledger and quarantine change
+                nothing.
+            first: the number of the file to skip, or of the first file to replay.
+            last: the number of the last file to replay; 0 for the last applied file.
+            source: for reseed, the new initial load: a file, a folder or a glob. By default the
+                applied files.
+            apply: do it; by default it is only checked.
+
+        Raises:
+            UsageError: there is no such action, a number is missing, or no publisher feeds the
+                table.
+            MirrorlakeError: as the operation itself.
+
+        Example:
+            >>> lake.operations.run("orders", "skip", first=17)  # doctest: +SKIP
+            skip orders: file 17 is passed over. Nothing was changed: a dry run.
+        """
+        if action not in _ACTIONS:
+            raise UsageError(
+                f"There is no action {action!r}.", hint=f"choose one of {', '.join(_ACTIONS)}."
+            )
+        name = as_table(table)
+        if action in _READ_ONLY:
+            return Outcome(action, str(name), "only looks; nothing is changed", applied=True)
+        with storage_errors(self._storage.root):
+            if action == "undrop":
+                return self.undrop(name, dry_run=not apply)
+            if name not in published_tables(self._storage):
+                raise UsageError(
+                    f"No publisher feeds {name}: it has no folder in the landing zone.",
+                    hint=f"{action} is for tables that a mirror fills.",
+                )
+            if action in ("skip", "replay") and first < 1:
+                raise UsageError(
+                    f"{action} needs the number of a file.", hint="set first to 1 or more."
+                )
+            if action == "skip":
+                return self.skip(name, first, apply=apply)
+            if action == "replay":
+                return self.replay(name, first, last or None, dry_run=not apply)
+            if action == "reseed":
+                files = find_sources(source) if source else ()
+                return self.reseed(name, files, apply=apply)
+            verb = self.pause if action == "pause" else self.resume
+            return verb(name, dry_run=not apply)

@@ -17,17 +17,17 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.kept import read_kept
-from mirrorlake.storage.listing import AT_ONCE
+from mirrorlake.storage.files import AT_ONCE, Storage
+from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 SETTINGS_FORMAT = 1
 DEFAULTS_FORMAT = 1
+POLICY_FORMAT = 1  # of the partitioning policies
 _CONTROL = f"{STATE}/control"
 _DEFAULTS = f"{STATE}/defaults.json"
 KEYS_PROPERTY = "mirrorlake.keys"
@@ -126,14 +126,24 @@ def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> 
     """Return the options with some of their fields set by name.
 
     Raises:
-        UsageError: there is no such field.
+        UsageError: there is no such field, or it has no such value.
     """
     known = [field.name for field in fields(MirrorOptions)]
     if unknown := [name for name in settings if name not in known]:
         raise UsageError(
             f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
         )
-    return replace(options or MirrorOptions(), **settings)
+    made = replace(options or MirrorOptions(), **settings)
+    if made.on_error not in (STOP, SKIP_ROW, SKIP_FILE):
+        raise UsageError(
+            f"on_error can't be {made.on_error!r}.",
+            hint=f"choose one of {STOP}, {SKIP_ROW}, {SKIP_FILE}.",
+        )
+    if made.batch_files < 1 or made.batch_bytes < 1:
+        raise UsageError(
+            "A batch has at least one file.", hint="set batch_files and batch_bytes to 1 or more."
+        )
+    return made
 
 
 class Step(Enum):
@@ -294,3 +304,20 @@ def read_defaults(storage: Storage) -> TableDefaults:
 def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
     """Write a lake's defaults."""
     storage.write_json(_DEFAULTS, {"format": DEFAULTS_FORMAT} | asdict(defaults))
+
+
+def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocuments:
+    """Return the documents of a table's partitioning policy; `partitioning` writes them."""
+    return NumberedDocuments(storage, f"{table.partitioning_path}/policies", POLICY_FORMAT)
+
+
+def has_partitioning_policy(storage: Storage, table: TableName) -> bool:
+    """Check whether a policy partitions the table's files, so that compaction must not mix them.
+
+    The policy of an earlier table of the same name does not count.
+    """
+    newest = partitioning_policies(storage, table).newest()
+    if newest is None or newest["policy"] is None:
+        return False
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
-from mirrorlake.names import TableName
-from mirrorlake.results import Finding, Findings
+from mirrorlake.names import TableName, quote
+from mirrorlake.results import Finding, Findings, counted
 from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
 _SUMS = "place int, rows long, total decimal(38,0)"
@@ -36,9 +36,8 @@ class Reconciliation(Findings):
     fields = ("table", "rule", "message")
 
     def __repr__(self) -> str:
-        count = len(self.findings)
-        rows = f"{self.compared:,} row{'s' * (self.compared != 1)} compared"
-        return f"{rows}, {count:,} difference{'s' * (count != 1)}"
+        differences = counted(len(self.findings), "difference")
+        return f"{counted(self.compared, 'row')} compared, {differences}"
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:

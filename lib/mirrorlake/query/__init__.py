@@ -1,1 +1,1 @@
-"""Queries over a lake: table names, versions in SQL, the session's catalog."""
+"""Parses SQL statements, finds tables by name, and registers them in a session's catalog."""

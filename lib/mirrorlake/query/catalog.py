@@ -1,7 +1,8 @@
-"""A lake's names: its tables found by name, and made known in a Spark session's own catalogue.
+"""Finds a lake's tables by name, and registers them in the catalog of a Spark session.
 
-The catalogue gets names and places only: files, schema and history stay in the lake, so that a
-changed schema needs nothing. The lake keeps a list of the names that it made; no other is removed.
+The session's catalog gets only names and locations. Files, schema and history stay in the lake, so
+a changed schema needs no update. The lake records the names that it registered, and removes no
+other.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from urllib.parse import unquote
 from mirrorlake.delta.log_files import has_log, is_dropped
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.names import STATE, TABLES, TableName
+from mirrorlake.names import STATE, TABLES, TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import literal, quote, spark_message
+from mirrorlake.spark.sql import literal, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 
@@ -35,7 +36,7 @@ _LOG = "_delta_log"
 
 
 class Catalog:
-    """The names of a lake's tables, looked up for one query; each folder is listed at most once.
+    """The names of a lake's tables, for one query. Each folder is listed at most once.
 
     Args:
         storage: the lake's files.
@@ -46,7 +47,10 @@ class Catalog:
         self._listed: dict[str, tuple[str, ...]] = {}
 
     def find(self, name: TableName) -> TableName | None:
-        """The lake's own spelling of a table's name: exact, else the only one but for case."""
+        """Return the name of an existing table as the lake spells it.
+
+        An exact match comes first, then the only match that differs in case; otherwise None.
+        """
         if self._is_table(name):
             return name
         alike = [table for table in self._alike(name) if self._is_table(table)]
@@ -65,7 +69,7 @@ class Catalog:
         return [one for one in self._folders(folder) if one.lower() == wanted.lower()]
 
     def _is_table(self, name: TableName) -> bool:
-        # What lies in a table's own folder is no table.
+        # A folder within a table's folder is not a table.
         outer = () if name.schema is None else self._folders(f"{TABLES}/{name.schema}")
         path = name.table_path
         return (
@@ -100,13 +104,13 @@ def no_table(
 
 @dataclass(frozen=True)
 class RegisteredTable:
-    """One name.
+    """The registration of one table.
 
     Attributes:
-        table: the lake's table.
-        name: the name in the catalogue, with its database.
+        table: the name of the table in the lake.
+        name: the name in the session's catalog, with its database.
         outcome: `added`, `kept`, `removed` or `refused`.
-        why: why it was refused; empty otherwise.
+        why: the reason of a refusal; otherwise empty.
     """
 
     table: str
@@ -117,12 +121,12 @@ class RegisteredTable:
 
 @dataclass(frozen=True)
 class Registration(Result):
-    """What a catalogue knows of a lake.
+    """The outcome of registering or unregistering a lake's tables in a catalog.
 
     Attributes:
-        catalog: which catalogue.
-        tables: one entry a name, in the order of the lake's tables; removed ones last.
-        dry_run: whether nothing was changed.
+        catalog: the name of the catalog.
+        tables: one entry per name, in the order of the lake's tables; removed names come last.
+        dry_run: True if nothing was changed.
     """
 
     catalog: str
@@ -130,11 +134,11 @@ class Registration(Result):
     dry_run: bool = False
 
     def of(self, outcome: str) -> tuple[str, ...]:
-        """The names with an outcome."""
+        """Return the registered names with this outcome."""
         return tuple(one.name for one in self.tables if one.outcome == outcome)
 
     def shown(self) -> TextTable:
-        """One row a name."""
+        """Return a table with one row per name."""
         return TextTable.of(self.tables, ("table", "name", "outcome", "why"))
 
     def __repr__(self) -> str:
@@ -150,17 +154,18 @@ def register_tables(
     database: str = "default",
     dry_run: bool = False,
 ) -> Registration:
-    """Makes the lake's tables known by name, and forgets those that are gone.
+    """Register the lake's tables in a catalog, and remove the names of dropped tables.
 
     Args:
-        spark: the session whose catalogue it is.
+        spark: the session that has the catalog.
         storage: the lake's files.
-        catalog: which of the session's catalogues.
-        database: where tables without a schema are; a schema of the lake is a database of its name.
-        dry_run: only say it.
+        catalog: the name of the catalog.
+        database: the database for tables without a schema. Tables of a schema are registered in the
+            database of the same name.
+        dry_run: report the outcome without any change.
 
     Raises:
-        UsageError: the lake is registered elsewhere.
+        UsageError: the lake is registered in another catalog or database.
     """
     record = _read(storage)
     place = {"catalog": catalog, "database": database}
@@ -170,20 +175,21 @@ def register_tables(
             hint="call `unregister` first.",
         )
     made: dict[str, str] = record["names"] if record else {}
-    catalogue = _Catalogue(spark, storage, catalog)
+    session_catalog = _SessionCatalog(spark, storage, catalog)
     wanted = delta_tables(storage)
     found = [
-        catalogue.look(table, TableName(table.schema or database, table.name)) for table in wanted
+        session_catalog.look(table, TableName(table.schema or database, table.name))
+        for table in wanted
     ]
     there = set(map(str, wanted))
     gone = {table: name for table, name in made.items() if table not in there}
     if not dry_run:
-        # Written before a name is made: what is cut off in between can still be undone.
+        # Recorded before a name is created, so that an interrupted call can be undone.
         _write(
             storage, place, made | {one.table: one.name for one in found if one.outcome == ADDED}
         )
-        found = [catalogue.add(one) if one.outcome == ADDED else one for one in found]
-    removed = [catalogue.remove(table, name, dry_run=dry_run) for table, name in gone.items()]
+        found = [session_catalog.add(one) if one.outcome == ADDED else one for one in found]
+    removed = [session_catalog.remove(table, name, dry_run=dry_run) for table, name in gone.items()]
     if not dry_run:
         ours = [one for one in found if one.outcome == ADDED or one.table in made]
         ours += [one for one in removed if one.outcome == REFUSED]
@@ -194,22 +200,23 @@ def register_tables(
 def unregister_tables(
     spark: SparkSession, storage: Storage, *, dry_run: bool = False
 ) -> Registration:
-    """Takes the names out of the catalogue again; tables, databases and others' names stay.
+    """Remove the registered names from the catalog; tables, databases and other names stay.
 
     Args:
-        spark: the session whose catalogue it is.
+        spark: the session that has the catalog.
         storage: the lake's files.
-        dry_run: only say it.
+        dry_run: report the outcome without any change.
 
     Raises:
         UsageError: the lake is not registered.
     """
     record = _read(storage)
     if record is None:
-        raise UsageError("The lake is not registered.", hint="see `register`.")
-    catalogue = _Catalogue(spark, storage, record["catalog"])
+        raise UsageError("The lake is not registered.", hint="call `register` first.")
+    session_catalog = _SessionCatalog(spark, storage, record["catalog"])
     removed = [
-        catalogue.remove(table, name, dry_run=dry_run) for table, name in record["names"].items()
+        session_catalog.remove(table, name, dry_run=dry_run)
+        for table, name in record["names"].items()
     ]
     if not dry_run:
         storage.delete(RECORD)
@@ -222,16 +229,16 @@ def keep_registered(
     mirrored: Iterable[TableName],
     dropped: Iterable[TableName],
 ) -> None:
-    """After a cycle of the mirror: the catalogue's names follow tables that came or went.
+    """Update the registered names after a cycle of the mirror created or dropped tables.
 
-    Nothing happens where the lake is not registered, or the session has no such database. A
-    catalogue out of reach fails no cycle.
+    Nothing happens if the lake is not registered, or if the session does not have the database. An
+    unavailable catalog does not fail the cycle; a warning is logged.
 
     Args:
         storage: the lake's files.
-        spark: called when there is something to do.
-        mirrored: the tables that the cycle has looked at.
-        dropped: those that it has dropped.
+        spark: returns the session; called only if names must change.
+        mirrored: the tables of the cycle.
+        dropped: the tables that the cycle dropped.
     """
     try:
         record = _read(storage)
@@ -245,32 +252,32 @@ def keep_registered(
         if session.catalog.databaseExists(f"{quote(catalog)}.{quote(record['database'])}"):
             register_tables(session, storage, catalog=catalog, database=record["database"])
     except Exception as error:
-        _log.warning("The catalogue does not follow the lake: %s", spark_message(error))
+        _log.warning("The names in the catalog were not updated: %s", spark_message(error))
 
 
-class _Catalogue:
-    """The names in one catalogue, and where they lead; each database is listed once."""
+class _SessionCatalog:
+    """The names in one catalog of a session and their locations; each database is listed once."""
 
     def __init__(self, spark: SparkSession, storage: Storage, catalog: str) -> None:
         self._spark, self._storage, self._catalog = spark, storage, catalog
         self._listed: dict[str, dict[str, str]] = {}
-        self._made: set[str] = set()  # databases that are there for sure
+        self._made: set[str] = set()  # databases that exist
 
     def look(self, table: TableName, name: TableName) -> RegisteredTable:
-        """Whether a name is to be added, is there, or is something else's."""
+        """Return whether a name is to be added, exists, or belongs to another table."""
         wanted = self._storage.path(table.table_path)
         try:
             there = self._place(name)
-        except Exception as error:  # no rights
+        except Exception as error:  # such as missing permissions
             return RegisteredTable(str(table), str(name), REFUSED, spark_message(error))
         if there is None:
             return RegisteredTable(str(table), str(name), ADDED)
         if _plain(there) == _plain(wanted):
             return RegisteredTable(str(table), str(name), KEPT)
-        return RegisteredTable(str(table), str(name), REFUSED, f"the name leads to {there}")
+        return RegisteredTable(str(table), str(name), REFUSED, f"the name refers to {there}")
 
     def add(self, one: RegisteredTable) -> RegisteredTable:
-        """Makes a name, and its database if that is not there."""
+        """Create a name, and its database if it does not exist."""
         name, place = TableName.parse(one.name), TableName.parse(one.table).table_path
         database = self._database(name)
         try:
@@ -281,17 +288,17 @@ class _Catalogue:
                 f"CREATE TABLE {database}.{quote(name.name)}"
                 f" USING delta LOCATION {literal(self._storage.path(place))}"
             )
-        except Exception as error:  # a name that the catalogue does not allow
+        except Exception as error:  # such as a name that the catalog does not allow
             return replace(one, outcome=REFUSED, why=spark_message(error))
         return one
 
     def remove(self, table: str, made: str, *, dry_run: bool) -> RegisteredTable:
-        """Takes a name out, if it still leads to the lake's table."""
+        """Remove a name if it still refers to the lake's table."""
         name, place = TableName.parse(made), TableName.parse(table).table_path
         try:
             there = self._place(name)
             if there is not None and _plain(there) != _plain(self._storage.path(place)):
-                return RegisteredTable(table, made, KEPT, f"the name leads to {there} by now")
+                return RegisteredTable(table, made, KEPT, f"the name now refers to {there}")
             if there is not None and not dry_run:
                 self._spark.sql(f"DROP TABLE {self._database(name)}.{quote(name.name)}")
         except Exception as error:
@@ -299,7 +306,7 @@ class _Catalogue:
         return RegisteredTable(table, made, REMOVED)
 
     def _place(self, name: TableName) -> str | None:
-        """Where a name leads; None if there is no such name."""
+        """Return the location of a registered name; None if the name does not exist."""
         database = self._database(name)
         if database not in self._listed:
             known = self._spark.catalog.databaseExists(database)
@@ -316,11 +323,11 @@ class _Catalogue:
 
 def _location(information: str) -> str:
     found = _LOCATION.search(information)
-    return found[1] if found else "a table of its own"
+    return found[1] if found else "a table without a location"
 
 
 def _plain(place: str) -> str:
-    """A place without what writers of URIs differ in."""
+    """Return a location in a normal form: without escapes, doubled slashes and scheme variants."""
     scheme, _, rest = unquote(place).rpartition(":")
     scheme = {"file": "", "s3": "s3a"}.get(scheme, scheme)
     return f"{scheme}:{re.sub('/+', '/', rest)}".rstrip("/")

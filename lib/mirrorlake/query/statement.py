@@ -1,7 +1,7 @@
-"""A statement's tables, versions and functions: found in its text, and put there for Spark.
+"""Parses SQL statements: resolves `t@v3`, and replaces tables and functions in the text for Spark.
 
 The text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
-Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000`
+Besides Spark's `VERSION AS OF 2`, these forms work: `name@v2`, `name@20240428091500000`
 (yyyyMMddHHmmssSSS, UTC), `name AS OF VERSION 2`, `name AS OF TIMESTAMP '…'`.
 """
 
@@ -21,8 +21,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.names import TableName, quote
+from mirrorlake.spark.sql import delta_name, literal
 
 When = int | datetime
 Edit = tuple[int, int, str]
@@ -32,12 +32,12 @@ _SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTR", 
 
 
 class AsWritten(Spark):
-    """Spark's SQL with every function call kept as it is written, under its own name."""
+    """Spark's SQL dialect, in which every function call keeps its own name and spelling."""
 
     class Parser(SparkParser):
-        """Knows functions of odd syntax only, and those that need no parentheses.
+        """A parser that interprets only functions with special syntax or without parentheses.
 
-        Calls and versions say in their `meta` which `span` of the text they are.
+        The `meta` of calls and versions has their `span` in the text.
         """
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -62,7 +62,7 @@ class AsWritten(Spark):
 
         def _parse_interval(self, *args: Any, **options: Any) -> Any:
             found = super()._parse_interval(*args, **options)
-            # One interval of two units becomes a sum, and may stand behind a minus.
+            # An interval of two units becomes a sum, which needs parentheses after a minus sign.
             return exp.Paren(this=found) if isinstance(found, exp.Add) else found
 
         def _parse_function_call(self, *args: Any, **options: Any) -> Any:
@@ -87,13 +87,13 @@ DIALECT = AsWritten()
 
 @dataclass(frozen=True)
 class Relation:
-    """What a name means.
+    """The Delta table that a name refers to.
 
     Attributes:
-        path: the Delta table's full path.
-        columns: those that may be seen, where it hides some; None for all.
-        check: refuses a version or moment that can't be read.
-        version: the version that is read where the query names none; None for the newest.
+        path: the full path of the table.
+        columns: the visible columns of a table that hides some; None for all columns.
+        check: raises an error for a version or timestamp that cannot be read.
+        version: the version to read if the query names none; None for the newest version.
     """
 
     path: str
@@ -104,12 +104,13 @@ class Relation:
 
 @dataclass(frozen=True)
 class Statement:
-    """A query's text, shorthands written out.
+    """A parsed query.
 
     Attributes:
-        text: the query.
-        trees: sqlglot's, one for each statement; none if its parser does not know the query.
-        error: what sqlglot says against it, if so.
+        text: the query, with shorthands such as `@v2` expanded.
+        trees: the syntax trees of sqlglot, one per statement; empty if sqlglot cannot parse the
+            query.
+        error: the error of sqlglot in this case.
     """
 
     text: str
@@ -119,13 +120,13 @@ class Statement:
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table where a statement names it.
+    """A place where a statement names a table.
 
     Attributes:
-        name: which table.
-        node: the name in the tree.
-        start: where it begins in the text.
-        end: where it ends.
+        name: the name of the table.
+        node: the node of the syntax tree.
+        start: the offset of the name in the text.
+        end: the offset of the end of the name.
     """
 
     name: TableName
@@ -135,15 +136,15 @@ class NamedTable:
 
     @property
     def alias(self) -> str:
-        """What its columns are qualified by."""
+        """The name that qualifies the table's columns."""
         return self.node.alias or self.node.name
 
 
 def parse_statement(query: str) -> Statement:
-    """Parses a query; what sqlglot can't parse keeps its text, and Spark says what is wrong.
+    """Parse a query. A query that sqlglot cannot parse keeps its text, and Spark reports the error.
 
     Raises:
-        QueryError: a shorthand's moment is none.
+        QueryError: the timestamp of a shorthand is invalid.
     """
     text = query
     try:
@@ -163,12 +164,12 @@ _WRITING = re.compile(r"\b(INSERT|MERGE|UPDATE|DELETE|OVERWRITE|CREATE|DROP)\b",
 
 
 def check_reads_only(statement: Statement) -> None:
-    """Refuses a statement that could change something.
+    """Raise an error for a statement that could change data.
 
-    What sqlglot does not know is judged by its words, and refused where they leave a doubt.
+    A statement that sqlglot does not know is judged by its keywords, and refused in case of doubt.
 
     Raises:
-        QueryError: it is no query.
+        QueryError: the statement is not a query.
     """
     trees = [tree for tree in statement.trees if not isinstance(tree, _READS)]
     if statement.trees and not trees:
@@ -179,12 +180,12 @@ def check_reads_only(statement: Statement) -> None:
     if not (is_reading and is_command) or _WRITING.search(statement.text):
         raise QueryError(
             "The statement is not a query: it could change a table.",
-            hint="begin with SELECT or WITH; changes have commands of their own.",
+            hint="begin with SELECT or WITH; use the other commands for changes.",
         )
 
 
 def _shorthands(tokens: list[Token]) -> list[Edit]:
-    """Writes `@v2`, `@yyyyMMddHHmmssSSS` and `AS OF VERSION` as Spark's parser knows them."""
+    """Return edits that replace `@v2`, `@yyyyMMddHHmmssSSS` and `AS OF VERSION` for Spark."""
     edits: list[Edit] = []
     for index, token in enumerate(tokens):
         following = tokens[index + 1 : index + 4]
@@ -208,14 +209,15 @@ def _at_clause(text: str) -> str | None:
             moment = parse_utc_timestamp(text)
         except UsageError as error:
             raise QueryError(
-                f"@{text} is no moment.", hint="write yyyyMMddHHmmssSSS, or @v and a version."
+                f"@{text} is not a valid timestamp.",
+                hint="write @yyyyMMddHHmmssSSS, or @v and a version number.",
             ) from error
         return f"TIMESTAMP AS OF {literal(moment.isoformat(timespec='milliseconds'))}"
     return None
 
 
 def named_tables(tree: exp.Expr) -> Iterator[NamedTable]:
-    """The names in a statement that may mean tables of the lake, in no particular order."""
+    """Yield the names in a statement that may refer to tables of the lake, in no fixed order."""
     for node in tree.find_all(exp.Table):
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
         if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or _is_cte(node):
@@ -230,10 +232,10 @@ def named_tables(tree: exp.Expr) -> Iterator[NamedTable]:
 
 
 def _is_cte(node: exp.Table) -> bool:
-    """Whether a name means a common table expression of the query, not a table."""
+    """Check whether a name refers to a common table expression of the query."""
     if node.db:
         return False
-    inside: exp.Expr | None = None  # the CTE in whose own text the name stands
+    inside: exp.Expr | None = None  # the CTE that contains the name
     scope = node.parent
     while scope is not None:
         if isinstance(scope, exp.CTE):
@@ -241,7 +243,7 @@ def _is_cte(node: exp.Table) -> bool:
         if clause := scope.args.get("with_"):
             for cte in clause.expressions:
                 if cte is inside and not clause.args.get("recursive"):
-                    break  # it sees only those before it
+                    break  # a CTE can refer only to those before it
                 if cte.alias.lower() == node.name.lower():
                     return True
         scope = scope.parent
@@ -253,12 +255,13 @@ def resolve_tables(
     find: Callable[[TableName], Relation | None],
     evaluate: Callable[[str], datetime | None] = lambda expression: None,
 ) -> list[Edit]:
-    """What is to be changed in a statement's text so that it reads tables by path.
+    """Return the edits of a statement's text that make it read tables by path.
 
     Args:
         statement: the query.
-        find: what a name means, or None.
-        evaluate: works out a moment that is not written outright; None leaves it to Spark.
+        find: returns the table that a name refers to, or None.
+        evaluate: evaluates the expression of a timestamp that is not a literal; None leaves the
+            evaluation to Spark.
     """
     edits: list[Edit] = []
     for tree in statement.trees:
@@ -286,7 +289,7 @@ def _table_edits(
         first, after = version.meta["span"]
         when = _literal_version(version)
         if when is None and str(version.this).upper() == "TIMESTAMP":
-            # Spark itself works moments out only for tables of a catalog, not for paths.
+            # Spark evaluates timestamp expressions only for tables of a catalog, not for paths.
             when = evaluate(statement.text[first:after])
             if when is not None:
                 edits.append((first, after, literal(when.isoformat())))
@@ -297,13 +300,13 @@ def _table_edits(
     if relation.columns is not None:
         edits[0] = (start, end, f"(SELECT {', '.join(map(quote, relation.columns))} FROM {path}")
         edits.append((after, after, ")"))
-    if not node.alias:  # columns may be qualified by the table's name
+    if not node.alias:  # columns may be qualified with the table's name
         edits.append((after, after, f" AS {quote(node.name)}"))
     return edits
 
 
 def _literal_version(version: exp.Expr) -> When | None:
-    """The version or moment that a clause names outright; None for what Spark has to work out."""
+    """Return the version or timestamp of a clause if it is a literal, else None."""
     value = version.expression
     if not isinstance(value, exp.Literal):
         return None
@@ -316,8 +319,8 @@ def _literal_version(version: exp.Expr) -> When | None:
 
 
 def apply_edits(text: str, edits: list[Edit]) -> str:
-    """The text with stretches replaced: from, to, and what stands there instead."""
-    # Of two that begin at one place the later one comes out behind the other.
+    """Return the text with edits applied. An edit is a start, an end and the new text."""
+    # Of two edits that start at the same offset, the later one is placed after the other.
     ordered = sorted(edits, key=lambda edit: edit[:2])
     for start, end, new in ordered[::-1]:
         text = text[:start] + new + text[end:]

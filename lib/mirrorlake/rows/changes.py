@@ -19,13 +19,22 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, encode, file_changes
-from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileChange,
+    FileHistory,
+    Places,
+    encode,
+    file_changes,
+    vector_path,
+)
+from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
 from mirrorlake.delta.snapshot import (
@@ -36,17 +45,19 @@ from mirrorlake.delta.snapshot import (
     read_snapshot,
 )
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.vectors import vector_path
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.api import Changes
-from mirrorlake.feed.changes import End, Outside, resolve_span
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.changes import Changes
+from mirrorlake.feed.ranges import End, Outside, resolve_span
+from mirrorlake.history.diff import RESERVED
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.names import STATE
+from mirrorlake.names import STATE, quote
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 ID_NAMES = ("_row_id", "_row_commit_version")
 _THREADS = 16
@@ -56,6 +67,7 @@ ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
 _FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
 ROW_FILES = f"{STATE}/row-files"  # by day; the lists of files in them hold no data
 _KEPT_DAYS = 1
+_MOST_ROWS = 200  # of all versions, in a plot of ids
 _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
 
@@ -330,3 +342,34 @@ def _add(file: DataFile, number: int, base: str) -> Action:
 def _absolute(path: str, base: str) -> str:
     is_full = "://" in path or path.startswith(("file:/", "/"))
     return path if is_full else f"{base}/{path}"
+
+
+def plot_row_ids(table: TableHandle, *, name: str, first: int = 1) -> Chart:
+    """A picture of a small table's ids: a line a row, a column a version.
+
+    Args:
+        table: which table; all versions from the first on have ids.
+        name: the column that names the rows, unique in each version.
+        first: the version to begin with.
+    """
+    from mirrorlake.show.plots import plot_matrix
+
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(name)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    labels = [
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    ]
+    title = f"Rows of {table.name}: id · version that changed it last"
+    return plot_matrix(labels, texts, title=title, x_label="version")

@@ -1,13 +1,13 @@
-"""One row's values through all versions, by its id: also if its key changes, or it is restored.
+"""The class behind `Table.row_tracking`, and the history of one row through all versions.
 
-The cost follows the row, not the table: of all files that commits brought and took, only those are
-read that may hold the row, by the statistics of the keys, by the numbers of the rows, and within
-the files by the statistics of the ids.
+A row is followed by its id, so its history continues when its key changes or it is restored. The
+cost grows with the row's changes and not with the table: of all files that commits added or
+removed, only those that may contain the row are read. They are selected by the statistics of the
+key columns and by the ranges of row ids; within a file, the statistics of the ids skip row groups.
 
-`read_row_history` lists the files that it reads in a small log. `report_row`, which tells the
-history in words, has this log in a folder of this machine while it is needed, so that a lake on a
-read-only disk can be looked at too; where Spark's workers are other machines it lies in the lake,
-and is removed at the end.
+`read_row_history` lists these files in a small Delta log. `report_row`, which describes the history
+in words, keeps this log in a temporary folder of this machine, so that it also works on a read-only
+lake. If Spark's workers are other machines, the log is stored in the lake and deleted at the end.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
-from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.commits import CommitLog, read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.changes import in_order, key_columns
+from mirrorlake.feed.changes import COLUMNS, as_texts, short, tell_changes
 from mirrorlake.feed.doctor import FeedFinding
-from mirrorlake.feed.report import COLUMNS, as_texts, short, tell_changes
-from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.diff import is_tracked
+from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
+from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import (
     ID_NAMES,
@@ -45,15 +46,76 @@ from mirrorlake.rows.changes import (
     files_of,
     missing_versions,
     read_file_rows,
+    read_row_changes,
     read_with_ids,
 )
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; what has more is not a key
+_MOST_EVENTS = 100
+_NO_EVENTS = TextTable(COLUMNS, ())
+_MOST_ROWS = 200  # ids by row and version
+
+
+@dataclass(frozen=True)
+class RowIds(Result):
+    """The ids of a table's rows, version by version.
+
+    Attributes:
+        table: the table's name.
+        versions: the versions with their operations, ascending.
+        rows: by row, for each version, the row's id and the version that changed it last; empty
+            if the version does not have the row.
+    """
+
+    table: str
+    versions: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+
+    def shown(self) -> TextTable:
+        """Return one row per row of the table, with a column per version."""
+        columns = ("row", *(" ".join(version.split()) for version in self.versions))
+        return TextTable(columns, tuple((name, *ids) for name, ids in self.rows.items()))
+
+    def plot(self) -> Chart:
+        """Draw the ids as a grid: one line per row, one column per version."""
+        from mirrorlake.show.plots import plot_matrix
+
+        title = f"Rows of {self.table}: id · version that changed it last"
+        return plot_matrix(list(self.versions), self.rows, title=title, x_label="version")
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {len(self.rows)} rows in {len(self.versions)} versions"
+
+
+def read_row_ids(table: TableHandle, label: str, *, first: int = 1) -> RowIds:
+    """Read the ids of a table's rows; see `RowTracking.by_version` for arguments and errors."""
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(label)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    versions = tuple(
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    )
+    return RowIds(str(table.name), versions, {name: tuple(ids) for name, ids in texts.items()})
 
 
 @dataclass(frozen=True)
@@ -235,10 +297,6 @@ def _in_order(changes: DataFrame, first: int) -> DataFrame:
     return in_order(named, [ID_NAMES[0]], kinds)
 
 
-_MOST_EVENTS = 100
-_NO_EVENTS = TextTable(COLUMNS, ())
-
-
 @dataclass(frozen=True)
 class RowReport(Result):
     """What a table's row ids tell.
@@ -398,7 +456,7 @@ def _told(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
     rows = shown.limit(_MOST_EVENTS + 1).collect()
     there = [key for key in keys if key in columns]
     told = tell_changes([dict(zip(columns, row, strict=True)) for row in rows], keys=there)
-    return TextTable(told.columns, told.rows[:_MOST_EVENTS], more=len(rows) > _MOST)
+    return TextTable(told.columns, told.rows[:_MOST_EVENTS], more=len(rows) > _MOST_EVENTS)
 
 
 @contextmanager
@@ -415,3 +473,162 @@ def _scratch(table: TableHandle) -> Iterator[Storage]:
         yield Storage(table.storage.path(folder))
     finally:
         table.storage.delete_folder(folder)
+
+
+class RowTracking:
+    """Stable row ids: whether there are any, and what they tell.
+
+    Args:
+        table: whose rows.
+    """
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return repr(self.status())
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    def status(self) -> Tracking:
+        """Whether rows have ids, since when, and how far they can be trusted.
+
+        Example:
+            >>> lake.table("stock").row_tracking.status()  # doctest: +SKIP
+            stock: rows tracked, ids kept since version 0, 0 warnings
+        """
+        return read_tracking(self._table)
+
+    def enable(self, *, dry_run: bool = False) -> FeatureChange:
+        """Gives all rows ids; no data file is rewritten.
+
+        Args:
+            dry_run: only say what it would commit.
+
+        Returns:
+            The commits, and the files that are listed once more with ids.
+
+        Raises:
+            QueryError: Delta refused it.
+
+        Example:
+            >>> lake.table("notes").row_tracking.enable(dry_run=True)  # doctest: +SKIP
+        """
+        return change_tracking(self._table, "enable", dry_run=dry_run)
+
+    def disable(self, *, apply: bool = False) -> FeatureChange:
+        """Hides the ids: they can't be relied on afterwards. The feature stays in the protocol.
+
+        Args:
+            apply: do it; by default it is only said.
+
+        Example:
+            >>> lake.table("notes").row_tracking.disable()  # doctest: +SKIP
+        """
+        return change_tracking(self._table, "disable", dry_run=not apply)
+
+    def drop(self, *, apply: bool = False) -> FeatureChange:
+        """Takes the feature, and all ids, out of the table.
+
+        Args:
+            apply: do it; by default it is only said.
+
+        Raises:
+            QueryError: Delta refused it, as while the log still holds commits that need it.
+
+        Example:
+            >>> lake.table("notes").row_tracking.drop()  # doctest: +SKIP
+        """
+        return change_tracking(self._table, "drop", dry_run=not apply)
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        names: tuple[str, str] = ("_row_id", "_row_commit_version"),
+    ) -> DataFrame:
+        """The rows, each with its id and the version that last changed it.
+
+        Args:
+            version: the table's version; by default the newest.
+            names: what the two columns are called.
+
+        Raises:
+            UsageError: rows are not tracked at that version, or a column has such a name.
+
+        Example:
+            >>> lake.table("stock").row_tracking.read(version=3).show()  # doctest: +SKIP
+        """
+        return read_with_ids(self._table, version=version, names=names)
+
+    def changes(
+        self, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
+    ) -> DataFrame:
+        """The change feed of a range, with the ids of its rows.
+
+        Args:
+            start: as for `Table.changes.read`.
+            end: as for `Table.changes.read`.
+            beyond_latest: as for `Table.changes.read`.
+
+        Raises:
+            FeedError: the range can't be read.
+            UsageError: rows are not tracked.
+
+        Example:
+            >>> lake.table("stock").row_tracking.changes(1, 4).show()  # doctest: +SKIP
+        """
+        return read_row_changes(self._table, start, end, beyond_latest=beyond_latest)
+
+    def history(
+        self, *, key: Any = None, row_id: int | None = None, start: int | None = None
+    ) -> RowHistory:
+        """Everything that happened to one row.
+
+        Args:
+            key: the row's key: a value, or a dict of column and value.
+            row_id: the row's id, instead of a key.
+            start: the first version to look at; by default the first that can be read.
+
+        Raises:
+            UsageError: neither or both are given, or rows are not tracked.
+
+        Example:
+            >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
+        """
+        return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def by_version(self, label: str, *, first: int = 1) -> RowIds:
+        """Return the ids and commit versions of a small table's rows in each version.
+
+        Args:
+            label: the column that names the rows; its values are unique in each version.
+            first: the first version; rows have ids in it and in all later versions.
+
+        Returns:
+            One row per row of the table, at most 200, with a column per version, and `.plot()`.
+
+        Raises:
+            UsageError: rows are not tracked in one of the versions.
+
+        Example:
+            >>> lake.table("stock").row_tracking.by_version("item").plot()  # doctest: +SKIP
+        """
+        return read_row_ids(self._table, label, first=first)
+
+    def report(self, key: str = "", *, enable: bool = False) -> RowReport:
+        """One row's history in words, and how far it can be told; the lake stays as it is.
+
+        Args:
+            key: a value of the one declared key column, or JSON `{"column": value}`; by default
+                the row that changed last.
+            enable: switch row tracking on, where it is off.
+
+        Raises:
+            UsageError: the key is none, or names a column that is not there.
+
+        Example:
+            >>> lake.table("stock").row_tracking.report("bolt").events  # doctest: +SKIP
+        """
+        return report_row(self._table, key, enable=enable)

@@ -23,8 +23,7 @@ from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_TRACKING, Snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.doctor import FeedFinding
-from mirrorlake.feed.schema import find_breaks
+from mirrorlake.feed.doctor import FeedFinding, find_breaks
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import query_errors

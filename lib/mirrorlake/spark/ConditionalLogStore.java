@@ -22,15 +22,15 @@ import org.apache.hadoop.fs.s3a.S3ListRequest;
 import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
 
 /**
- * Commits for any number of drivers: who creates a version's file has committed it.
+ * A log store for S3 that is safe for several drivers: creating the file of a version commits it.
  *
- * The file is written by a conditional request, with an id of its own in its metadata. After a
- * refusal or a lost answer the id says whose file is there.
+ * The file is written by a conditional request, with a unique id in its metadata. After a refused
+ * request or a lost response, the id shows which driver wrote the file.
  *
- * A log is listed from the version that is asked for on, as far as it is read. Delta's own switch
- * for that, delta.enableFastS3AListFrom, lists a folder with all folders in it, and VACUUM lists a
- * table that way, too: it takes the log for files that no version has, and deletes it. So it is off
- * here.
+ * A log is listed from the requested version on, and only as far as the listing is read. Delta's own
+ * setting for this, delta.enableFastS3AListFrom, lists a folder with all its subfolders. VACUUM also
+ * lists a table in this way, so it would take the log for unreferenced files and delete it. Therefore
+ * the setting is switched off here.
  *
  * Written for Janino: raw types, no newer syntax.
  */
@@ -64,8 +64,8 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
     }
 
     /**
-     * A log's files in order, page by page as they are asked for: Delta looks for what is old
-     * enough to go from the first version on, and stops at what is not.
+     * The files of a log in order, fetched page by page. Delta searches for expired versions from
+     * the first one on, and stops at the first that has not expired.
      */
     private static class Log implements Iterator {
         private final RemoteIterator found;
@@ -107,7 +107,7 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         }
     }
 
-    /** The files directly in a folder, from one of them on. */
+    /** The files directly in a folder, starting with a given one. */
     private static class From implements PathFilter {
         private final String folder;
         private final String name;
@@ -123,7 +123,7 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         }
     }
 
-    /** A key just before this one: a listing begins after what it names. */
+    /** A key just before this one, because a listing starts after the given key. */
     private static String before(String key) {
         int last = key.length() - 1;
         return key.substring(0, last) + (char) (key.charAt(last) - 1);
@@ -171,7 +171,7 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         out.close();
     }
 
-    /** The id that a file was written with, "" if it has none; null if there is no file. */
+    /** Returns the id that a file was written with; "" if it has none, null without a file. */
     private static String mark(FileSystem files, Path path) throws IOException {
         try {
             byte[] found = (byte[]) files.getXAttrs(path).get("header." + MARK);

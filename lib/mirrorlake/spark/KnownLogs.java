@@ -15,11 +15,11 @@ import scala.Some;
 import scala.collection.immutable.Seq;
 
 /**
- * Delta's cache of logs, whose versions take from their checksum what Delta reads the state for.
+ * A replacement for Delta's cache of logs, whose snapshots read their figures from the checksum.
  *
- * Every commit to a table with row ids asks for the highest id, a transaction of an application for
- * its last number, a statement for the number of files and their size. The checksum has them all;
- * the state gives them after a Spark job over all files. Without a checksum Delta's way is used.
+ * Every commit to a table with row ids needs the highest id, a transaction of an application its
+ * last number, and a statement the number of files and their size. The checksum has all of them.
+ * Delta computes them in a Spark job over all files, which is still done without a checksum.
  */
 public class KnownLogs extends ForwardingCache {
     private final Cache cache;
@@ -41,7 +41,7 @@ public class KnownLogs extends ForwardingCache {
         });
     }
 
-    /** Puts this cache in the place of Delta's; what Delta has read it reads again. */
+    /** Replaces Delta's cache with this one. Delta reads logs again that it had cached. */
     public void install() throws Exception {
         Field field = DeltaLog$.class.getDeclaredField("deltaLogCache");
         field.setAccessible(true);
@@ -49,7 +49,7 @@ public class KnownLogs extends ForwardingCache {
         invalidateAll();
     }
 
-    /** A log that has been read, with such versions. */
+    /** A log that returns such snapshots. */
     public static class KnownLog extends DeltaLog {
         public KnownLog(DeltaLog read) {
             super(
@@ -64,15 +64,15 @@ public class KnownLogs extends ForwardingCache {
                 currentSnapshot_$eq(
                     new CapturedSnapshot(known(captured.snapshot()), captured.updateTimestamp()));
                 lastSeenChecksumFileStatusOpt_$eq(read.lastSeenChecksumFileStatusOpt());
-            } else { // there is no table yet, and that version belongs to the log that was read
+            } else { // the table does not exist yet, and the snapshot belongs to the original log
                 super.createSnapshotAtInit(Option.empty());
             }
         }
 
-        /** Not while it is made: its version has been read. */
+        /** Does nothing during construction, because the snapshot has been read. */
         public void createSnapshotAtInit(Option table) {}
 
-        /** Of a version that is read later, whoever has made it. */
+        /** Wraps each snapshot that is read later, whoever committed it. */
         public Snapshot installSnapshot(Snapshot read, long at) {
             return super.installSnapshot(known(read), at);
         }
@@ -83,7 +83,7 @@ public class KnownLogs extends ForwardingCache {
         }
     }
 
-    /** A version of a table. */
+    /** A snapshot of a table. */
     public static class KnownSnapshot extends Snapshot {
         public KnownSnapshot(Snapshot read, DeltaLog log) {
             super(read.path(), read.version(), read.logSegment(), log, read.checksumOpt());

@@ -1,5 +1,1 @@
-"""Spark's set-up: Java, the Delta jars, sessions.
-
-Delta's transactions are in `gateway`, all else that is asked of a session's JVM in `jvm`; `shared`
-and `runs/jvm` start and end one.
-"""
+"""Spark: Java and jars, sessions, the JVM behind them, and what SQL needs as text."""

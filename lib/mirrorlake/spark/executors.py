@@ -1,12 +1,13 @@
-"""Python in Spark's workers: what a cluster's executors need, and what forks those of one machine.
+"""Python workers of Spark: ships this package to a cluster's executors, and checks their packages.
 
 Executors run some of this package's code: V-Order, footers, listings. They need a Python of the
-driver's version with a few packages; the package itself they get from the driver, so that both have
-the same one. A session on one machine, or of a Connect server, is left alone.
+driver's version with a few packages. The driver sends this package itself, so that both have the
+same version. Nothing is sent in a session on one machine or of a Connect server.
 
-As a program this module forks the Python workers of a local Spark, with what they need already
-imported: Spark starts it instead of its own (`spark.python.daemon.module`). A worker lives for a
-minute after its last task; importing pandas and Arrow in each new one takes a second of a core.
+As a program, this module forks the Python workers of a local Spark, with their packages already
+imported. Spark starts it instead of its own daemon (`spark.python.daemon.module`). A worker lives
+for a minute after its last task, and importing pandas and Arrow in each new one takes a core a
+second.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NEEDED = ("numpy", "obstore", "pyarrow", "yaml")
-"""What this package imports on an executor, besides PySpark."""
+"""The packages that this package imports on an executor, besides PySpark."""
 Lacking = tuple[str, list[str]]
-"""A Python's path, and the modules that it does not have."""
+"""The path of a Python, and the modules that are missing there."""
 _PACKAGE = Path(__file__).parent.parent
 _CODE = (".py", ".yaml", ".json", ".sha256")
 _HINT = "set PYSPARK_PYTHON to a Python that every worker has, of the driver's version"
-_ready: set[str] = set()  # applications whose executors were asked
+_ready: set[str] = set()  # the ids of applications whose executors were checked
 
 
 def map_in_arrow(
@@ -39,27 +40,30 @@ def map_in_arrow(
     function: Callable[[Iterable[Any]], Iterable[Any]],
     schema: StructType | str,
 ) -> DataFrame:
-    """`DataFrame.mapInArrow` for functions of this package.
+    """Run `DataFrame.mapInArrow` with a function of this package.
 
     Raises:
-        SetupError: the executors can't run them.
+        SetupError: the executors cannot run the function.
     """
     ensure_python(frame.sparkSession)
     return frame.mapInArrow(function, schema)
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks a job over files has: a Connect session can't ask for the cores."""
+    """Return the number of tasks for a job over files.
+
+    It depends on a setting, because a session of Spark Connect cannot read the number of cores.
+    """
     return 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
 
 
 def ensure_python(spark: SparkSession) -> None:
-    """Ships this package to a cluster's executors, once, and looks whether they can run it.
+    """Send this package to a cluster's executors, once, and check whether they can run it.
 
     Raises:
-        SetupError: they have no such Python, or it lacks packages; with the fix.
+        SetupError: the executors do not have this version of Python, or packages are missing there.
     """
-    context: Any = getattr(spark, "_sc", None)  # a client of a Connect server has none
+    context: Any = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is None or context.master.startswith("local"):
         return
     if context.applicationId in _ready:
@@ -70,21 +74,21 @@ def ensure_python(spark: SparkSession) -> None:
         told = context.range(0, tasks, numSlices=tasks).mapPartitions(make_probe(NEEDED)).collect()
     except Exception as error:
         raise SetupError(
-            f"The cluster's executors can't run this Python: {_cause(error)}", hint=f"{_HINT}."
+            f"The cluster's executors cannot run Python: {_cause(error)}", hint=f"{_HINT}."
         ) from error
     for python, missing in told:
         if missing:
             raise SetupError(
-                f"The executors' Python, {python}, lacks {', '.join(missing)}.",
+                f"The Python of the executors, {python}, does not have {', '.join(missing)}.",
                 hint=f"install {' '.join(missing)} there on every worker, or {_HINT}.",
             )
     _ready.add(context.applicationId)
 
 
 def make_probe(names: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[Lacking]]:
-    """A function that tells which Python it runs in, and which of these modules are not there.
+    """Return a function that reports the Python that it runs in, and the missing modules.
 
-    It is sent by its code, not by its name: an executor may not have this package.
+    The function is pickled by value, because an executor may not have this package.
     """
 
     def probe(_rows: Iterable[int]) -> Iterator[Lacking]:
@@ -98,7 +102,7 @@ def make_probe(names: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[Lac
 
 
 def package_archive() -> Path:
-    """This package's code as one archive that Python can import from, made once."""
+    """Return this package's code as a zip archive that Python can import; it is created once."""
     files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _CODE)
     digest = hashlib.sha256()
     for path in files:
@@ -115,7 +119,7 @@ def package_archive() -> Path:
 
 
 def _cause(error: Exception) -> str:
-    """The line of a failed job that says why: Spark puts pages around it."""
+    """Return the line with the cause of a failed job, out of the pages of Spark's error."""
     lines = [line.strip() for line in str(error).splitlines()]
     marks = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError")
     found = [line for line in lines if any(mark in line for mark in marks)]

@@ -1,7 +1,7 @@
-"""Sets of jars, Delta's first: fetched once by Spark's own resolver, checked, kept in the cache.
+"""Fetches sets of jars, such as Delta's, with Spark's resolver, once; checks and caches them.
 
-The resolver honours the user's Ivy and Maven settings (`spark.jars.ivySettings` in
-`spark-defaults.conf`, the `DEFAULT_ARTIFACT_REPOSITORY` variable), so no host is named here.
+The resolver uses the user's Ivy and Maven settings (`spark.jars.ivySettings` in
+`spark-defaults.conf`, the `DEFAULT_ARTIFACT_REPOSITORY` variable), so this module names no host.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ SHA256 = {
     "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
     "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
 }
-# Everything else that Delta names comes with Spark, or is not needed to read and write tables.
+# Delta's other dependencies come with Spark, or are not needed to read and write tables.
 _EXCLUDED = "org.*:*,com.*:*,net.*:*,io.netty*:*,io.unitycatalog*:*,javax.*:*,jakarta.*:*"
 
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars that are fetched together.
+    """A set of jars that are fetched together.
 
     Attributes:
-        name: what messages call them.
-        folder: their folder's name in the cache.
-        packages: what the resolver is asked for.
-        excluded: what it leaves out.
-        sha256: the file's names without their ending, as the resolver gives them, with the sums.
-        size: of all, for people.
+        name: the name of the set in messages.
+        folder: the name of its folder in the cache.
+        packages: the packages that the resolver fetches.
+        excluded: the packages that the resolver leaves out.
+        sha256: the pinned checksums by file name, as the resolver names it, without its suffix.
+        size: the size of all files, for messages.
     """
 
     name: str
@@ -57,41 +57,42 @@ class JarSet:
 
 
 def delta_jars() -> list[Path]:
-    """Delta's five jars on this machine; see `fetched_jars`."""
+    """Return the paths of Delta's five jars on this machine; see `fetched_jars`."""
     packages = tuple(f"io.delta:{name}:{VERSION}" for name in SHA256)
     pinned = {f"io.delta_{name}-{VERSION}": sha256 for name, sha256 in SHA256.items()}
     return fetched_jars(JarSet("Delta", VERSION, packages, _EXCLUDED, pinned))
 
 
 def pyspark_home() -> Path:
-    """The folder of the PySpark that is installed, with Spark's jars and programs."""
+    """Return the folder of the installed PySpark, with Spark's jars and programs."""
     import pyspark
 
     return Path(pyspark.__file__).parent
 
 
 def read_sums(name: str) -> dict[str, str]:
-    """The sums of a set by name, from a file beside this one as `sha256sum` writes it.
+    """Return the checksums of a set by file name, from a file in this package.
 
-    The names are the resolver's: the group's name comes first.
+    The file has the format of `sha256sum`. The resolver's names begin with the name of the group.
     """
-    # On an executor this package is in an archive.
+    # On an executor, this package is in a zip archive.
     text = files("mirrorlake.spark").joinpath(name).read_text(encoding="utf-8")
     return {name: pinned for pinned, name in (line.split() for line in text.splitlines())}
 
 
 def fetched_jars(jars: JarSet) -> list[Path]:
-    """The jars on this machine, fetched now if they are not in the cache yet.
+    """Return the paths of a set's jars; they are fetched now if they are not in the cache.
 
     Raises:
-        SetupError: they can't be fetched, or what was fetched is not what was pinned.
+        SetupError: the jars cannot be fetched, or a fetched jar does not have its pinned checksum.
     """
     folder = cache() / "jars" / jars.folder
     paths = [folder / _kept_name(name) for name in jars.sha256]
     make_once(folder, (folder / "checked").is_file, partial(_fetch, jars))
     if missing := [jar.name for jar in paths if not jar.is_file()]:
         raise SetupError(
-            f"{', '.join(missing)} is gone from the cache.", hint=f"delete {folder} and try again."
+            f"The cache of jars is incomplete, without {', '.join(missing)}.",
+            hint=f"delete {folder} and try again.",
         )
     return paths
 
@@ -107,12 +108,12 @@ def _fetch(jars: JarSet, folder: Path) -> None:
     for name, pinned in jars.sha256.items():
         source = resolved / f"{name}.jar"
         if not source.is_file():
-            raise SetupError(f"The resolver did not bring {source.name}.", hint="try again.")
+            raise SetupError(f"Spark's resolver did not fetch {source.name}.", hint="try again.")
         actual = hashlib.sha256(source.read_bytes()).hexdigest()
         if actual != pinned:
             raise SetupError(
                 f"{_kept_name(name)} has SHA-256 {actual}, not the pinned {pinned}.",
-                hint="look at what your Maven mirror serves, empty its cache, and try again.",
+                hint="check what your Maven mirror serves, clear its cache, and try again.",
             )
         shutil.move(source, folder / _kept_name(name))
     (folder / "checked").touch()
@@ -137,7 +138,7 @@ def _resolve(jars: JarSet, scratch: Path) -> Path:
         telling = [line.strip() for line in lines if any(word in line for word in wanted)]
         raise SetupError(
             f"The {jars.name} jars could not be fetched: {' | '.join(telling[:3] or lines[-1:])}.",
-            hint="the first start needs a Maven repository: check the network, or name your own"
-            " in the DEFAULT_ARTIFACT_REPOSITORY variable.",
+            hint="the first start needs a Maven repository: check the network, or set the variable"
+            " DEFAULT_ARTIFACT_REPOSITORY to your own.",
         )
     return scratch / "ivy" / "jars"

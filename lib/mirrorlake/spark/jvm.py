@@ -1,31 +1,45 @@
-"""The JVM behind a classic session, for what is no transaction.
+"""The module that talks to a session's JVM: whatever SQL and DataFrames do not offer.
 
-Delta's objects and its cache of logs, Hadoop's files.
+That is Delta's optimistic transactions, its cache of logs, its change feed as a scan of files, and
+Hadoop's file systems. A session of Spark Connect has no JVM: `has_gateway` returns False for it,
+and `transaction` raises an error.
+
+A `DeltaTransaction` reads some files, writes others, and commits both as a change of layout; or it
+appends new files; or it deletes single rows by deletion vectors while it adds others. A file is an
+`add` action of the log, as a dict.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mirrorlake.errors import OtherDeltaError, first_line
-from mirrorlake.spark.sql import quote
+from mirrorlake.errors import ConflictError, OtherDeltaError, UsageError, first_line
+from mirrorlake.names import quote
+from mirrorlake.spark.sql import literal, spark_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+Add = dict[str, Any]
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta requires this setting if columns are mapped by id. Its SQL commands set it themselves.
+_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+_PATIENCE = 10  # seconds
 _log = logging.getLogger(__name__)
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
-# How Py4J says that a class or a method is not there, or takes other arguments.
+# Py4J's errors for a class or method that does not exist, or that takes other arguments.
 _MISSING = re.compile(
     r"'JavaPackage' object is not callable|(Method|Constructor) .* does not exist"
     r"|does not exist in the JVM",
@@ -33,30 +47,48 @@ _MISSING = re.compile(
 )
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
-"""As many rows are sent to every task of a join, rather than the other side be shuffled."""
-# Of a key: where values are equal, so are their hashes.
+"""The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
+# Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _KNOWN_LOGS = Path(__file__).with_name("KnownLogs.java")
+# Every session needs these settings, so that results are the same everywhere.
+SESSION_CONFS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+}
+
+
+def prepare(spark: SparkSession) -> SparkSession:
+    """Set what mirrorlake needs on a session, and return the session."""
+    # PySpark logs every failed query as a page of JSON; the exception has the same facts.
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    for name, value in SESSION_CONFS.items():
+        spark.conf.set(name, value)
+    know_logs(spark)
+    return spark
 
 
 def session_class(jvm: Any) -> Any:
-    """Spark's class of sessions with a JVM; before 4.0 there is no other, and its name is plain."""
+    """Return Spark's class of classic sessions. Before Spark 4.0 it is in another package."""
     found = jvm.org.apache.spark.sql.classic.SparkSession
     return jvm.org.apache.spark.sql.SparkSession if is_missing(found) else found
 
 
 def has_gateway(spark: SparkSession) -> bool:
-    """Whether a session has a JVM to talk to; Spark Connect's have not."""
+    """Check whether a session has a JVM. A session of Spark Connect has none."""
     return hasattr(spark, "_jsparkSession")
 
 
 def is_missing(found: Any) -> bool:
-    """Whether Py4J took a name for a package, since there is no such class."""
+    """Check whether a class does not exist, so that Py4J took its name for a package."""
     return type(found).__name__ == "JavaPackage"
 
 
 def end_session(jvm: Any) -> None:
-    """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
+    """Stop the session that an ended process left in a JVM, and clear Delta's cache of logs."""
     sessions = session_class(jvm)
     if (left := sessions.getDefaultSession()).isDefined():
         left.get().stop()
@@ -65,70 +97,71 @@ def end_session(jvm: Any) -> None:
 
 
 def forget_logs(jvm: Any) -> None:
-    """Lets go of what Delta read of tables' logs, which it keeps for an hour after the last use."""
+    """Clear Delta's cache of logs, which keeps an entry for an hour after its last use."""
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def refuse_other_delta(error: Exception) -> None:
-    """Says so if an error means that a session's Delta lacks what is asked of it; else returns.
+    """Raise an error if Delta does not have a class or method that was called; else do nothing.
 
     Raises:
-        OtherDeltaError: a class or method is not there, or takes other arguments.
+        OtherDeltaError: a class or method does not exist, or takes other arguments.
     """
     if _MISSING.search(str(error)):
         raise OtherDeltaError(
-            "This Spark's Delta is not the one whose transactions mirrorlake knows, so files can't"
-            f" be rewritten: {first_line(error)}",
-            hint="use PySpark 4.1 with Delta 4.4 for it; all that is SQL works here.",
+            "Files cannot be rewritten: this version of Delta has other transactions than"
+            f" mirrorlake expects: {first_line(error)}",
+            hint="use PySpark 4.1 with Delta 4.4 for this operation; operations in SQL work here.",
         ) from error
 
 
 def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
-    """The change feed as a scan of its files.
+    """Return the change feed as a scan of its files.
 
-    Delta's source hands Spark a row of objects at a time; the scan inside it reads columns, and
-    filters and columns that are not asked for are left in the files. Which files those are is found
-    now, not when a job starts.
+    Delta's source converts every row to an object. The scan reads columns, skips columns that are
+    not requested, and pushes filters down to the files. The files are listed now, not when a job
+    starts.
 
     Args:
-        feed: what Delta's source gave for the same range.
+        feed: the change feed of the same range, as Delta's source reads it.
         start: the first version.
         end: the last version.
-    """
-    from pyspark.sql import DataFrame
 
+    Returns:
+        The scan, or `feed` if it cannot be read in this way.
+    """
     spark: Any = feed.sparkSession
     frame: Any = feed
     plan = frame._jdf.queryExecution().analyzed()
     if plan.getClass().getSimpleName() != "LogicalRelation":
-        return feed  # Spark does something to the rows, such as padding a CHAR
+        return feed  # Spark transforms the rows, such as padding a CHAR
     if not method_takes(spark._jvm, f"{_READER}$", "changesToBatchDF", 8):
-        return feed  # another Delta: slower, and the same rows
+        return feed  # another version of Delta: slower, with the same rows
     schema = plan.relation().snapshotForBatchSchema()
     none = spark._jvm.scala.Option.empty()
     rows = delta_module(spark._jvm, _READER).changesToBatchDF(
         schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
         False, none,
     )  # fmt: skip
-    return DataFrame(rows, spark).select(*map(quote, feed.columns))
+    return _frame(rows, spark).select(*map(quote, feed.columns))
 
 
 def rows_among(
     rows: DataFrame, partners: DataFrame, keys: Mapping[str, str], count: int
 ) -> DataFrame:
-    """Rows without most of those that have no partner, by a cheap test before a join.
+    """Filter out most rows that have no match in a join, by a Bloom filter.
 
-    Spark makes it where the rows are read, before their ids and places are made.
+    Spark evaluates the filter as it reads the rows, before it adds row ids and file positions.
 
     Args:
-        rows: the rows to test.
-        partners: what they are joined with. They are read now.
-        keys: the columns that are equal, those of `rows` to those of `partners`.
-        count: about how many partners there are.
+        rows: the rows to filter.
+        partners: the other side of the join. It is read now.
+        keys: the join's columns: the names in `rows`, and the names in `partners` that they equal.
+        count: the approximate number of rows of `partners`.
 
     Returns:
-        The rows behind a Bloom filter; all of them if this Spark makes none, if equal keys may
-        have different hashes, or if it doesn't pay.
+        The filtered rows. These are all rows if this Spark has no Bloom filter, if equal keys may
+        have different hashes, or if a filter does not save time.
     """
     from pyspark.sql import Column
     from pyspark.sql import functions as F
@@ -156,14 +189,21 @@ def rows_among(
     return rows.where(Column(made.column(test(*[made.expression(part._jc) for part in parts]))))
 
 
+def _frame(rows: Any, session: Any) -> DataFrame:
+    """Return a DataFrame of the JVM as one of PySpark."""
+    from pyspark.sql import DataFrame
+
+    return DataFrame(rows, session)
+
+
 @cache
 def delta_module(jvm: Any, name: str) -> Any:
-    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
+    """Return a Scala object of Delta, through the class loader that has Delta's jars."""
     return _class(jvm, f"{name}$").getField("MODULE$").get(None)
 
 
 def _class(jvm: Any, name: str) -> Any:
-    """One of Delta's classes, as Java's reflection has it."""
+    """Return one of Delta's classes for reflection."""
     return jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", True, _loader(jvm))
 
 
@@ -172,12 +212,14 @@ def _loader(jvm: Any) -> Any:
 
 
 def operation(jvm: Any, name: str, *given: Any) -> Any:
-    """One of Delta's operations, as a commit tells it; how much one tells differs by version.
+    """Return one of Delta's operations, as a commit records it.
+
+    The number of an operation's parameters differs between versions of Delta.
 
     Args:
-        jvm: a classic session's.
-        name: of the operation.
-        given: what it is made of, in its order; what it has besides is left out.
+        jvm: the JVM of a classic session.
+        name: the name of the operation.
+        given: the first parameters. Further parameters are empty, surplus values are ignored.
     """
     count = _class(jvm, f"DeltaOperations${name}").getConstructors()[0].getParameterCount()
     rest = [jvm.scala.Option.empty()] * (count - len(given))
@@ -185,21 +227,21 @@ def operation(jvm: Any, name: str, *given: Any) -> Any:
 
 
 def observed(observation: Any, names: list[str], patience: float) -> list[Any] | None:
-    """What an observation saw in the job that is done; None if Spark does not tell it in time.
+    """Return the values of an observation after its job; None if Spark does not deliver them.
 
     Args:
-        observation: PySpark's, of a classic session.
-        names: its columns, in their order.
-        patience: seconds.
+        observation: an `Observation` of PySpark in a classic session.
+        names: the names of its columns, in order.
+        patience: the longest time to wait, in seconds.
     """
     watcher, until = observation._jo, time.monotonic() + patience
     if "getRowOrEmpty" in {method.getName() for method in watcher.getClass().getMethods()}:
         while time.monotonic() < until:
-            found = watcher.getRowOrEmpty()  # it waits for a tenth of a second
+            found = watcher.getRowOrEmpty()  # waits for a tenth of a second
             if found.isDefined():
                 return [found.get().get(place) for place in range(len(names))]
         return None
-    seen: list[dict[str, Any]] = []  # before 4.1 only a call that may wait for ever tells it
+    seen: list[dict[str, Any]] = []  # before 4.1, the only call can block forever
     waiting = Thread(target=lambda: seen.append(observation.get), daemon=True)
     waiting.start()
     waiting.join(patience)
@@ -207,10 +249,10 @@ def observed(observation: Any, names: list[str], patience: float) -> list[Any] |
 
 
 def know_logs(spark: SparkSession) -> None:
-    """Has Delta take from a version's checksum what it computes from all files for each statement.
+    """Make Delta read a version's figures from its checksum instead of from all files.
 
-    Once a JVM, for all its sessions; what Delta has read before is read again. Nothing happens on
-    Spark Connect, and where this Delta is made otherwise.
+    This is done once per JVM, for all its sessions. Logs that Delta has already cached are read
+    again. Nothing happens on Spark Connect, or if this version of Delta has other classes.
 
     Args:
         spark: any session.
@@ -221,11 +263,13 @@ def know_logs(spark: SparkSession) -> None:
 
 @cache
 def _install_known_logs(jvm: Any, gateway: Any) -> None:
-    """Compiles `KnownLogs.java` by the compiler in Spark, and puts it into its place."""
+    """Compile `KnownLogs.java` with the compiler in Spark, and replace Delta's cache with it."""
     try:
         conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
         logs = delta_module(jvm, "DeltaLog").getOrCreateCache(conf)
-        if logs.getClass().getName() == "mirrorlake.KnownLogs":  # by another process of this JVM
+        if (
+            logs.getClass().getName() == "mirrorlake.KnownLogs"
+        ):  # installed by another process of this JVM
             return
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(_loader(jvm))
@@ -235,17 +279,17 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
         known = compiler.getClassLoader().loadClass("mirrorlake.KnownLogs")
         known.getConstructors()[0].newInstance(given).install()
     except Exception as error:
-        # It only saves time: whatever this Delta lacks, its own way is right.
-        _log.debug("Delta's logs stay as they are: %s", first_line(error))
+        # The replacement only saves time; without it, Delta's own computation is correct.
+        _log.debug("Delta's own cache of logs stays in use: %s", first_line(error))
 
 
 def items_of(found: Any) -> list[Any]:
-    """What a Scala sequence holds."""
+    """Return the items of a Scala sequence."""
     return [found.apply(index) for index in range(found.size())]
 
 
 def method_takes(jvm: Any, name: str, method: str, count: int) -> bool:
-    """Whether one of Delta's classes is there, and has a method of so many parameters."""
+    """Check whether one of Delta's classes exists and has a method with `count` parameters."""
     return (method, count) in _methods(jvm, name)
 
 
@@ -263,19 +307,19 @@ def _methods(jvm: Any, name: str) -> frozenset[tuple[str, int]]:
 
 
 def remove_empty_folders(spark: SparkSession, path: str) -> None:
-    """Removes a folder that holds folders alone. A file in it, or one that comes, is safe.
+    """Remove a folder that contains only folders. Files in it, also new ones, are never deleted.
 
-    By Hadoop's own file systems: only they can name the markers of folders.
+    Hadoop's file systems do it, because only they know the names of folder markers.
 
     Args:
-        spark: the session; without a JVM, on Spark Connect, nothing happens.
-        path: the folder, in full.
+        spark: the session. On Spark Connect, which has no JVM, nothing happens.
+        path: the full path of the folder.
     """
     session: Any = spark
     if not has_gateway(session):
         return
     folder = session._jvm.org.apache.hadoop.fs.Path(path)
-    with suppress(Exception):  # it is not there, or not empty: nothing is to be removed
+    with suppress(Exception):  # the folder does not exist or is not empty: nothing to remove
         _remove(folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), folder)
 
 
@@ -283,4 +327,359 @@ def _remove(files: Any, folder: Any) -> None:
     for one in files.listStatus(folder):
         if one.isDirectory():
             _remove(files, one.getPath())
-    files.delete(folder, False)  # never what is in it
+    files.delete(folder, False)  # not recursive: fails if the folder has files
+
+
+@contextmanager
+def transaction(
+    spark: SparkSession,
+    path: str,
+    *,
+    note: str = "",
+    confs: dict[str, str] | None = None,
+    own: bool = True,
+) -> Iterator[DeltaTransaction]:
+    """Open a transaction of Delta on one table.
+
+    Args:
+        spark: a classic session, not one of Spark Connect.
+        path: the full path of the table's folder.
+        note: the `userMetadata` of the commit.
+        confs: settings of the session, such as those of Parquet for the written files.
+        own: whether the transaction has a session of its own. False uses the given session, for its
+            temporary views.
+
+    Yields:
+        The transaction; it is committed by one of its methods.
+
+    Raises:
+        UsageError: the session has no JVM, or its version of Delta has other transactions.
+    """
+    if not has_gateway(spark):
+        raise UsageError(
+            "Files cannot be rewritten: Spark Connect has no access to Delta's own transactions.",
+            hint="run this in a classic session, without SPARK_REMOTE.",
+        )
+    session: Any = prepare(spark.newSession()) if own else spark
+    session.conf.set(_BY_ID, "true")
+    settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        sessions = session_class(session._jvm)
+        before = sessions.getActiveSession()
+        try:
+            yield DeltaTransaction(session, path)
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+    except Exception as error:
+        refuse_other_delta(error)
+        raise
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+_EXCHANGES = {  # the methods of Delta that `mark_deleted` and `commit_exchange` call
+    "OptimisticTransaction": {"readWholeTable": 0, "trackFilesRead": 1, "registerSQLMetrics": 2},
+    "commands.DeletionVectorBitmapGenerator$": {"buildRowIndexSetsForFilesMatchingCondition": 8},
+    "commands.DMLWithDeletionVectorsHelper$": {"findFilesWithMatchingRows": 3},
+    "RowTracking$": {"preserveRowTrackingColumns": 2},
+    "actions.AddFile": {"removeRows": 3},
+}
+
+
+def can_exchange(spark: SparkSession) -> bool:
+    """Check whether this version of Delta can delete and add single rows in one transaction."""
+    if not has_gateway(spark):
+        return False
+    jvm: Any = cast("Any", spark)._jvm
+    wanted = ((kind, name, n) for kind, names in _EXCHANGES.items() for name, n in names.items())
+    return all(method_takes(jvm, kind, name, count) for kind, name, count in wanted)
+
+
+class RowActions(NamedTuple):
+    """Actions of the log that delete or add single rows.
+
+    Attributes:
+        actions: the actions, as objects of the JVM.
+        rows: the number of rows, without those in files of the change feed.
+    """
+
+    actions: tuple[Any, ...] = ()
+    rows: int = 0
+
+
+class DeltaTransaction:
+    """An optimistic transaction on one table, which `transaction` opens."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self.session: Any = session
+        jvm: Any = self.session._jvm
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
+        self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
+        self._txn = self._log.startTransaction(self._none, self._none)
+        self._snapshot = self._txn.snapshot()
+        self._tracking = delta_module(self._jvm, "RowTracking")
+        self._taken: dict[str, Any] = {}
+
+    @property
+    def version(self) -> int:
+        """The version that the transaction reads."""
+        return int(self._snapshot.version())
+
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether the table tracks rows, so that row ids must be preserved."""
+        return bool(self._tracking.isEnabled(self._snapshot.protocol(), self._snapshot.metadata()))
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the table has deletion vectors, so that single rows can be deleted."""
+        vectors = self.metadata()["configuration"].get("delta.enableDeletionVectors", "false")
+        return str(vectors).lower() == "true"
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the `metaData` action of the log."""
+        return cast("dict[str, Any]", json.loads(self._snapshot.metadata().json())["metaData"])
+
+    def files(self) -> DataFrame:
+        """Return the files of the version: one row per `add` action, with the log's field names."""
+        return _frame(self._snapshot.allFiles().toDF(), self.session)
+
+    def take(self, paths: Sequence[str]) -> list[Add]:
+        """Read files for a rewrite. If another writer removes one of them, the commit fails.
+
+        Args:
+            paths: the paths as the log has them.
+        """
+        if not paths:
+            return []
+        wanted = f"path IN ({', '.join(map(literal, paths))})"
+        found = list(self._snapshot.allFiles().where(wanted).collect())
+        self._taken |= {file.path(): file for file in found}
+        self._txn.trackFilesRead(self._seq(found))
+        return [_body(file) for file in found]
+
+    def know(self, adds: Sequence[Add]) -> None:
+        """Set the files of the version, so that Delta does not have to read its log.
+
+        Args:
+            adds: all files of the version that the transaction reads, as its log has them.
+        """
+        self._taken = {add["path"]: self._action(add) for add in adds}
+
+    def rows(self, adds: Sequence[Add], *, keep_ids: bool = False) -> DataFrame:
+        """Return the rows of files of the version, or of files that are written but not committed.
+
+        Args:
+            adds: the files. Rows that their deletion vectors delete are left out.
+            keep_ids: add the hidden columns with row ids and commit versions, so that rewritten
+                rows keep theirs.
+        """
+        self._activate()  # a DataFrame keeps the settings of the session that is active now
+        files = self._seq([self._taken.get(add["path"]) or self._action(add) for add in adds])
+        frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
+        if keep_ids and self.tracks_rows:
+            frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
+        return _frame(frame, self.session)
+
+    def watched(
+        self, rows: DataFrame, sums: Sequence[Column]
+    ) -> tuple[DataFrame, Callable[[], list[int | None] | None]]:
+        """Compute sums of rows within the job that processes them, without another job.
+
+        Args:
+            rows: the rows.
+            sums: aggregates that are whole numbers.
+
+        Returns:
+            The rows to process, and a function that returns the sums after the job, or None if
+            Spark does not deliver them in time. A task that Spark runs twice counts twice, so only
+            sums that match the expectation prove anything.
+        """
+        from pyspark.sql import Observation
+
+        observation: Any = Observation()
+        names = [f"sum_{place}" for place in range(len(sums))]
+        named = [one.alias(name) for one, name in zip(sums, names, strict=True)]
+        watched = rows.observe(observation, *named)
+        return watched, lambda: observed(observation, names, _PATIENCE)
+
+    def write(self, rows: DataFrame, *, checked: bool) -> list[Add]:
+        """Write rows as files of the table, with statistics. They are not committed yet.
+
+        Args:
+            rows: rows in the table's schema, with the hidden columns if `rows` added them.
+            checked: whether the rows come from the table itself. If not, its constraints are
+                checked.
+        """
+        self._activate()
+        skip_checks = (self._none, True, self._seq([])) if checked else ()
+        written = self._txn.writeFiles(cast("Any", rows)._jdf, *skip_checks)
+        return [_body(action) for action in items_of(written)]
+
+    def write_new(self, rows: DataFrame) -> RowActions:
+        """Write rows for `commit_exchange`, and check the table's constraints.
+
+        Args:
+            rows: rows as `write` takes them. Rows with a value in a column `_change_type` are
+                written to files of the change feed, if the table has one, and not to the table.
+        """
+        self._activate()
+        actions = tuple(items_of(self._txn.writeFiles(cast("Any", rows)._jdf)))
+        stats = (json.loads(_body(action).get("stats") or "{}") for action in actions)
+        return RowActions(actions, sum(int(known.get("numRecords", 0)) for known in stats))
+
+    def read_all(self) -> None:
+        """Make every change of another writer before the commit a conflict."""
+        self._txn.readWholeTable()
+
+    def commit_layout(self, adds: Sequence[Add], removes: Sequence[Add]) -> int:
+        """Replace files with others that have the same rows; streams and change feeds skip it.
+
+        Returns:
+            The committed version.
+
+        Raises:
+            ConflictError: another writer removed one of the replaced files.
+        """
+        nothing = self._seq([])
+        # A `txn` action would force serializable isolation, so that every append conflicts.
+        what = operation(self._jvm, "Optimize", nothing, nothing, False, self._none, False)
+        none = self._jvm.PythonUtils.toScalaMap({})
+        tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, none)
+        return self._commit(self._changes(adds, removes, data=False), what, tags)
+
+    def commit_rows(self, adds: Sequence[Add], removes: Sequence[Add], *, mode: str) -> int:
+        """Add files with new rows, and remove files: an append or an overwrite.
+
+        Returns:
+            The committed version.
+
+        Raises:
+            ConflictError: another writer changed files that the transaction read.
+        """
+        save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
+        changes = self._changes(adds, removes, data=True)
+        return self._commit(changes, operation(self._jvm, "Write", save))
+
+    def has_seen(self, app_id: str, number: int) -> bool:
+        """Check whether an application has committed a transaction with this or a higher number."""
+        # Delta records this as a read, so a concurrent commit of the number is a conflict.
+        return int(self._txn.txnVersion(app_id)) >= number
+
+    def mark_deleted(self, places: DataFrame) -> RowActions:
+        """Delete single rows by writing deletion vectors, which are not committed yet.
+
+        Args:
+            places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
+                has them. The files must be known to the transaction.
+        """
+        self._activate()
+        files = list(self._taken.values())
+        listed, frame = self._seq(files), cast("Any", places)
+        column = self._jvm.org.apache.spark.sql.functions.col
+        vectors = delta_module(self._jvm, "commands.DeletionVectorBitmapGenerator")
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
+        found = vectors.buildRowIndexSetsForFilesMatchingCondition(
+            self.session._jsparkSession,
+            self._txn,
+            any(file.deletionVector() is not None for file in files),
+            frame._jdf,
+            listed,
+            self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
+            self._jvm.scala.Some(column("file_path")),
+            self._jvm.scala.Some(column("row_index")),
+        )
+        by_name = helper.generateCandidateFileMap(self._log.dataPath(), listed)
+        actions, now = [], int(time.time() * 1000)
+        touched = items_of(helper.findFilesWithMatchingRows(self._txn, by_name, found))
+        for one in touched:
+            file = one.fileLogEntry()
+            if one.isFullyReplaced():
+                actions.append(file.removeWithTimestamp(now, True))
+                continue
+            # Statistics are kept; their bounds may now be too wide.
+            pair = file.removeRows(one.newDeletionVector(), True, True)
+            actions += [pair._1(), pair._2()]
+        self._txn.trackFilesRead(self._seq([one.fileLogEntry() for one in touched]))
+        return RowActions(tuple(actions), sum(int(one.numberOfModifiedRows()) for one in touched))
+
+    def commit_exchange(
+        self,
+        marked: RowActions,
+        written: RowActions,
+        *,
+        updated: int,
+        app_id: str,
+        number: int,
+    ) -> int:
+        """Commit deleted and added rows, once for each transaction number of an application.
+
+        Args:
+            marked: the deleted rows.
+            written: the added rows.
+            updated: how many rows are both, that is updated; the commit's metrics count them.
+            app_id: the id of the application.
+            number: the number of the transaction.
+
+        Returns:
+            The committed version.
+
+        Raises:
+            ConflictError: another writer changed rows that the transaction read, or committed this
+                number.
+        """
+        added, nothing = written.rows, self._seq([])
+        counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
+        named = {f"numTargetRows{what}": count for what, count in counts.items()}
+        context = self.session._jsparkSession.sparkContext()
+        make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        named["operationNumSourceRows"] = added + marked.rows
+        metrics = {name: make(context, name) for name in named}
+        for name, count in named.items():
+            metrics[name].set(count)
+        scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
+        self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
+        merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
+        once = self._delta.actions.SetTransaction(app_id, number, self._none)
+        return self._commit([once, *marked.actions, *written.actions], merge)
+
+    def _changes(self, adds: Sequence[Add], removes: Sequence[Add], *, data: bool) -> list[Any]:
+        """Return the actions of the log. With `data` rows change, otherwise only the layout."""
+        now = int(time.time() * 1000)
+        gone = [self._taken[add["path"]].removeWithTimestamp(now, data) for add in removes]
+        return [self._action(add | {"dataChange": data}) for add in adds] + gone
+
+    def _commit(self, actions: list[Any], what: Any, *tags: Any) -> int:
+        self._activate()
+        try:
+            return int(self._txn.commit(self._seq(actions), what, *tags))
+        except Exception as error:
+            text = spark_message(error)
+            if "DELTA_CONCURRENT" not in text and "Concurrent" not in type(error).__name__:
+                raise
+            raise ConflictError(
+                f"Another writer committed a conflicting change: {text}", hint="try again."
+            ) from error
+
+    def _activate(self) -> None:
+        """Set the active session of the thread. Delta reads settings and the note from it."""
+        session_class(self._jvm).setActiveSession(self.session._jsparkSession)
+
+    def _action(self, add: Add) -> Any:
+        return delta_module(self._jvm, "actions.Action").fromJson(json.dumps({"add": add}))
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+
+def _body(action: Any) -> Add:
+    (body,) = json.loads(action.json()).values()
+    return cast("Add", body)

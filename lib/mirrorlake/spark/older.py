@@ -1,4 +1,4 @@
-"""What a Spark before 4.1 lacks, and what stands for it; each is looked for, never by version."""
+"""Replacements for functions that Spark before 4.1 does not have; each is detected by its name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VARIANTS: tuple[type, ...] = (T.VariantType,) if hasattr(T, "VariantType") else ()
-"""The type of variants, where there is one."""
+"""The type of variants, if this Spark has it."""
 _MOST_TRIES = 2**24
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
-    """All rows as an Arrow table, as `DataFrame.toArrow` has them since 4.0."""
+    """Return all rows as an Arrow table, like `DataFrame.toArrow` since Spark 4.0."""
     if hasattr(type(frame), "toArrow"):
         return frame.toArrow()
     import pyarrow as pa
@@ -30,42 +30,43 @@ def to_arrow(frame: DataFrame) -> pa.Table:
 
 
 def from_arrow(spark: SparkSession, rows: Any) -> DataFrame:
-    """A frame of what `createDataFrame` takes, Arrow's tables among it, as it does since 4.0."""
+    """Return a DataFrame of rows or of an Arrow table, like `createDataFrame` since Spark 4.0."""
     import pyarrow as pa
 
     if hasattr(DataFrame, "toArrow") or not isinstance(rows, pa.Table):
         return spark.createDataFrame(rows)
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    # Of dicts it would infer types; with the schema a row is what its columns say.
+    # Spark would infer the types of dicts, so the schema is given.
     values = rows.to_pylist(maps_as_pydicts="strict")
     return spark.createDataFrame(values, from_arrow_schema(rows.schema))
 
 
 def metadata_column(rows: DataFrame) -> Column:
-    """Where a table's rows lie, and their ids; before 4.0 a column of the same name hides it."""
+    """Return the hidden column `_metadata`, which a table's own column hides before Spark 4.0."""
     name = "_metadata"
     return rows.metadataColumn(name) if hasattr(type(rows), "metadataColumn") else F.col(name)
 
 
 def as_number(text: Column) -> Column:
-    """A whole number that a text is; NULL of any other text."""
+    """Return a text column as whole numbers; any other text becomes NULL."""
     if hasattr(Column, "try_cast"):
         return text.try_cast("bigint")
     return F.when(text.rlike(r"^-?[0-9]{1,18}$"), text.cast("bigint"))
 
 
 def spread(rows: DataFrame, count: int, column: str) -> DataFrame:
-    """Rows in so many tasks that no two numbers share one.
+    """Repartition rows so that each number has its own task.
 
     Args:
         rows: the rows.
-        count: of tasks.
-        column: the number, from 0 to below the count.
+        count: the number of tasks.
+        column: the column with the number, from 0 to below `count`.
     """
     if hasattr(type(rows), "repartitionById"):
         return rows.repartitionById(count, column)
-    # The rows go by the hash of a value: one is looked for that leads each number to its own task.
+    # Spark assigns rows to tasks by a hash. For each number, find a value whose hash has its own
+    # task.
     spark, place, value = rows.sparkSession, f"{column}_place", f"{column}_value"
     task = F.pmod(F.hash(F.col(value)), F.lit(count)).alias(place)
     tries = 16 * count

@@ -1,8 +1,8 @@
-"""Rewrites a chosen set of a table's files in one commit that changes no data.
+"""Rewrites selected files of a table in one commit that changes no data.
 
-The loop is the same for every layout: choose files, write better ones, prove that they hold the
-same rows, commit; if another writer was quicker, start again. What "better" means is the writer's
-business. Readers of changes and streams hear nothing of such a commit.
+The loop is the same for every layout: select files, write new ones, prove that they have the same
+rows, and commit. After a conflict with another writer it starts again. The caller decides how the
+new files differ. Readers of the change feed and streams skip such a commit.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from mirrorlake.errors import ConflictError, RewriteError
-from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.names import quote
+from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.older import VARIANTS
-from mirrorlake.spark.sql import quote
 
 Choose = Callable[[DataFrame], DataFrame]
 _ATTEMPTS = 5
@@ -28,12 +28,12 @@ _HASH_PART = 0xFFFF_FFFF
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much one commit may rewrite: it stays short, so that others need not wait or fail.
+    """The limits of one commit, which keep it short, so that other writers do not wait or fail.
 
     Attributes:
-        files: most files.
-        rows: most rows; files without statistics count as none.
-        size: most bytes. At least one file is always taken.
+        files: the most files.
+        rows: the most rows. Files without statistics count as 0 rows.
+        size: the most bytes. At least one file is always selected.
     """
 
     files: int = 1_000
@@ -43,13 +43,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Written:
-    """What a writer did.
+    """The result of a function that writes new files.
 
     Attributes:
-        replaced: files that the new ones stand for.
+        replaced: the files that the new files replace.
         adds: the new files.
-        kept: files that stay, with tags changed.
-        proof: rows and checksum, from a writer that has compared both sides itself.
+        kept: files that stay, with changed tags.
+        proof: the number of rows and their checksum, if the function has compared both sides
+            itself.
     """
 
     replaced: Sequence[Add]
@@ -63,18 +64,18 @@ Write = Callable[[DeltaTransaction, Sequence[Add]], Written]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rewrite that was committed.
+    """A committed rewrite.
 
     Attributes:
-        version: the commit's version.
-        files_in: files that were replaced.
-        files_out: files in their place.
-        bytes_in: bytes of the replaced files.
-        bytes_out: bytes of the files in their place.
-        rows: rows in, and as many out.
-        checksum: of all rows with their ids, in any order.
-        seconds: from the choice to the commit, of the attempt that won.
-        attempts: how often it was tried.
+        version: the version of the commit.
+        files_in: the number of replaced files.
+        files_out: the number of new files.
+        bytes_in: the size of the replaced files, in bytes.
+        bytes_out: the size of the new files, in bytes.
+        rows: the number of rows, which is the same before and after.
+        checksum: the checksum of all rows with their ids, independent of their order.
+        seconds: the duration of the successful attempt, from the selection to the commit.
+        attempts: the number of attempts.
     """
 
     version: int
@@ -104,24 +105,25 @@ def rewrite_files(
     bounds: Bounds | None = None,
     confs: dict[str, str] | None = None,
 ) -> Rewrite | None:
-    """Rewrites the files that are chosen.
+    """Rewrite selected files.
 
     Args:
         spark: a classic session.
-        path: the table's folder, full.
-        choose: from the files of a version (the log's `add`s), those to rewrite, in order; asked
-            again at each attempt.
+        path: the full path of the table's folder.
+        choose: selects the files to rewrite, in order, from the files of a version (the log's `add`
+            actions). It is called again for each attempt.
         write: writes the new files.
-        note: the commit's userMetadata.
-        bounds: how much at most.
-        confs: session settings while writing.
+        note: the `userMetadata` of the commit.
+        bounds: the limits of the commit.
+        confs: settings of the session for writing.
 
     Returns:
-        What was committed, or None if nothing was chosen or the writer found nothing better.
+        The committed rewrite, or None if no file was selected, or `write` wrote no file.
 
     Raises:
-        RewriteError: the new files do not hold the rows of the old ones; nothing was committed.
-        ConflictError: other writers were quicker each time.
+        RewriteError: the new files do not have the same rows as the old ones; nothing was
+            committed.
+        ConflictError: each attempt conflicted with another writer.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         began = time.monotonic()
@@ -136,7 +138,7 @@ def rewrite_files(
             try:
                 version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
             except ConflictError:
-                # What was written lies unreferenced in the folder; VACUUM takes it in time.
+                # The new files stay in the folder without a reference, until VACUUM deletes them.
                 if attempt == _ATTEMPTS:
                     raise
                 continue
@@ -157,13 +159,13 @@ def rewrite_files(
 def check_rows(
     txn: DeltaTransaction, before: Sequence[Add], after: Sequence[Add]
 ) -> tuple[int, str]:
-    """Counts and sums up the rows of both sides, as Spark reads them, in one job.
+    """Count the rows of both sides and compute their checksums, as Spark reads them, in one job.
 
     Returns:
-        How many rows, and their checksum.
+        The number of rows and their checksum.
 
     Raises:
-        RewriteError: they differ.
+        RewriteError: the two sides differ.
     """
     if not before and not after:
         return 0, ""
@@ -177,47 +179,47 @@ def check_rows(
 
 
 def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
-    """Refuses new files whose row count or checksum is not the old ones'.
+    """Check that the new files have the row count and the checksum of the old files.
 
     Raises:
         RewriteError: they differ.
     """
     if old != new:
         raise RewriteError(
-            f"The new files have {new[0]:,} rows with checksum {new[1]}, the old ones {old[0]:,}"
-            f" with {old[1]}.",
-            hint="nothing was committed; please report the table's schema.",
+            "The new files do not have the rows of the old files, so nothing was committed: rows"
+            f" {new[0]:,} and {old[0]:,}, checksums {new[1]} and {old[1]}.",
+            hint="report this with the table's schema.",
         )
 
 
 def checksum(low: int | None, high: int | None) -> str:
-    """The sums of both halves of the rows' hashes as one text."""
+    """Return the sums of both halves of the rows' hashes as one text."""
     return f"{low or 0:x}-{high or 0:x}"
 
 
 def uncommitted(adds: Sequence[Add]) -> list[Add]:
-    """Files that are not committed have no first row id yet; their rows carry theirs."""
+    """Return uncommitted files with a first row id of 0; the rows themselves have their ids."""
     return [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in adds]
 
 
 def hash_sums(hashed: Column) -> list[Column]:
-    """How many rows, and the sums of both halves of their hashes."""
+    """Return aggregates: the number of rows, and the sums of both halves of their hashes."""
     low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
     return [F.count("*").alias("rows"), F.sum(low).alias("low"), F.sum(high).alias("high")]
 
 
 def as_pair(sums: Sequence[int | None] | None) -> tuple[int, str]:
-    """Rows and checksum, of what `hash_sums` found; none at all of None."""
+    """Return the row count and the checksum for values of `hash_sums`; of None, no rows."""
     return (0, "") if sums is None else (sums[0] or 0, checksum(sums[1], sums[2]))
 
 
 def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) -> Column:
-    """A row's hash; sums of both its halves tell a bag of rows.
+    """Return the hash of a row. The sums of both its halves identify a multiset of rows.
 
     Args:
-        rows: as a transaction reads them.
-        row_ids: whether ids and commit versions count too.
-        without: a column that does not count.
+        rows: the rows, as a transaction reads them.
+        row_ids: whether the hash includes row ids and commit versions.
+        without: a column that the hash leaves out.
     """
     fields = [field for field in rows.schema.fields if field.name != without]
     parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
@@ -226,13 +228,13 @@ def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) ->
 
 
 def _parts(column: Column, kind: DataType) -> list[Column]:
-    """A column and whether it is NULL: side by side, for a struct would cost an object a value."""
+    """Return a column and whether it is NULL, without a struct, which costs an object per value."""
     return [_hashable(column, kind)] if _is_odd(kind) else [column.isNull(), column]
 
 
 def _hashable(column: Column, kind: DataType) -> Column:
-    """A column that xxhash64 takes, and that tells NULL from a neighbour: no maps, no variants."""
-    # xxhash64 skips NULLs, so (NULL, 1) and (1, NULL) would be alike.
+    """Return a column that xxhash64 accepts and that distinguishes NULLs: no maps, no variants."""
+    # xxhash64 skips NULLs, so (NULL, 1) and (1, NULL) would have the same hash.
     plain = column
     if isinstance(kind, T.MapType):
         entries = F.map_entries(column)
@@ -249,7 +251,7 @@ def _hashable(column: Column, kind: DataType) -> Column:
 
 
 def _is_odd(kind: DataType) -> bool:
-    """Whether there is a type in it that xxhash64 refuses."""
+    """Check whether a type is, or contains, a type that xxhash64 does not accept."""
     if isinstance(kind, T.ArrayType):
         return _is_odd(kind.elementType)
     if isinstance(kind, T.StructType):
@@ -258,7 +260,7 @@ def _is_odd(kind: DataType) -> bool:
 
 
 def within(files: DataFrame, bounds: Bounds) -> list[str]:
-    """The first files, as many as the bounds allow."""
+    """Return the paths of the first files, as many as the bounds allow."""
     count = F.coalesce(F.get_json_object("stats", "$.numRecords").cast("long"), F.lit(0))
     first = files.select("path", "size", count.alias("rows")).limit(bounds.files).collect()
     paths: list[str] = []

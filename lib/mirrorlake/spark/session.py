@@ -1,17 +1,21 @@
-"""Starts or joins Spark: local by default, a cluster or a Connect server where one is named.
+"""Starts or joins Spark: local by default, or the cluster or Connect server of the environment.
 
 Nothing local is forced when `SPARK_REMOTE`, `SPARK_MASTER`, spark-submit or a running session says
 otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs;
-`small` generates no code, which takes longer than it saves where tables have a few thousand rows.
+`small` generates no code, which takes longer than it saves for tables with a few thousand rows.
+
+A `SharedJvm` is one JVM for processes that follow each other. A process that has its `environment`
+joins this JVM instead of starting one, as under spark-submit. Only one process at a time can have a
+session there. The JVM ends with the process that launched it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,28 +28,28 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.notices import show_notices, watch_cells
 from mirrorlake.spark import jars
-from mirrorlake.spark.clouds import cloud_conf, cloud_jars
+from mirrorlake.spark.clouds import (
+    DELTA_CONFS,
+    DRIVER_PATH,
+    check_log_store,
+    cloud_conf,
+    cloud_jars,
+)
 from mirrorlake.spark.java import Java, archive_flags, find_java
-from mirrorlake.spark.jvm import know_logs
-from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH, check_log_store
+from mirrorlake.spark.jvm import SESSION_CONFS, end_session, prepare
 from mirrorlake.storage.paths import cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 PROFILES = ("notebook", "batch", "small")
 PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
 DRIVER_MEMORY = "spark.driver.memory"
 _DAY = 86_400
-_DEFAULT = re.compile(r"\s*([^#!\s=:]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$")  # a line of the user's file
-
-# What every session needs for the same results everywhere.
-SESSION_CONFS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",
-    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
-}
+_DEFAULT = re.compile(
+    r"\s*([^#!\s=:]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$"
+)  # a line of `spark-defaults.conf`
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -53,13 +57,16 @@ _LOCAL = {
     "spark.python.daemon.module": "mirrorlake.spark.executors",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Of 100 the code of one small cycle drops that of another, and Delta's state compiles for long.
+    # With the default of 100 entries, one small cycle evicts the compiled code of another, and the
+    # code that reads Delta's state takes long to compile.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # Nobody sees Spark's notices, but it puts each together: a snapshot's, for one, whole.
+    # Messages of level INFO are not shown, but formatting them is expensive: one has a whole
+    # snapshot.
     "spark.log.level": "WARN",
-    # For errors PySpark notes where each column was written: eight calls of the JVM for every one.
+    # PySpark records for errors where each column was created, with eight calls of the JVM each.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # What a page that is off would show: plans and tasks of the last thousand queries, in memory.
+    # The web UI is off, but Spark would keep plans and tasks of the last 1,000 queries in memory
+    # for it.
     **dict.fromkeys(
         (
             "spark.ui.retainedJobs",
@@ -70,7 +77,7 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-# A sort, an aggregate and a join each take a page at once; of 2 GB Spark makes them 32 MiB large.
+# Each sort, aggregate and join allocates a page. With 2 GB of memory, Spark's pages have 32 MiB.
 _SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
 _ONE_MACHINE: dict[str, dict[str, str]] = {
     "notebook": {"spark.sql.shuffle.partitions": "2", **_SMALL_PAGES},
@@ -80,12 +87,12 @@ _ONE_MACHINE: dict[str, dict[str, str]] = {
         **_SMALL_PAGES,
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        # Each task writes the code of its objects anew, which is most of what it does.
+        # Each task generates the code for its objects again, which takes most of its time.
         "spark.sql.files.minPartitionNum": "1",
         "spark.databricks.delta.snapshotPartitions": "1",
     },
 }
-# Of a cluster nobody knows the cores yet; long jobs there have Spark's own 200 and 50.
+# The cores of a cluster are not known yet. Long jobs have Spark's defaults, 200 and 50 partitions.
 _CLUSTER: dict[str, dict[str, str]] = {
     "notebook": {
         "spark.sql.shuffle.partitions": "8",
@@ -98,12 +105,12 @@ _CLUSTER: dict[str, dict[str, str]] = {
     },
 }
 _MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 1024}
-# Spark's and Delta's classes come to 170 MiB: by the JVM's own mark it collects its whole heap five
-# times while it loads them.
+# The classes of Spark and Delta take 170 MiB. With its default, the JVM collects the whole heap
+# five times while it loads them.
 _CLASSES = "-XX:MetaspaceSize=192m"
-# Ten times the JVM's own numbers: what runs less often is not worth the optimising compiler's time,
-# which in sessions of minutes comes to more than that of planning. Without that compiler Spark's
-# lambdas are made, and thread locals looked up, by calls into native code.
+# Ten times the JVM's defaults: code that runs less often is not worth the time of the optimizing
+# compiler, which in sessions of minutes takes longer than planning. Without that compiler, Spark's
+# lambdas are created, and thread locals looked up, through native code.
 _SHORT = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     f" -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000 {_CLASSES}"
@@ -116,14 +123,16 @@ _FLAGS = {
 
 
 def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSession:
-    """The running session, or a new one.
+    """Return the running session, or start one.
 
     Args:
-        profile: one of `PROFILES`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
-        root: the lake that it is for; one in a cloud needs more, see `spark.clouds`.
+        profile: one of `PROFILES`. The default is the variable `MIRRORLAKE_PROFILE`, else
+            `notebook`.
+        root: the root of the lake, for the jars and settings of a cloud; see `spark.clouds`.
 
     Raises:
-        SetupError: no usable Java, no jars, or Spark did not start; with the fix.
+        SetupError: there is no usable Java, the jars are missing, or Spark did not start. The hint
+            has the fix.
     """
     from pyspark.sql import SparkSession
 
@@ -134,12 +143,12 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "DeltaSparkSessionExtension" not in extensions:
             raise SetupError(
-                "The running Spark session has no Delta.",
-                hint="stop it, or start it with Delta's extension and catalog.",
+                "The running Spark session has no Delta: its extension is not configured.",
+                hint="stop the session, or start it with Delta's extension and catalog.",
             )
     elif os.environ.get("SPARK_REMOTE"):
         spark = builder.getOrCreate()
-    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit its choices stand
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit decides the other settings
         show_notices()
         spark = builder.config(map={**DELTA_CONFS, **SESSION_CONFS}).getOrCreate()
     if spark is not None:
@@ -156,22 +165,24 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
 
 def chosen_profile(profile: str | None = None) -> str:
-    """A profile by its name; without one that of the environment, else `notebook`.
+    """Return a valid profile: the given one, else that of the environment, else `notebook`.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no profile of this name.
     """
     profile = profile or os.environ.get(PROFILE_VARIABLE) or "notebook"
     if profile not in PROFILES:
-        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+        raise UsageError(
+            f"There is no profile {profile!r}.", hint=f"choose one of {', '.join(PROFILES)}."
+        )
     return profile
 
 
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
-    """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs.
+    """Return the settings to launch a JVM with; under `SPARK_MASTER` only those for every cluster.
 
-    Jars and class paths of the user's `spark-defaults.conf` stay, behind ours; on a cluster so does
-    what it says of partitions, and on one machine what it says of the driver's memory.
+    Jars and class paths of the user's `spark-defaults.conf` are kept, after the ones of mirrorlake.
+    The number of partitions in that file is kept on a cluster, the driver's memory on one machine.
     """
     java, delta = launch_environment()
     needed = [*delta, *cloud_jars(root, java, delta)]
@@ -179,25 +190,24 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     conf = DELTA_CONFS | SESSION_CONFS | {"spark.app.name": "mirrorlake"}
     master = os.environ.get("SPARK_MASTER")
     conf |= cloud_conf(root, cluster=bool(master))
-    theirs = spark_defaults()
-    conf[DRIVER_PATH] = joined(paths, theirs.get(DRIVER_PATH), os.pathsep)
+    defaults = spark_defaults()
+    conf[DRIVER_PATH] = _join_lists(paths, defaults.get(DRIVER_PATH), os.pathsep)
     if master:
-        chosen = {name: value for name, value in _CLUSTER[profile].items() if name not in theirs}
-        jars_of_all = joined(paths, theirs.get("spark.jars"), ",")
-        return conf | chosen | {"spark.master": master, "spark.jars": jars_of_all}
+        chosen = {name: value for name, value in _CLUSTER[profile].items() if name not in defaults}
+        all_jars = _join_lists(paths, defaults.get("spark.jars"), ",")
+        return conf | chosen | {"spark.master": master, "spark.jars": all_jars}
     conf |= _LOCAL | _ONE_MACHINE[profile]
     conf["spark.master"] = "local[*]"
-    # Spark makes this folder when it starts, by default wherever it was started.
+    # Spark creates this folder when it starts, by default in the working folder.
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
-    named = theirs.get(DRIVER_MEMORY)
-    conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
+    conf[DRIVER_MEMORY] = defaults.get(DRIVER_MEMORY) or f"{driver_memory_mib(profile)}m"
     flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
 
 
 def spark_defaults() -> dict[str, str]:
-    """The settings in the file that Spark's launcher reads: of `SPARK_CONF_DIR`, or Spark's own."""
+    """Return the settings of `spark-defaults.conf` in `SPARK_CONF_DIR`, else in Spark's folder."""
     folder = os.environ.get("SPARK_CONF_DIR")
     home = os.environ.get("SPARK_HOME")
     if folder is None and home is not None:
@@ -211,42 +221,31 @@ def spark_defaults() -> dict[str, str]:
     return {found[1]: found[2] for line in lines if (found := _DEFAULT.match(line))}
 
 
-def joined(ours: Iterable[str], theirs: str | None, separator: str) -> str:
-    """A setting that is a list: ours first, then what the user's file adds."""
-    added = [one for one in (theirs or "").split(separator) if one]
+def _join_lists(ours: Iterable[str], default: str | None, separator: str) -> str:
+    """Return a setting that is a list: our values first, then those of the user's file."""
+    added = [one for one in (default or "").split(separator) if one]
     return separator.join(dict.fromkeys([*ours, *added]))
 
 
-def prepare(spark: SparkSession) -> SparkSession:
-    """Sets what mirrorlake needs on somebody else's session."""
-    # PySpark logs every refused query as a page of JSON; the exception says it all.
-    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-    for name, value in SESSION_CONFS.items():
-        spark.conf.set(name, value)
-    know_logs(spark)
-    return spark
-
-
 def new_session(spark: SparkSession) -> SparkSession:
-    """A session of its own on the same engine: own settings, own temporary views."""
+    """Return another session on the same engine, with its own settings and temporary views."""
     clone = getattr(type(spark), "cloneSession", None)  # Connect's sessions have no newSession
     if clone is None:
         return prepare(spark.newSession())
     own: Any = clone(spark)
-    own.__class__ = closed_aside(own.__class__)
+    own.__class__ = closed_in_thread(own.__class__)
     return prepare(own)
 
 
 @functools.cache
-def closed_aside(kind: Any) -> Any:
-    """A kind of Connect session that a thread of its own closes once nobody has it any more.
+def closed_in_thread(kind: Any) -> Any:
+    """Return a subclass of a Connect session that a separate thread closes when it is unused.
 
-    Python's garbage collector may notice that in a thread of gRPC. A session that closes itself
-    there waits for other threads, which wait for that one: forever.
+    Python's garbage collector may run in a thread of gRPC. A session that closes itself there waits
+    for other threads, which wait for that thread: a deadlock.
 
     Args:
-        kind: the session's class.
+        kind: the class of the session.
     """
     unused: SimpleQueue[Any] = SimpleQueue()
 
@@ -260,16 +259,17 @@ def closed_aside(kind: Any) -> Any:
 
 
 def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
-    """How many tasks a cluster runs at a time; None on one machine, and where nobody can tell.
+    """Return how many tasks a cluster runs at a time; None on one machine, or if it is unknown.
 
     Args:
-        start: called where the environment names a cluster; else only a running session is asked.
+        start: returns the session. It is called only if the environment names a cluster; otherwise
+            only a running session is examined.
     """
     from pyspark import SparkContext
 
     if not os.environ.get("SPARK_MASTER", "local").startswith("local"):
         start()
-    # Each thread has an active session of its own, or none; a Connect client has no context.
+    # The active session differs between threads, the context does not. Connect has no context.
     context = SparkContext._active_spark_context
     if context is None or (context.master or "local").startswith("local"):
         return None
@@ -277,9 +277,10 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
 
 
 def driver_memory_mib(profile: str) -> int:
-    """Half of the memory this process may use: 1 to 16 GiB, in a notebook 2, with `small` 1.
+    """Return the driver's memory in MiB: half of the memory that this process may use.
 
-    Two notebooks are often open, and long tests run in two processes: that has to fit into 8 GiB.
+    At least 1 GiB; at most 16 GiB, in the profile `notebook` 2 GiB, and in `small` 1 GiB. Two open
+    notebooks, or long tests in two processes, must fit into 8 GiB.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
@@ -289,16 +290,16 @@ def driver_memory_mib(profile: str) -> int:
 
 
 def launch_environment() -> tuple[Java, list[Path]]:
-    """The Java and the jars to launch with; both are fetched now if this is the first start."""
+    """Return the Java and the jars to launch with; at the first start both are fetched now."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    # Python workers must be this very Python, not whatever the PATH has.
+    # Python workers must run this Python, not the one on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return java, jars.delta_jars()
 
 
 def new_log() -> tuple[int, str]:
-    """A file for what a JVM prints, open, and its path; those of a week ago are removed."""
+    """Open a log for a JVM, and return its descriptor and path; delete logs older than a week."""
     folder = cache() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("spark-*.log"):
@@ -309,10 +310,10 @@ def new_log() -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _quiet_launch() -> Iterator[Path]:
-    """Points file descriptors 1 and 2 at a log while the JVM is launched, which keeps them.
+    """Redirect file descriptors 1 and 2 to a log while the JVM, which inherits them, is launched.
 
-    The JVM writes to them itself: its warnings would land in the notebook's cell, and what VACUUM
-    has to say before a command's JSON.
+    Otherwise the JVM's warnings would appear in the notebook's cell, and messages of VACUUM before
+    the JSON of a command.
     """
     handle, name = new_log()
     sys.stdout.flush()
@@ -326,3 +327,53 @@ def _quiet_launch() -> Iterator[Path]:
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(handle)
+
+
+class SharedJvm:
+    """A JVM without a session, in which other processes start theirs.
+
+    Args:
+        profile: the profile of all sessions; see `get_spark`.
+        root: the root of their lake, if it is in a cloud.
+
+    Attributes:
+        environment: the variables of a process that joins the JVM.
+
+    Raises:
+        SetupError: there is no usable Java, or the JVM did not start.
+    """
+
+    def __init__(self, profile: str, root: str | None = None) -> None:
+        from pyspark import SparkConf
+        from pyspark.java_gateway import launch_gateway
+
+        conf = SparkConf(loadDefaults=False).setAll(list(launch_conf(profile, root).items()))
+        handle, name = new_log()
+        with open(handle, "wb") as log:
+            try:
+                self._gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+                )
+            except Exception as error:
+                raise SetupError(f"Spark did not start: {error}", hint=f"see {name}.") from error
+        known = self._gateway.gateway_parameters
+        self.profile = profile
+        self.environment = {
+            "PYSPARK_GATEWAY_PORT": str(known.port),
+            "PYSPARK_GATEWAY_SECRET": known.auth_token,
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM still runs."""
+        return self._gateway.proc.poll() is None
+
+    def clear(self) -> None:
+        """Stop the session that a process left, so that the next process can start one."""
+        end_session(self._gateway.jvm)
+
+    def close(self) -> None:
+        """Stop the JVM, even if jobs run in it."""
+        self._gateway.close()
+        with self._gateway.proc as process:  # closes the pipe to it
+            process.kill()

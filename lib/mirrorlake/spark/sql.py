@@ -1,4 +1,4 @@
-"""Names, texts and paths from outside, made safe for SQL, DDL and Spark's readers."""
+"""Quotes names, literals and paths for SQL and Spark's readers, and translates Spark's errors."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import MirrorlakeError, QueryError
+from mirrorlake.names import quote as quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
-def quote(name: str) -> str:
-    """An identifier; nothing in it can end the quotes."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def literal(text: str) -> str:
-    """A string literal; nothing in it can end the quotes."""
+    """Return a string literal; quotes and backslashes in the text are escaped."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def delta_name(path: str) -> str:
-    """A Delta table by its path, as a table's name."""
+    """Return the name of a Delta table by its path, for a statement."""
     return f"delta.{quote(path)}"
 
 
 def escape_glob(path: str) -> str:
-    """A path for Spark's readers, which take some characters in it for a pattern."""
+    """Return a path for Spark's readers, with the characters escaped that are glob patterns."""
     return _GLOB.sub(r"\\\1", path)
 
 
@@ -41,21 +38,21 @@ _DEPTH = 5
 
 
 def spark_message(error: BaseException) -> str:
-    """The messages of a JVM exception and its causes, without their stacks."""
-    # PySpark looks Delta's error classes up in Spark's own list and fails over it: ask the JVM.
+    """Return the messages of a JVM exception and its causes, without stack traces."""
+    # PySpark fails when it looks up Delta's error classes in Spark's own list, so ask the JVM.
     origin = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     texts: list[str] = []
     while origin is not None and len(texts) < _DEPTH:
         texts.append(str(origin.getMessage() or origin.getClass().getSimpleName()))
         origin = origin.getCause()
     text = " ← ".join(dict.fromkeys(texts)) if texts else str(error)
-    # The analyser appends its plan after a semicolon; nobody reads that in a message.
+    # The analyzer appends its plan after a semicolon; it does not belong in a message.
     return " ".join(text.split(";\n")[0].split()) or type(error).__name__
 
 
 @contextmanager
 def query_errors() -> Iterator[None]:
-    """What Spark refuses comes out as `QueryError`, in its own words; also a decorator."""
+    """Raise errors of Spark as `QueryError`, with Spark's message. Also works as a decorator."""
     try:
         yield
     except MirrorlakeError:
@@ -66,7 +63,7 @@ def query_errors() -> Iterator[None]:
 
 @contextmanager
 def temporary_view(rows: DataFrame) -> Iterator[str]:
-    """The name of a view of some rows, for one statement of their session."""
+    """Yield the name of a temporary view of rows, for statements in their session."""
     name = f"mirrorlake_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)
     try:

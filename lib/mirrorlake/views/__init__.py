@@ -1,1 +1,1 @@
-"""Views that are kept as Delta tables and refreshed incrementally from their sources."""
+"""Incremental views: stored as Delta tables, and refreshed incrementally from their sources."""

@@ -1,4 +1,4 @@
-"""The views of one lake: created, refreshed, explained, checked, listed, dropped."""
+"""`lake.views`: create, refresh, explain, check, read, list and drop views."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import create_table
-from mirrorlake.history.write import check_own
+from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
@@ -23,11 +22,13 @@ from mirrorlake.results import Outcome
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
+    HIDDEN,
     Definition,
     ViewStatus,
     definition_of,
     hiding_columns,
     list_definitions,
+    parse_query,
     read_definition,
     read_view_state,
     reason,
@@ -43,28 +44,28 @@ from mirrorlake.views.explain import (
     refresh_session,
 )
 from mirrorlake.views.plan import listed, make_plan, pin_sources
-from mirrorlake.views.query import HIDDEN, parse_query
 from mirrorlake.views.refresh import (
     Check,
     Refresh,
     ViewListener,
+    ViewRuns,
     ViewStep,
     check_how,
     check_view,
+    refresh_all,
     refresh_view,
     versions_of,
 )
-from mirrorlake.views.refresh_all import ViewRuns, refresh_all
 from mirrorlake.views.shape import Method
 from mirrorlake.views.view_sql import whole_contents
 
 
 class Views:
-    """The views of a lake, as `lake.views` hands them out.
+    """The views of a lake, returned by `lake.views`.
 
     Args:
         storage: the lake's files.
-        spark: called when, and only when, a session is needed.
+        spark: returns the session. It is called only if a session is needed.
     """
 
     def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
@@ -79,17 +80,24 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Makes a view and fills it; if it is killed on the way, the next call completes it.
+        """Create a view and fill it. If the call is interrupted, the next call completes the work.
 
         Args:
-            name: a table's name that is free.
-            sql: one query over the lake's tables.
-            dry_run: check the query, make nothing.
-            on_step: called after every finished step.
+            name: a name that no table of the lake has.
+            sql: one query over tables of the lake.
+            dry_run: check the query without creating the view. The default is False.
+            on_step: called after each finished step.
+
+        Returns:
+            The result of the first refresh.
 
         Raises:
-            UsageError: the name is taken, or the query reads no table of the lake.
-            QueryError: Spark refuses the query.
+            UsageError: the name is in use, or the query reads no table of the lake.
+            QueryError: Spark cannot analyze the query.
+
+        Example:
+            >>> query = "SELECT shop, sum(n) AS n FROM sales GROUP BY shop"
+            >>> lake.views.create("totals", query)  # doctest: +SKIP
         """
         view = as_table(name)
         made = self._make(view, sql.strip(), dry_run=dry_run)
@@ -108,21 +116,28 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Brings a view up to date with its sources.
+        """Refresh a view, so that it shows the newest versions of its sources.
 
         Args:
-            name: the view.
-            how: `auto` lets the expected costs decide; `incremental` refreshes incrementally
-                wherever there is a rule for it, `full` computes everything again.
-            check: compare the view with its query afterwards.
-            dry_run: only return what the refresh would do; `explain` has more.
-            on_step: called after every finished step.
+            name: the name of the view.
+            how: `auto` (the default) selects the way with the lower expected cost; `incremental`
+                refreshes incrementally whenever a rule covers the query; `full` recomputes
+                everything.
+            check: compare the view with its query afterwards. The default is False.
+            dry_run: return what the refresh would do, without any change; `explain` returns more.
+            on_step: called after each finished step.
+
+        Returns:
+            What the refresh did, and why.
 
         Raises:
-            TableNotFoundError: there is no such view, or a source is gone.
-            UsageError: it is a table, not a view.
-            QueryError: the query no longer fits its sources.
-            ConflictError: another writer wrote to the view meanwhile.
+            TableNotFoundError: there is no view of this name, or a source does not exist any more.
+            UsageError: the name is that of a table, not of a view.
+            QueryError: the query does not match its sources any more.
+            ConflictError: another writer changed the view during the refresh.
+
+        Example:
+            >>> lake.views.refresh("totals", check=True)  # doctest: +SKIP
         """
         definition = self.get(name)
         done = refresh_view(
@@ -140,20 +155,20 @@ class Views:
         check: bool = False,
         dry_run: bool = False,
     ) -> ViewRuns:
-        """Refreshes views, those first that others read; one that fails stops no other.
+        """Refresh views, each after the views that it reads. A failure does not stop the others.
 
         Args:
-            names: which; by default all.
+            names: the names of the views; by default all views.
             how: as for `refresh`.
             check: as for `refresh`.
             dry_run: as for `refresh`.
 
         Returns:
-            How each stood before, what was done, and its error where it failed.
+            For each view its status before, the result of its refresh, and the error of a failure.
 
         Raises:
-            TableNotFoundError: there is no such view.
-            UsageError: it is a table, or there is no such way to refresh.
+            TableNotFoundError: there is no view of this name.
+            UsageError: a name is that of a table, or `how` is unknown.
 
         Example:
             >>> lake.views.refresh_all().check()  # doctest: +SKIP
@@ -164,23 +179,53 @@ class Views:
         return refresh_all(self._storage, chosen, refresh)
 
     def explain(self, name: str | TableName) -> Explanation:
-        """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
+        """Explain what the next refresh would do, and why. Only logs are read, no data.
+
+        Args:
+            name: the name of the view.
+
+        Returns:
+            The rule of the view, the mode of the next refresh with its reason, and the costs.
+
+        Raises:
+            TableNotFoundError: there is no view of this name, or a source does not exist any more.
+            UsageError: the name is that of a table, not of a view.
+            QueryError: the query does not match its sources any more.
+
+        Example:
+            >>> lake.views.explain("totals").mode  # doctest: +SKIP
+            'incremental'
+        """
         definition, spark = self.get(name), self._spark()
         state = read_view_state(self._storage, definition)
         sources = pin_sources(self._storage, definition, state.sources)
         return explain(plan_refresh(spark, self._storage, definition, state, sources))
 
     def check(self, name: str | TableName) -> Check:
-        """Compares a view with its query at the versions that it shows, by EXCEPT ALL both ways.
+        """Compare a view with its query at the versions that it shows, by EXCEPT ALL both ways.
+
+        Args:
+            name: the name of the view.
+
+        Returns:
+            The numbers of missing and extra rows.
 
         Raises:
-            UsageError: it shows none.
-            QueryError: they can't be read any more.
+            TableNotFoundError: there is no view of this name.
+            UsageError: the versions that the view shows are unknown.
+            QueryError: these versions cannot be read any more.
+
+        Example:
+            >>> lake.views.check("totals").differences  # doctest: +SKIP
+            0
         """
         definition = self.get(name)
         state = read_view_state(self._storage, definition)
         if not state.sources:
-            raise UsageError(f"{definition.name} can't be checked: {state.reason}.")
+            raise UsageError(
+                f"The view {definition.name} cannot be checked: {state.reason}.",
+                hint="refresh the view first.",
+            )
         session = refresh_session(self._spark())
         sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
@@ -188,43 +233,62 @@ class Views:
         return check_view(session, plan, self._storage.path(definition.name.table_path))
 
     def read(self, name: str | TableName) -> DataFrame:
-        """The view's rows as its last refresh left them."""
+        """Return the view's rows as of its last refresh.
+
+        Args:
+            name: the name of the view.
+
+        Raises:
+            TableNotFoundError: there is no view of this name.
+            UsageError: the name is that of a table, not of a view.
+
+        Example:
+            >>> lake.views.read("totals").show()  # doctest: +SKIP
+        """
         view = self.get(name).name
         names = hiding_columns(self._storage, view)
         path = delta_name(self._storage.path(view.table_path))
         return self._spark().sql(f"SELECT {'*' if names is None else listed(names)} FROM {path}")
 
     def get(self, name: str | TableName) -> Definition:
-        """A view's definition.
+        """Return the definition of a view.
+
+        Args:
+            name: the name of the view.
 
         Raises:
-            TableNotFoundError: there is no table of that name.
-            UsageError: it is a table, not a view.
+            TableNotFoundError: there is no view of this name.
+            UsageError: the name is that of a table, not of a view.
         """
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
 
-    def list(self) -> list[Definition]:
-        """The views, ordered by name; needs no Spark."""
-        return list_definitions(self._storage)
-
-    def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
-        """How the views stand, ordered by name; reads logs only, needs no Spark.
+    def list(self, tables: Iterable[TableName] | None = None) -> list[Definition]:
+        """Return the views, ordered by name; needs no Spark.
 
         Args:
-            tables: look among these only.
+            tables: look among these tables only; by default among all.
+        """
+        return list_definitions(self._storage, tables)
+
+    def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
+        """Return the status of the views, ordered by name. Only logs are read, without Spark.
+
+        Args:
+            tables: the tables to examine; by default all.
         """
         return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
 
     def drop(self, name: str | TableName, *, apply: bool = False) -> Outcome:
-        """Removes a view with its table; its sources stay as they are.
+        """Drop a view with its table. Its sources are not changed.
 
         Args:
-            name: the view.
-            apply: do it; by default it is only said.
+            name: the name of the view.
+            apply: drop the view. By default the call only reports what it would do.
 
         Raises:
-            UsageError: another view reads it.
+            TableNotFoundError: there is no view of this name.
+            UsageError: the name is that of a table, or another view reads the view.
         """
         definition = self.get(name)
         for other in self.list():
@@ -233,7 +297,7 @@ class Views:
                     f"The view {other.name} reads {definition.name}.",
                     hint=f"drop {other.name} first.",
                 )
-        effect = "the view goes, with its table and its history"
+        effect = "the view is dropped, with its table and its history"
         done = Outcome("drop", str(definition.name), effect, applied=apply)
         if not apply:
             return done
@@ -241,20 +305,22 @@ class Views:
             self._storage.delete_folder(definition.name.table_path)  # its log goes first
         else:
             grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
-            # Moved first: a view that is killed while it is deleted is gone all the same.
+            # The folder is moved first, so that an interrupted drop leaves no partial view.
             self._storage.move_folder(definition.name.table_path, grave)
             self._storage.delete_folder(grave)
         forget_costs(self._storage, definition.name)
         return done
 
     def _make(self, name: TableName, sql: str, *, dry_run: bool) -> Definition:
-        """Makes a view's table, empty; nothing happens if it is there with the same query."""
+        """Create the empty table of a view, unless it exists with the same query."""
         session = refresh_session(self._spark())
         there = read_snapshot(self._storage, name.table_path)
         if found := definition_of(name, there):
             if found.sql == sql:
                 return found
-            raise UsageError(f"There is a view {name} with another query.", hint="drop it first.")
+            raise UsageError(
+                f"There is a view {name} with another query.", hint="drop the view first."
+            )
         if there is not None:
             raise UsageError(f"There is a table {name}.", hint="choose another name.")
         check_own(self._storage, name)
@@ -262,13 +328,18 @@ class Views:
         plan = make_plan(session, definition, pin_sources(self._storage, definition, {}))
         columns = column_types(session.sql(whole_contents(plan, 0)).schema)
         if own := [column for column in plan.names if column.startswith(HIDDEN)]:
-            raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
+            raise UsageError(
+                f"The column name {own[0]} is reserved for mirrorlake.",
+                hint="give the column another name with AS.",
+                column=own[0],
+            )
         properties = {VIEW_PROPERTY: definition.as_property()}
         if plan.shape.method is not Method.FULL:
-            # Single rows go, and their files are not rewritten.
+            # A refresh deletes single rows without rewriting their files.
             properties["delta.enableDeletionVectors"] = "true"
-        # A feed of single rows would cost a merge as much again, so it is off until a user wants
-        # it. Delta 4.4 can't write an update's change rows where a column's name has a backtick.
+        # A change feed of single rows doubles the cost of a MERGE, so it is off unless a user
+        # enables it. Delta 4.4 cannot write the change rows of an update if a column's name has a
+        # backtick.
         by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
         feed = not by_row and not any("`" in column for column in columns)
         if not dry_run:
@@ -278,7 +349,7 @@ class Views:
 
 
 def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:
-    """The query's tables, each with the columns that it has now."""
+    """Return the tables of a query, each with its current columns."""
     found: dict[TableName, tuple[str, ...]] = {}
     catalog = Catalog(storage)
     for named in parse_query(sql).tables:
@@ -286,10 +357,13 @@ def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:
         snapshot = None if table is None else read_snapshot(storage, table.table_path)
         if table is None or snapshot is None:
             raise UsageError(
-                f"There is no table {named.name} in the lake.",
-                hint="a view reads tables of its lake only.",
+                f"There is no table {named.name} in the lake, so a view cannot read it.",
+                hint="mirror or write the table first.",
             )
         found[table] = tuple(visible_columns(snapshot))
     if not found:
-        raise UsageError("The view's query reads no table.", hint="write FROM and a table.")
+        raise UsageError(
+            "The view's query reads no table of the lake.",
+            hint="write FROM and the name of a table.",
+        )
     return found

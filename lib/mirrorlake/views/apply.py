@@ -1,26 +1,43 @@
-"""Brings a view's table up to date incrementally: one commit, by the rule of the view's shape.
+"""Applies changes to a view's table: which rows are deleted and inserted, and the commit.
 
-Each rule says which rows of the table go and which come; `replace_rows` commits them.
+There is one rule for each method of the view's shape; `replace_rows` deletes and inserts the rows.
+A refresh is exactly one commit. It carries appId = the view's id and txnVersion = the refresh's
+number, so Delta skips the second of two refreshes that started from the same state.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.exchange import FILE, ROW
-from mirrorlake.spark.sql import quote
-from mirrorlake.views.commit import (
-    COMES,
-    RowReplacement,
-    Scratch,
-    Target,
-    replace_rows,
-    write_rows,
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.exchange import (
+    FILE,
+    LARGE_ROWS,
+    ROW,
+    count_rows,
+    exchange_rows,
+    mark_rows,
+    placed_rows,
 )
+from mirrorlake.delta.table import committing
+from mirrorlake.errors import ConflictError
+from mirrorlake.names import quote
+from mirrorlake.spark.jvm import (
+    MOST_BROADCAST,
+    DeltaTransaction,
+    RowActions,
+    can_exchange,
+    rows_among,
+    transaction,
+)
+from mirrorlake.spark.sql import delta_name, spark_message, temporary_view
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, listed, named, net_rows, same
-from mirrorlake.views.query import HIDDEN
 from mirrorlake.views.shape import Method
 from mirrorlake.views.view_sql import (
     CHECK,
@@ -32,13 +49,233 @@ from mirrorlake.views.view_sql import (
     grouped,
     has_rows,
     hashes,
-    is_moved,
+    is_changed,
     selected_groups,
     shown_of,
     state_columns,
     state_of,
     with_ids,
 )
+
+COMES = f"{HIDDEN}comes"  # whether a row is inserted
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that a refresh writes to, and its commit.
+
+    Attributes:
+        storage: the lake's files.
+        folder: the folder of the view's table within the lake.
+        app_id: the application id of the view.
+        number: the number of the refresh.
+        note: the `userMetadata` of the commit.
+    """
+
+    storage: Storage
+    folder: str
+    app_id: str
+    number: int
+    note: str
+
+    @property
+    def path(self) -> str:
+        """The full path of the table's folder."""
+        return self.storage.path(self.folder)
+
+
+@dataclass
+class Workspace:
+    """The cached rows and temporary views of a refresh, which are dropped at its end.
+
+    Attributes:
+        session: the session of the refresh.
+        views: drops the temporary views.
+        frames: releases the cached rows.
+        is_large: whether the view's table has so many rows that a filter before a join saves time.
+    """
+
+    session: SparkSession
+    views: ExitStack
+    frames: ExitStack
+    is_large: bool = False
+
+    def view(self, rows: DataFrame) -> str:
+        """Return the name of a temporary view of rows."""
+        return self.views.enter_context(temporary_view(rows))
+
+    def cache(self, rows: DataFrame, *, few: bool = False) -> str:
+        """Return the name of a temporary view of rows that are cached, and so computed only once.
+
+        Args:
+            rows: the rows, which are computed at the first use.
+            few: whether to broadcast them to every task, so that the other side of a join is not
+                shuffled.
+        """
+        cached = rows.persist()
+        self.frames.callback(cached.unpersist)
+        return self.view(cached.hint("broadcast") if few else cached)
+
+    def count(self, view: str, *aggregates: str) -> list[int]:
+        """Return the number of cached rows, and the values of further aggregates.
+
+        From then on Spark knows the size of the rows, and plans joins by it.
+        """
+        also = "".join(f", {aggregate}" for aggregate in aggregates)
+        (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
+        return [int(value or 0) for value in row]
+
+    def count_replacement(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
+        """Return the replacement of cached rows, and the values of further aggregates."""
+        row, comes = quote(ROW), quote(COMES)
+        both = f"count_if({row} IS NOT NULL AND {comes})"
+        counts = (f"count({row})", f"count_if({comes})", both)
+        _, deleted, inserted, updated, *more = self.count(view, *counts, *aggregates)
+        return RowReplacement(view, deleted, inserted, updated), more
+
+    def filter_by_keys(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
+        """Filter the rows of a large table by the keys of a view; see `rows_among`."""
+        if not self.is_large:
+            return table
+        rows = self.session.table
+        return self.view(rows_among(rows(table), rows(view), keys, count))
+
+    def broadcast(self, view: str, count: int) -> str:
+        """Return the view with a broadcast hint, unless it has too many rows."""
+        if count > MOST_BROADCAST:
+            return view
+        return self.view(self.session.table(view).hint("broadcast"))
+
+
+@contextmanager
+def workspace(session: SparkSession) -> Iterator[Workspace]:
+    """Yield the cached rows and temporary views of a refresh, and drop them afterwards."""
+    # The views are dropped last, because Connect looks them up in the plans of cached rows.
+    with ExitStack() as views, ExitStack() as frames:
+        yield Workspace(session, views, frames)
+
+
+def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> None:
+    """Append rows to the view's table, or overwrite the table with them.
+
+    Args:
+        rows: the rows, with the hidden columns.
+        target: the table and the commit.
+        mode: `append` or `overwrite`.
+        options: further options of Delta.
+    """
+    with _commit(rows.sparkSession, target):
+        rows.write.format("delta").options(**options).mode(mode).save(target.path)
+
+
+@dataclass(frozen=True)
+class RowReplacement:
+    """Rows of the view's table that are deleted, and rows that are inserted.
+
+    Attributes:
+        view: the temporary view of both. `FILE` and `ROW` are set if a row of the table is deleted,
+            `COMES` is true if a row with the table's columns is inserted. Both together are an
+            update.
+        deleted: 0 if no row is deleted, otherwise a positive number.
+        inserted: the number of inserted rows.
+        updated: the number of rows that are both deleted and inserted.
+    """
+
+    view: str
+    deleted: int
+    inserted: int
+    updated: int = 0
+
+
+def replace_rows(
+    work: Workspace,
+    find: Callable[[str], RowReplacement],
+    target: Target,
+    columns: list[str],
+    on: str,
+    row: str = "0L",
+) -> None:
+    """Delete single rows of the view's table and insert others, in one commit.
+
+    A MERGE scans the table three times: for the files, for the rows in them, and for their new
+    values. For it, Delta also reads its whole log. So a MERGE is used only if Delta's own
+    transactions are not available, as under Spark Connect, and for tables without deletion vectors.
+
+    Args:
+        work: the cached rows and temporary views of the refresh.
+        find: returns the replacement; it gets the name of a view of the table's rows, with `FILE`
+            and `ROW`.
+        target: the table and the commit.
+        columns: the columns of the table to write.
+        on: the condition of a MERGE for a row `t` of the table and a row `s` of the replacement.
+        row: the expression that a MERGE has as `ROW`; it has no `FILE`.
+    """
+    session, comes = work.session, quote(COMES)
+    if can_exchange(session):
+        with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
+            if txn.has_vectors:
+                if not txn.has_seen(target.app_id, target.number):
+                    _exchange(work, find, target, columns, txn)
+                return
+    table = f"SELECT *, '' AS {quote(FILE)}, {row} AS {quote(ROW)} FROM {delta_name(target.path)}"
+    replacement = find(work.view(session.sql(table)))
+    matched = "WHEN MATCHED THEN DELETE"
+    if replacement.updated:
+        sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+        matched = f"WHEN MATCHED AND NOT s.{comes} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets}"
+    with _commit(session, target):
+        session.sql(
+            f"MERGE INTO {delta_name(target.path)} t USING {replacement.view} s ON {on} {matched}"
+            f" WHEN NOT MATCHED AND s.{comes} THEN INSERT ({listed(columns)})"
+            f" VALUES ({listed(columns, 's.')})"
+        )
+
+
+def _exchange(
+    work: Workspace,
+    find: Callable[[str], RowReplacement],
+    target: Target,
+    columns: list[str],
+    txn: DeltaTransaction,
+) -> None:
+    """Replace rows in a transaction of Delta's own: deletion vectors delete the rows."""
+    files = live_files(target.storage, target.folder, txn.version)
+    work.is_large = count_rows(files) >= LARGE_ROWS
+    replacement = find(work.view(placed_rows(txn, files)))
+    rows = work.session.table(replacement.view)
+    deleted = rows.where(f"{quote(ROW)} IS NOT NULL")
+    exchange_rows(
+        txn,
+        mark_rows(txn, deleted) if replacement.deleted else RowActions(),
+        rows.where(quote(COMES)).select(*map(quote, columns)) if replacement.inserted else None,
+        expected=replacement.inserted,
+        updated=replacement.updated,
+        app_id=target.app_id,
+        number=target.number,
+    )
+
+
+@contextmanager
+def _commit(session: SparkSession, target: Target) -> Iterator[None]:
+    """Make the commit of SQL or of Spark's writers in the block the commit of the refresh."""
+    with conflicts(), committing(session, target.note, target.app_id, target.number):
+        yield
+
+
+@contextmanager
+def conflicts() -> Iterator[None]:
+    """Raise `ConflictError` if another writer committed a conflicting change."""
+    try:
+        yield
+    except Exception as error:
+        message = spark_message(error)
+        if "DELTA_CONCURRENT" not in message and "Concurrent" not in type(error).__name__:
+            raise
+        raise ConflictError(
+            f"Another writer changed the view during the refresh: {message}",
+            hint="refresh the view again.",
+        ) from error
+
 
 _COPY, _COUNT, _FOUND, _AFFECTED, _LOST = (
     quote(f"{HIDDEN}{name}") for name in ("copy", "times", "found", "affected", "lost")
@@ -48,91 +285,91 @@ _PLACE = [FILE, ROW]
 _HASHED = " AND ".join(f"t.{quote(name)} = g.{quote(name)}" for name in (HASH, CHECK))
 
 
-def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Puts what changed into the view's table, in one commit."""
+def apply_delta(delta: Delta, work: Workspace, target: Target) -> None:
+    """Apply the changes to the view's table, in one commit."""
     method = delta.plan.shape.method
     if method is Method.ROWS:
-        _change_rows(delta, kept, target)
+        _change_rows(delta, work, target)
     elif method.keeps_state:
-        _change_state(delta, kept, target)
+        _change_state(delta, work, target)
     else:
-        _change_groups(delta, kept, target)
+        _change_groups(delta, work, target)
 
 
-def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Of each deleted row as many copies go, of each inserted one as many come."""
-    names, session = delta.plan.names, kept.session
+def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
+    """Delete and insert as many copies of each row as the sources lost and gained."""
+    names, session = delta.plan.names, work.session
     changed = delta.rows(named(delta.plan.shape.items, names))
     net = (
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({_SIGN}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
-    view = kept.keep(session.sql(net))
-    count, went, fresh = kept.measure(
+    view = work.cache(session.sql(net))
+    count, deleted, inserted = work.count(
         view, f"count_if({_COUNT} < 0)", f"sum(greatest({_COUNT}, 0))"
     )
     columns = [*names, HASH, CHECK]
-    came = (
+    added = (
         f"SELECT {listed(columns)} FROM"
         f" (SELECT *, explode(sequence(1, {_COUNT})) FROM {view} WHERE {_COUNT} > 0)"
     )
-    rows = session.sql(with_ids(came, target.number))
-    if count and not went:
+    rows = session.sql(with_ids(added, target.number))
+    if count and not deleted:
         write_rows(rows, target, "append")
         return
     hashed = f"SELECT {_COUNT}, {listed([HASH, CHECK])} FROM {view} WHERE {_COUNT} < 0"
-    gone = kept.broadcast(kept.view(session.sql(hashed)), went)
+    lost = work.broadcast(work.view(session.sql(hashed)), deleted)
 
     def find(table: str) -> RowReplacement:
-        likely = kept.among(table, gone, {HASH: HASH, CHECK: CHECK}, went)
+        likely = work.filter_by_keys(table, lost, {HASH: HASH, CHECK: CHECK}, deleted)
         copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{_ROW}"
         found = (
             f"SELECT {listed(_PLACE, 't.')}, g.{_COUNT}, row_number() OVER ({copies}) AS {_COPY}"
-            f" FROM {likely} t JOIN {gone} g ON {_HASHED}"
+            f" FROM {likely} t JOIN {lost} g ON {_HASHED}"
         )
         places = f"SELECT {listed(_PLACE)} FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
-        return RowReplacement(kept.view(_both(session.sql(places), rows)), went, fresh)
+        return RowReplacement(work.view(_both(session.sql(places), rows)), deleted, inserted)
 
     own = quote(ID)
-    replace_rows(kept, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
+    replace_rows(work, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
 
 
-def _both(gone: DataFrame, come: DataFrame) -> DataFrame:
-    """Rows that go and rows that come."""
-    flagged = come.selectExpr("*", f"true AS {quote(COMES)}")
-    return gone.selectExpr("*", f"false AS {quote(COMES)}").unionByName(
+def _both(deleted: DataFrame, inserted: DataFrame) -> DataFrame:
+    """Return deleted and inserted rows as the rows of a replacement."""
+    flagged = inserted.selectExpr("*", f"true AS {quote(COMES)}")
+    return deleted.selectExpr("*", f"false AS {quote(COMES)}").unionByName(
         flagged, allowMissingColumns=True
     )
 
 
-def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Computes groups or partitions again that a changed row is or was in."""
-    plan, session = delta.plan, kept.session
+def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
+    """Recompute the groups or partitions that contain, or contained, a changed row."""
+    plan, session = delta.plan, work.session
     changed = delta.rows(named(plan.shape.keys, plan.keys))
-    view = kept.keep(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
-    (count,) = kept.measure(view)
+    view = work.cache(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
+    (count,) = work.count(view)
     query = selected_groups(plan, plan.newest(), _concerned(plan, view))
     partitions = plan.shape.method is Method.PARTITIONS
 
     def find(table: str) -> RowReplacement:
-        likely = kept.among(table, view, plan.key_names, count)
+        likely = work.filter_by_keys(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "k")
-        there = f"FROM {likely} t JOIN {kept.broadcast(view, count)} k ON {on}"
+        existing = f"FROM {likely} t JOIN {work.broadcast(view, count)} k ON {on}"
         if partitions:
             places = listed([*_PLACE, *plan.key_columns], "t.")
-            rows = _both(session.sql(f"SELECT DISTINCT {places} {there}"), session.sql(query))
+            rows = _both(session.sql(f"SELECT DISTINCT {places} {existing}"), session.sql(query))
         else:
-            rows = session.sql(_differing(plan, query, f"SELECT t.* {there}"))
-        return kept.counted(kept.keep(rows))[0]
+            rows = session.sql(_differing(plan, query, f"SELECT t.* {existing}"))
+        return work.count_replacement(work.cache(rows))[0]
 
     on = same(plan.key_columns, "t", "s")
     if partitions:
         on = f"NOT s.{quote(COMES)} AND {on}"
-    replace_rows(kept, find, target, plan.written, on)
+    replace_rows(work, find, target, plan.written, on)
 
 
 def _concerned(plan: Plan, view: str) -> str:
-    """The condition that a row of the sources is in one of a view's groups."""
+    """Return the condition that a row of the sources is in one of the groups of `view`."""
     pairs = " AND ".join(
         f"{_AFFECTED}.{quote(name)} <=> ({key})"
         for name, key in zip(plan.keys, plan.shape.keys, strict=True)
@@ -140,8 +377,8 @@ def _concerned(plan: Plan, view: str) -> str:
     return f"EXISTS (SELECT 1 FROM {view} AS {_AFFECTED} WHERE {pairs})"
 
 
-def _differing(plan: Plan, query: str, there: str) -> str:
-    """Groups that are not what they were."""
+def _differing(plan: Plan, query: str, existing: str) -> str:
+    """Return a query of the groups that differ from those in the view's table."""
     keys = plan.key_columns
     rest = [column for column in plan.written if column not in keys]
     differs = f"NOT ({same(rest, 't', 'n')})" if rest else "false"
@@ -149,71 +386,71 @@ def _differing(plan: Plan, query: str, there: str) -> str:
     columns = ", ".join(filter(None, [listed(_PLACE, "t."), either, listed(rest, "n.")]))
     return (
         f"SELECT {columns}, n.{_FOUND} IS NOT NULL AS {quote(COMES)}"
-        f" FROM (SELECT *, true AS {_FOUND} FROM ({query})) n FULL JOIN ({there}) t"
+        f" FROM (SELECT *, true AS {_FOUND} FROM ({query})) n FULL JOIN ({existing}) t"
         f" ON {same(keys, 't', 'n')}"
         f" WHERE t.{_ROW} IS NULL OR n.{_FOUND} IS NULL OR {differs}"
     )
 
 
-def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Adds the changes to what is kept of the groups; a group without rows is deleted.
+def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
+    """Add the changes to the state of the groups, and delete groups without rows.
 
-    A group is computed again only if its greatest or least value went, and none as great or as
-    small came: what is left of it, only the sources know.
+    A group is recomputed from the sources only if its extreme was deleted, and no value at least as
+    extreme was inserted: the state does not have the next extreme.
     """
-    plan, session = delta.plan, kept.session
+    plan, session = delta.plan, work.session
     keys, columns, extremes = plan.keys, state_columns(plan), extremes_of(plan)
-    # By how much each group changed.
+    # The change of each group.
     rows = delta.rows(arguments_of(plan))
     if extremes:
-        # Where two tables of a join changed, a row of the one as it is meets a row of the other as
-        # it was: it comes and goes, and was never there, so it must not count as an extreme.
-        rows = f"SELECT * FROM {kept.view(net_rows(session.sql(rows)))}"
+        # If two tables of a join changed, a new row of one is joined with an old row of the other.
+        # This row is both inserted and deleted, and never existed, so it must not be an extreme.
+        rows = f"SELECT * FROM {work.view(net_rows(session.sql(rows)))}"
     changes = state_of(plan, rows, _SIGN)
-    view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {is_moved(plan)}"))
-    (count,) = kept.measure(view)
+    view = work.cache(session.sql(f"SELECT * FROM ({changes}) WHERE {is_changed(plan)}"))
+    (count,) = work.count(view)
     known = [f"t.{quote(column)} AS {quote(key)}" for column, key in plan.key_names.items()]
     functions = {extreme.column: extreme.function for extreme in extremes}
-    nothing = [f"NULL AS {extreme.went}" for extreme in extremes]
-    unmatched = [f"{extreme.unmatched} AS {extreme.went}" for extreme in extremes]
+    nothing = [f"NULL AS {extreme.deleted}" for extreme in extremes]
+    unmatched = [f"{extreme.unmatched} AS {extreme.deleted}" for extreme in extremes]
     stays = has_rows(plan)
     lost = " OR ".join(extreme.is_lost for extreme in extremes) or "false"
 
     def find(table: str) -> RowReplacement:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
-        likely = kept.among(table, view, plan.key_names, count)
+        likely = work.filter_by_keys(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "d")
         values = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
         values += [
             f"CAST({functions.get(quote(c), 'sum')}({quote(c)}) AS {kinds[c]}) AS {quote(c)}"
             for c in columns
         ]
-        values += [f"max({extreme.went}) AS {extreme.went}" for extreme in extremes]
-        there = (
+        values += [f"max({extreme.deleted}) AS {extreme.deleted}" for extreme in extremes]
+        existing = (
             f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])}"
-            f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {on}"
+            f" FROM {likely} t JOIN {work.broadcast(view, count)} d ON {on}"
         )
         changed = (
             f"SELECT NULL AS {_FILE}, NULL AS {_ROW},"
             f" {', '.join([listed([*keys, *columns]), *unmatched])} FROM {view}"
         )
-        # Without keys there is a group even where nothing changed.
-        state = f"{grouped(keys, values, f'{changed} UNION ALL {there}')} HAVING count(*) > 0"
+        # Without keys, an aggregation returns a group even if nothing changed.
+        state = f"{grouped(keys, values, f'{changed} UNION ALL {existing}')} HAVING count(*) > 0"
         flags = f"{stays} AS {quote(COMES)}, {stays} AND ({lost}) AS {_LOST}"
-        groups = kept.keep(session.sql(f"SELECT *, {flags} FROM ({state})"))
-        swap, (again,) = kept.counted(groups, f"count_if({_LOST})")
+        groups = work.cache(session.sql(f"SELECT *, {flags} FROM ({state})"))
+        replacement, (again,) = work.count_replacement(groups, f"count_if({_LOST})")
         if again:
-            groups = _with_lost(plan, kept, groups, again)
+            groups = _with_lost(plan, work, groups, again)
         more = f", {_FILE}, {_ROW}, {quote(COMES)}"
-        return replace(swap, view=kept.view(session.sql(shown_of(plan, groups, more))))
+        return replace(replacement, view=work.view(session.sql(shown_of(plan, groups, more))))
 
     on = same(plan.key_columns, "t", "s")
-    replace_rows(kept, find, target, [*plan.written, *columns], on)
+    replace_rows(work, find, target, [*plan.written, *columns], on)
 
 
-def _with_lost(plan: Plan, kept: Scratch, groups: str, count: int) -> str:
-    """The groups, those that lost an extreme computed again from the sources."""
-    lost = kept.broadcast(kept.view(kept.session.table(groups).where(_LOST)), count)
+def _with_lost(plan: Plan, work: Workspace, groups: str, count: int) -> str:
+    """Return the groups, of which those that lost an extreme are recomputed from the sources."""
+    lost = work.broadcast(work.view(work.session.table(groups).where(_LOST)), count)
     rows = plan.inner(plan.newest(), _concerned(plan, lost))
     fresh = state_of(plan, f"SELECT {arguments_of(plan)} {rows}")
     columns, own = state_columns(plan), [*_PLACE, COMES, *plan.keys]
@@ -222,4 +459,4 @@ def _with_lost(plan: Plan, kept: Scratch, groups: str, count: int) -> str:
         f" FROM {lost} s JOIN ({fresh}) n ON {same(plan.keys, 's', 'n')}"
     )
     others = f"SELECT {listed([*own, *columns])} FROM {groups} WHERE NOT {_LOST}"
-    return kept.keep(kept.session.sql(f"{again} UNION ALL {others}"))
+    return work.cache(work.session.sql(f"{again} UNION ALL {others}"))

@@ -1,13 +1,13 @@
-"""What a view is, which versions it shows, and why its next refresh is full, all read from logs.
+"""What a view is: its query, its sources, the versions that it shows, and its status.
 
-Its query and its sources are kept as a property of the Delta table behind it. So a view is made by
-one commit, survives the loss of everything but its table, and is found by a look into the tables'
-logs. Columns whose names begin with `__mirrorlake_` carry what the rules need; queries through the
-lake don't see them.
+The query and its sources are a property of the Delta table behind the view. So a view is created by
+one commit, survives the loss of everything but its table, and is found by reading the tables' logs.
+Columns whose names begin with `__mirrorlake_` hold the state of the refresh rules; queries through
+the lake do not see them.
 
-Each refresh is one commit, which carries a note with the versions that it read. Commits that change
-no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
-rows that another writer wrote make the view's state unknown, and the next refresh a full one.
+Each refresh is one commit, whose note has the versions that it read. Commits that change no rows
+are skipped. After a RESTORE of the view, the note of the restored version counts. Rows that another
+writer wrote make the view's state unknown, and the next refresh a full one.
 """
 
 from __future__ import annotations
@@ -18,27 +18,128 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sqlglot import exp
+
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
+from mirrorlake.query.statement import (
+    DIALECT,
+    NamedTable,
+    apply_edits,
+    named_tables,
+    parse_statement,
+)
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format
-from mirrorlake.views.query import HIDDEN
+
+HIDDEN = "__mirrorlake_"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A parsed query.
+
+    Attributes:
+        text: the query, with shorthands such as `@v2` expanded.
+        tree: the syntax tree of sqlglot.
+        tables: the places where the query names tables, in the order of the text.
+    """
+
+    text: str
+    tree: exp.Query
+    tables: tuple[NamedTable, ...]
+
+    @property
+    def items(self) -> list[exp.Expr]:
+        """The selected expressions of a plain SELECT, without aliases."""
+        return [item.unalias() for item in self.tree.expressions]
+
+    def condition(self, clause: str) -> str:
+        """Return the condition of `where` or `having` as SQL; empty if there is none."""
+        found = self.tree.args.get(clause)
+        return "" if found is None else as_sql(found.this)
+
+    def replaced(self, relations: dict[int, str]) -> str:
+        """Return the query with other relations for the tables at these offsets of the text."""
+        edits = [
+            (one.start, one.end, _aliased(one, relations[one.start]))
+            for one in self.tables
+            if one.start in relations
+        ]
+        return apply_edits(self.text, edits)
+
+    def source(self, relations: dict[int, str]) -> str:
+        """Return FROM and the joins of a plain SELECT, with other relations for its tables."""
+        parts = [self.tree.args["from_"], *self.tree.args.get("joins", ())]
+        texts = {id(one.node): _aliased(one, relations[one.start]) for one in self.tables}
+        copies = []
+        for part in parts:
+            alias = f" AS {as_sql(part.this.args['alias'])}" if part.this.alias else ""
+            copy = part.copy()
+            copy.set("this", exp.Var(this=f"{texts[id(part.this)]}{alias}"))
+            copies.append(as_sql(copy))
+        return " ".join(copies)
+
+
+def _aliased(table: NamedTable, relation: str) -> str:
+    return relation if table.node.alias else f"{relation} AS {quote(table.alias)}"
+
+
+def parse_query(sql: str) -> Query:
+    """Parse a view's query.
+
+    Raises:
+        QueryError: sqlglot cannot parse the query.
+        UsageError: the text is not a query, or has several statements.
+    """
+    statement = parse_statement(sql.strip().rstrip(";").strip())
+    if error := statement.error:
+        raise QueryError(
+            f"The view's query cannot be parsed: {str(error).splitlines()[0]}"
+        ) from error
+    tree = statement.trees[0] if len(statement.trees) == 1 else None
+    if not isinstance(tree, exp.Query):
+        raise UsageError("The text of a view is not exactly one query.", hint="write one SELECT.")
+    tables = sorted(named_tables(tree), key=lambda one: one.start)
+    return Query(statement.text, tree, tuple(tables))
+
+
+def as_sql(node: exp.Expr) -> str:
+    """Return a part of a query as SQL."""
+    return node.sql(DIALECT, normalize_functions=False, comments=False)
+
+
+def alike(node: exp.Expr) -> exp.Expr:
+    """Return a part of a query with its names in lower case, so that equal parts compare equal."""
+    return node.transform(
+        lambda part: (
+            exp.to_identifier(part.name.lower()) if isinstance(part, exp.Identifier) else part
+        )
+    )
+
+
+def find_stars(part: exp.Expr) -> list[exp.Star]:
+    """Return each `*` of a part that means columns, which excludes `count(*)`."""
+    stars = part.find_all(exp.Star)
+    return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
+
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A view.
+    """The definition of a view.
 
     Attributes:
-        name: its table.
-        id: distinguishes it from another view of the same name.
-        sql: its query.
-        sources: the columns that each table had when the view was made; it sees no others.
+        name: the name of the view's table.
+        id: the id of the view, which differs from that of another view of the same name.
+        sql: the query of the view.
+        sources: the columns that each source table had when the view was created. The view does not
+            read other columns.
     """
 
     name: TableName
@@ -48,11 +149,11 @@ class Definition:
 
     @property
     def app_id(self) -> str:
-        """What its commits are numbered under."""
+        """The application id under which the view's commits are numbered."""
         return f"mirrorlake-view-{self.id}"
 
     def as_property(self) -> str:
-        """The table property's text."""
+        """Return the definition as the value of the table property."""
         sources = {str(name): list(columns) for name, columns in self.sources.items()}
         document = {"format": FORMAT, "id": self.id, "sql": self.sql, "sources": sources}
         return json.dumps(document, ensure_ascii=False)
@@ -62,10 +163,10 @@ class Definition:
 
 
 def definition_of(name: TableName, snapshot: Snapshot | None) -> Definition | None:
-    """The view that a table belongs to, or None.
+    """Return the view that a table belongs to, or None.
 
     Raises:
-        FormatError: it is of a newer format.
+        FormatError: the definition has a newer format.
     """
     text = snapshot.properties.get(VIEW_PROPERTY) if snapshot else None
     if text is None:
@@ -76,29 +177,31 @@ def definition_of(name: TableName, snapshot: Snapshot | None) -> Definition | No
 
 
 def read_definition(storage: Storage, name: TableName) -> Definition:
-    """The view of a name.
+    """Return the definition of the view with this name.
 
     Raises:
         TableNotFoundError: there is no table of that name.
-        UsageError: it is a table, not a view.
+        UsageError: the name is that of a table, not of a view.
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
-        raise TableNotFoundError(f"There is no view {name} in the lake.", hint="create it first.")
+        raise TableNotFoundError(
+            f"There is no view {name} in the lake.", hint="create the view first."
+        )
     found = definition_of(name, snapshot)
     if found is None:
-        raise UsageError(f"{name} is a table, not a view.", hint="create a view of another name.")
+        raise UsageError(f"{name} is a table, not a view.", hint="create a view with another name.")
     return found
 
 
 def list_definitions(
     storage: Storage, tables: Iterable[TableName] | None = None
 ) -> list[Definition]:
-    """The views of a lake, ordered by name.
+    """Return the views of a lake, ordered by name.
 
     Args:
         storage: the lake's files.
-        tables: look among these only.
+        tables: the tables to examine; by default all.
     """
     names = delta_tables(storage) if tables is None else tables
     found = (definition_of(name, read_snapshot(storage, name.table_path)) for name in names)
@@ -106,7 +209,7 @@ def list_definitions(
 
 
 def hiding_columns(storage: Storage, name: TableName | None) -> list[str] | None:
-    """The columns that a query sees of a view that hides some; None for any other table."""
+    """Return the visible columns of a view that hides some; None for any other table."""
     snapshot = None if name is None else read_snapshot(storage, name.table_path)
     if snapshot is None or VIEW_PROPERTY not in snapshot.properties:
         return None
@@ -115,7 +218,7 @@ def hiding_columns(storage: Storage, name: TableName | None) -> list[str] | None
 
 
 def visible_columns(snapshot: Snapshot) -> list[str]:
-    """A table's columns without those that a view hides."""
+    """Return a table's columns, without those that a view hides."""
     return [name for name in snapshot.schema if not name.startswith(HIDDEN)]
 
 
@@ -124,13 +227,13 @@ NOTE = "mirrorlake.view"
 
 @dataclass(frozen=True)
 class ViewState:
-    """Where a view stands.
+    """The state of a view.
 
     Attributes:
-        version: the newest version of its table.
-        number: how many refreshes there were, for the next one's number.
-        sources: id and version of each source that its last refresh read; empty if unknown.
-        reason: why the view does not show them; None if it does.
+        version: the newest version of the view's table.
+        number: the number of the last refresh.
+        sources: the id and version of each source that the last refresh read; empty if unknown.
+        reason: why the view does not show these versions; None if it does.
     """
 
     version: int
@@ -142,27 +245,27 @@ class ViewState:
 def commit_metadata(
     definition: Definition, number: int, base: int, how: dict[str, Any], sources: dict[str, Any]
 ) -> str:
-    """What a refresh writes into its commit.
+    """Return the `userMetadata` of a refresh's commit.
 
     Args:
         definition: the view.
-        number: the refresh's.
-        base: the version of the view's table that it works on.
-        how: what kind of refresh it is, and why.
-        sources: id and version of each source.
+        number: the number of the refresh.
+        base: the version of the view's table that the refresh started from.
+        how: the mode of the refresh and its reason.
+        sources: the id and version of each source.
     """
     document = {NOTE: definition.id, "refresh": number, "base": base, **how, "sources": sources}
     return json.dumps(document, ensure_ascii=False)
 
 
 def note_of(definition: Definition, info: dict[str, Any]) -> dict[str, Any] | None:
-    """What a refresh wrote into one of the view's commits; None if no refresh made it."""
+    """Return the note of a refresh in one of the view's commits; None for any other commit."""
     found = parse_note(info.get("userMetadata"))
     return found if found.get(NOTE) == definition.id else None
 
 
 def read_view_state(storage: Storage, definition: Definition) -> ViewState:
-    """Where a view stands, from its table's log: the cost is the commits since its last refresh."""
+    """Return the state of a view, from the commits of its table since the last refresh."""
     path = definition.name.table_path
     snapshot = read_snapshot(storage, path)
     assert snapshot is not None, definition
@@ -195,7 +298,7 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
 
 
 def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
-    """Whether a commit of a range changed rows; what the log no longer has counts as changed."""
+    """Check whether a commit of a range changed rows. A missing commit counts as changed."""
     for version in range(first, last + 1):
         try:
             if read_commit(storage, path, version, files=True).files:
@@ -207,12 +310,12 @@ def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """One source of a view.
+    """The status of one source of a view.
 
     Attributes:
-        table: its name.
+        table: the name of the source.
         shown: the version that the view shows; None if unknown.
-        newest: its newest version; None if the table is gone.
+        newest: the newest version; None if the table does not exist any more.
     """
 
     table: str
@@ -222,16 +325,16 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """How a view stands.
+    """The status of a view.
 
     Attributes:
-        view: its name.
-        state: `current`, `behind` its sources, or `unknown` where its next refresh is a full one.
-        reason: the code that says why that is, or `SOURCE_GONE`; None otherwise.
-        version: the newest version of its table.
-        sources: what it shows.
-        lag_seconds: age of the oldest commit to a source that it does not show; 0 if there is none,
-            None if unknown.
+        view: the name of the view.
+        state: `current`, `behind` its sources, or `unknown` if the next refresh is a full one.
+        reason: the code of the reason for a full refresh, or `SOURCE_GONE`; None otherwise.
+        version: the newest version of the view's table.
+        sources: the status of each source.
+        lag_seconds: the age of the oldest commit of a source that the view does not show, in
+            seconds; 0 if there is none, None if unknown.
     """
 
     view: str
@@ -241,13 +344,22 @@ class ViewStatus:
     sources: tuple[SourceStatus, ...]
     lag_seconds: float | None
 
+    @property
+    def shown_sources(self) -> str:
+        """The version that it shows of each source and the newest, as `orders 3 of 5`."""
+        return ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in self.sources)
+
     def as_dict(self) -> dict[str, Any]:
-        """The view's entry in what `status --json` prints."""
+        """Return the view's entry in the document of `status --json`."""
         return asdict(self)
 
 
+def _at(version: int | None) -> str:
+    return "?" if version is None else str(version)
+
+
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:
-    """How a view stands; the cost is the commits of its table since its last refresh."""
+    """Return the status of a view. The commits of its table since the last refresh are read."""
     shows = read_view_state(storage, definition)
     sources, oldest = [], None
     reason = shows.reason.code if shows.reason else None
@@ -279,7 +391,7 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
     )
 
 
-# What a query can be that no rule covers; `docs/views.md` lists all codes.
+# Why no rule covers a query. `docs/views.md` lists all codes.
 QUERY_REASONS = {
     "AGGREGATE_OF_WINDOW": "a window over groups has no rule",
     "DISTINCT_OF_GROUPS": "DISTINCT over groups or windows has no rule",
@@ -300,12 +412,12 @@ QUERY_REASONS = {
     "UNKNOWN_FUNCTION": "a function is not one of Spark's own, so what it does is unknown",
     "WINDOW_WITHOUT_PARTITION": "windows that share no PARTITION BY depend on all rows",
 }
-# What can happen to a view or its sources.
+# Why the state of a view or of its sources requires a full refresh.
 STATE_REASONS = {
     "ASKED": "a full refresh was asked for",
     "COST": "a full refresh is expected to be cheaper",
     "FIRST": "the view was never filled",
-    "STATE_LOST": "the log no longer says which versions the view shows",
+    "STATE_LOST": "the log no longer has the versions that the view shows",
     "VIEW_CHANGED": "another writer changed the view's table",
     "SOURCE_RECREATED": "a source was created again",
     "FEED_OFF": "a source had no change feed, and no row ids to find its changes by",
@@ -320,12 +432,12 @@ STATE_REASONS = {
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a refresh is full.
+    """The reason for a full refresh.
 
     Attributes:
-        code: one of the above.
-        why: what exactly it is here.
-        fix: what would let the next refresh be incremental; may be empty.
+        code: one of the codes of `QUERY_REASONS` and `STATE_REASONS`.
+        why: the reason in words, with the object that it concerns.
+        fix: how the next refresh can be incremental; may be empty.
     """
 
     code: str
@@ -338,6 +450,6 @@ class Reason:
 
 
 def reason(code: str, what: str = "") -> Reason:
-    """A reason by its code, with what it is about."""
+    """Return a reason by its code, with the object that it concerns."""
     why = QUERY_REASONS.get(code) or STATE_REASONS[code]
     return Reason(code, f"{what}: {why}" if what else why)

@@ -1,10 +1,10 @@
-"""Plans a view's next refresh: what it would do, why, and its expected cost; costs are kept here.
+"""Plans a view's next refresh: what it would do, why, and its expected cost.
 
-The full refresh that filled the view was measured; so is every later refresh. Incremental ones
-are recorded by the bytes of their changes, the last one of each size: the cost of the next one is
-interpolated between them, and extrapolated beyond them. A rule of thumb is the lower bound there,
-and decides alone with fewer than two sizes: what any commit costs, and a share of the full
-refresh's seconds by the rule of the view's shape.
+Every refresh is measured, also the full refresh that filled the view. Incremental refreshes are
+recorded by the bytes of their changes, the last one of each size. The cost of the next refresh is
+interpolated between these sizes, and extrapolated beyond them. There a rule of thumb is the lower
+bound, and it decides alone with fewer than two sizes. It consists of the cost of a commit, and a
+share of the full refresh's seconds that depends on the view's rule.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mirrorlake.views.shape import RULES, Method, Role, is_steady
 from mirrorlake.views.view_sql import whole_contents
 
 FORMAT = 2
-COMMIT_SECONDS = 1.5  # a commit of nothing, on a small machine, until the lake knows better
-_ALIKE = 2  # times the bytes of changes: of refreshes less apart the last one counts
-_MOST = 8  # sizes that are remembered
-# Of a full refresh's seconds: what is spent however little changed, and for each share that did.
-_THUMB = {
+COMMIT_SECONDS = 1.5  # an empty commit on a small machine, until the lake has a measurement
+_SAME_SIZE_FACTOR = 2  # sizes that differ by less than this factor count as one
+_RECORDED_SIZES = 8  # the number of recorded sizes
+# Shares of a full refresh's seconds: the fixed cost, and the cost relative to the changed share.
+_RULE_OF_THUMB = {
     Method.ROWS: (0.3, 7.0),
     Method.SUMS: (0.1, 6.0),
     Method.EXTREMES: (0.1, 6.0),
@@ -42,11 +42,11 @@ _THUMB = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a refresh took.
+    """The cost of a refresh.
 
     Attributes:
-        seconds: of the clock.
-        bytes: what it had to read: the sources' files, or their changes.
+        seconds: the duration.
+        bytes: the size of what it read: the sources' files, or their changes.
     """
 
     seconds: float
@@ -55,11 +55,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the two ways are expected to take.
+    """The expected costs of a full and of an incremental refresh.
 
     Attributes:
-        full: seconds of a full refresh; None if none was ever measured.
-        incremental: seconds of an incremental one; None likewise, or if there is no rule.
+        full: the seconds of a full refresh; None if none was measured.
+        incremental: the seconds of an incremental refresh; None if no full refresh was measured, or
+            if no rule covers the query.
     """
 
     full: float | None = None
@@ -73,7 +74,7 @@ class Estimate:
         return self.full < self.incremental
 
     def as_dict(self) -> dict[str, float | None]:
-        """Seconds by kind of refresh, as `--json` has them."""
+        """Return the seconds by kind of refresh, as `--json` prints them."""
         return {kind: None if s is None else round(s, 3) for kind, s in vars(self).items()}
 
 
@@ -81,19 +82,19 @@ Costs = dict[str, tuple[Cost, ...]]
 
 
 def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_SECONDS) -> Estimate:
-    """What a refresh would take.
+    """Return the expected costs of a refresh.
 
     Args:
-        method: the view's rule.
-        changed: bytes of changes to read.
-        costs: what was measured, `full` and `incremental`, the last one first.
-        least: seconds of the quickest incremental refresh, used if this view had none.
+        method: the rule of the view.
+        changed: the size of the changes to read, in bytes.
+        costs: the measured costs, `full` and `incremental`, the newest first.
+        least: the seconds of the lake's fastest incremental refresh, for a view without one.
     """
     measured = costs.get("incremental", ())
     full = next(iter(costs.get("full", ())), None)
     if full is None or method is Method.FULL:
         return Estimate(full.seconds if full else None)
-    base, slope = _THUMB[method]
+    base, slope = _RULE_OF_THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
     if measured:
         quickest = min(cost.seconds for cost in measured)
@@ -104,7 +105,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
 
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
-    """Seconds for a size, from those of other sizes."""
+    """Return the seconds for a size, from the costs of other sizes."""
     sizes = _rising(measured)
     less = [cost for cost in sizes if cost.bytes <= changed]
     more = [cost for cost in sizes if cost.bytes > changed]
@@ -113,13 +114,14 @@ def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
     last = less[-1]
     if ends := more[:1] or less[-2:-1]:
         slope = (ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes)
-        # Beyond the last size not flatter than the thumb: few changes are spared shuffles.
+        # Beyond the largest size, the slope is at least that of the rule of thumb, because small
+        # changes avoid shuffles.
         by_byte = slope if more else max(slope, by_byte)
     return last.seconds + by_byte * (changed - last.bytes)
 
 
 def _rising(measured: Sequence[Cost]) -> list[Cost]:
-    """Costs by size, none above those of more: what took longer for less was cold, or disturbed."""
+    """Return costs by size. A smaller size that cost more was disturbed, and is lowered."""
     found: list[Cost] = []
     for cost in sorted(measured, key=lambda cost: cost.bytes, reverse=True):
         least = min(cost.seconds, found[-1].seconds) if found else cost.seconds
@@ -128,22 +130,22 @@ def _rising(measured: Sequence[Cost]) -> list[Cost]:
 
 
 def read_costs(storage: Storage, name: TableName) -> Costs:
-    """What the last refreshes of each kind took, newest first.
+    """Return the costs of the last refreshes of each kind, newest first.
 
-    Empty if none was measured, or if they are of another format: it is a cache.
+    The result is empty if none was measured, or if the document has another format: it is a cache.
     """
     return _costs_of(storage.read_json(_path(name)))
 
 
 def least_seconds(storage: Storage) -> float:
-    """The fewest seconds that an incremental refresh of some of the lake's views took."""
-    some = storage.files_below(f"{STATE}/views")[:_MOST]
+    """Return the seconds of the fastest incremental refresh of a sample of the lake's views."""
+    some = storage.files_below(f"{STATE}/views")[:_RECORDED_SIZES]
     measured = [_costs_of(storage.read_json(path)).get("incremental", ()) for path in some]
     return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)
 
 
 def _costs_of(kept: Any) -> Costs:
-    """The costs of a document."""
+    """Return the costs in a document."""
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:
         return {}
     return {
@@ -154,16 +156,16 @@ def _costs_of(kept: Any) -> Costs:
 
 
 def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
-    """Remembers what a refresh took; losing it only makes the next guess worse.
+    """Record the cost of a refresh. Losing it only makes the next estimate worse.
 
-    Costs of a newer format stay as they are: without them the rule of thumb decides.
+    A document of a newer format is not changed; the rule of thumb decides instead.
     """
     kept = storage.read_json(_path(name))
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
         return
     costs = _costs_of(kept)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
-    costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)
+    costs[kind] = (cost, *others[: _RECORDED_SIZES - 1]) if kind == "incremental" else (cost,)
     document: dict[str, Any] = {"format": FORMAT}
     document |= {kind: [asdict(one) for one in some] for kind, some in costs.items()}
     storage.write_json(_path(name), document)
@@ -171,11 +173,11 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
 
 def _alike(one: Cost, other: Cost) -> bool:
     low, high = sorted((one.bytes, other.bytes))
-    return high < _ALIKE * max(low, 1)
+    return high < _SAME_SIZE_FACTOR * max(low, 1)
 
 
 def forget_costs(storage: Storage, name: TableName) -> None:
-    """Removes what is remembered of a view that is dropped."""
+    """Delete the costs of a dropped view."""
     storage.delete(_path(name))
 
 
@@ -186,26 +188,26 @@ def _path(name: TableName) -> str:
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 _ROLES = {
     Role.LINEAR: "the query over the changed rows is the change of the view",
-    Role.NULLABLE: "rows whose key a changed row has or had are removed as they were, and"
-    " added as they are",
-    Role.BOTH: "both sides of the keys that changed rows have or had are joined, as they were and"
-    " as they are",
+    Role.NULLABLE: "for the keys of changed rows, the old rows of the view are removed and the new"
+    " ones added",
+    Role.BOTH: "for the keys of changed rows, both sides are joined as they were before, and as"
+    " they are now",
 }
 
 
 @dataclass(frozen=True)
 class RefreshPlan:
-    """All that is known before a refresh reads a row.
+    """The plan of a refresh, before it reads any row.
 
     Attributes:
-        session: the refresh's own.
-        state: what the view shows.
-        plan: its query, its sources at the versions to read.
-        changes: what changed, by source; empty where that can't be read.
-        changed_bytes: how much there is to read of what changed.
-        reason: why the refresh must be full; None if it need not be.
-        costs: what the last refreshes cost.
-        estimate: what the two ways are expected to take.
+        session: the session of the refresh.
+        state: the state of the view.
+        plan: the query, and the sources at the versions to read.
+        changes: the changes of each source; empty if they cannot be read.
+        changed_bytes: the size of the changes to read, in bytes.
+        reason: why the refresh must be full; None if it can be incremental.
+        costs: the costs of the last refreshes.
+        estimate: the expected costs.
     """
 
     session: SparkSession
@@ -219,7 +221,7 @@ class RefreshPlan:
 
 
 def refresh_session(spark: SparkSession) -> SparkSession:
-    """A session of its own, which may read a version that is the newest, however old it is."""
+    """Return a separate session, which can read the newest version however old it is."""
     session = new_session(spark)
     session.conf.set(ENFORCED, "false")
     return session
@@ -232,14 +234,14 @@ def plan_refresh(
     state: ViewState,
     sources: Sequence[Source],
 ) -> RefreshPlan:
-    """What a refresh would have to do, from logs and the query alone.
+    """Return the plan of a refresh, from logs and the query alone.
 
     Args:
-        spark: the user's session, whose settings say how far back may be read.
+        spark: the user's session, whose settings limit the versions that can be read.
         storage: the lake's files.
         definition: the view.
-        state: what it shows.
-        sources: its sources, pinned.
+        state: the state of the view.
+        sources: the pinned sources of the view.
     """
     session = refresh_session(spark)
     plan = make_plan(session, definition, sources)
@@ -269,12 +271,13 @@ def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Rea
 
 @dataclass(frozen=True)
 class SourceState(SourceStatus):
-    """How a source stands, and how its changes are read.
+    """The status of a source, and how its changes are read.
 
     Attributes:
-        changed_bytes: how much changed since, as far as the log knows; None where it can't be read.
-        by: `feed` or `row ids`: where its changes are read from.
-        rule: how its changes become the query's.
+        changed_bytes: the size of the changes according to the log, in bytes; None if they cannot
+            be read.
+        by: where the changes are read from, `feed` or `row ids`; None if they are not read.
+        rule: how changes of the source become changes of the query.
     """
 
     changed_bytes: int | None
@@ -284,17 +287,17 @@ class SourceState(SourceStatus):
 
 @dataclass(frozen=True)
 class Explanation(Result):
-    """What the next refresh would do.
+    """The explanation of a view's next refresh.
 
     Attributes:
-        view: its name.
-        sql: its query.
-        method: the rule of its shape: `rows`, `sums`, `groups`, `partitions`, or `full` for none.
-        mode: `incremental`, `full` or `nothing`.
-        reason: why it is full, whenever there is something to do; None otherwise.
-        sources: the tables.
-        expected: seconds by kind of refresh, where they can be guessed.
-        last: what the last refresh of each kind cost.
+        view: the name of the view.
+        sql: the query of the view.
+        method: the rule: `rows`, `sums`, `extremes`, `groups`, `partitions`, or `full` for none.
+        mode: what the refresh would be: `incremental`, `full` or `nothing`.
+        reason: why a refresh is full; None if it can be incremental.
+        sources: the status of each source.
+        expected: the expected seconds by kind of refresh; None if unknown.
+        last: the cost of the last refresh of each kind.
     """
 
     view: str
@@ -307,7 +310,7 @@ class Explanation(Result):
     last: dict[str, Cost]
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `view explain --json` prints."""
+        """Return the document that `view explain --json` prints."""
         return {
             "view": self.view,
             "sql": self.sql,
@@ -321,7 +324,7 @@ class Explanation(Result):
         }
 
     def shown(self) -> TextTable:
-        """The plan, one step a row, without seconds, which change from run to run."""
+        """Return the explanation as a table, without seconds, which differ between runs."""
         rows = [("shape", self.method), ("rule", RULES[Method(self.method)])]
         for source in self.sources:
             at = "" if source.shown is None else f"shows version {source.shown}, "
@@ -335,7 +338,7 @@ class Explanation(Result):
         return TextTable(("what", "how"), tuple(rows))
 
     def with_seconds(self) -> TextTable:
-        """The same, with what is expected and what the last refreshes took."""
+        """Return the same table with the expected seconds and those of the last refreshes."""
         rows = [
             (f"expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
             for kind, seconds in self.expected.items()
@@ -346,17 +349,17 @@ class Explanation(Result):
 
     def __repr__(self) -> str:
         why = f", {self.reason.code}" if self.reason else ""
-        return f"{self.view}: by {self.method}; the next refresh: {self.mode}{why}"
+        return f"{self.view}: rule {self.method}, next refresh: {self.mode}{why}"
 
 
 def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:
-    """Whether a view may show something else than its query would give now."""
+    """Check whether the result of a view's query may have changed since its last refresh."""
     moved = any(source.moved for source in sources) or not is_steady(definition.sql)
     return moved or state.reason is not None
 
 
 def explain(found: RefreshPlan) -> Explanation:
-    """What is known before a refresh, put into words."""
+    """Return the explanation of a planned refresh."""
     plan, why = found.plan, found.reason
     if why is None and found.estimate.prefers_full:
         why = reason("COST")

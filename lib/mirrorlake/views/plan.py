@@ -1,8 +1,8 @@
-"""A view's query prepared: its sources at their versions, its rule, its columns and types.
+"""Prepares a view's query: its sources at their versions, its rule, its columns and their types.
 
-All sources are read at versions that were current at the same time. Changes come from the change
-feed; where it was off, from comparing two versions by the rows' stable ids, if the table tracks
-rows.
+All sources are read at versions that were current at the same time. Changes are read from the
+change feed. If it was disabled and the table tracks rows, two versions are compared by the stable
+row ids.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_ve
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.feed.changes import ORIGIN, bridge
 from mirrorlake.feed.doctor import Diagnosis, examine
-from mirrorlake.feed.schema import RESERVED, read_feed
-from mirrorlake.history.diff import is_tracked
+from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
+from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.names import TableName, quote
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import Definition, Reason, reason
-from mirrorlake.views.query import HIDDEN, KEY, Query, find_stars, parse_query
-from mirrorlake.views.shape import Shape, read_shape, settle_types
+from mirrorlake.views.definition import (
+    HIDDEN,
+    Definition,
+    Query,
+    Reason,
+    find_stars,
+    parse_query,
+    reason,
+)
+from mirrorlake.views.shape import KEY, Shape, read_shape, settle_types
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {
@@ -42,16 +48,16 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Source:
-    """One table that a view reads.
+    """A table that a view reads.
 
     Attributes:
-        name: which.
-        path: its folder, in full.
-        id: Delta's id of the table, which a table made again does not share.
-        columns: those that the view sees and that are still there.
+        name: the name of the table.
+        path: the full path of its folder.
+        id: Delta's id of the table, which changes if the table is created again.
+        columns: the columns that the view reads and that still exist.
         new: the version to read.
         old: the version that the view shows; None if it shows none.
-        old_id: the table's id then.
+        old_id: the table's id at the version that the view shows.
     """
 
     name: TableName
@@ -64,11 +70,11 @@ class Source:
 
     @property
     def moved(self) -> bool:
-        """Whether there are versions that the view does not show."""
+        """Whether the source has versions that the view does not show."""
         return self.old is not None and (self.new, self.id) != (self.old, self.old_id)
 
     def at(self, version: int, condition: str = "") -> str:
-        """Its rows at a version, as SQL that can stand for a table."""
+        """Return the rows at a version as SQL that can replace a table."""
         columns = ", ".join(map(quote, self.columns))
         where = f" WHERE {condition}" if condition else ""
         table = f"{delta_name(self.path)} VERSION AS OF {version}"
@@ -77,15 +83,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Changes:
-    """What can be read of a source's changes.
+    """The readable changes of a source.
 
     Attributes:
-        source: whose.
-        found: what the feed's doctor says of the versions.
+        source: the source.
+        found: the diagnosis of its change feed.
         timeline: the source's versions.
         by_ids: whether versions are compared by row ids instead of reading the feed.
-        bytes: how much there is to read, as far as the log knows.
-        files: in how many files; none if nothing but the files' layout changed.
+        bytes: the size of the changes according to the log, in bytes.
+        files: the number of their files; 0 if only the layout of files changed.
     """
 
     source: Source
@@ -99,29 +105,31 @@ class Changes:
 def pin_sources(
     storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
 ) -> tuple[Source, ...]:
-    """The newest versions of a view's sources that were current at the same time.
+    """Return a view's sources at their newest versions that were current at the same time.
 
     Args:
         storage: the lake's files.
         definition: the view.
-        state: id and version of each source that the view shows.
+        state: the id and version of each source that the view shows.
 
     Raises:
-        TableNotFoundError: a source is gone.
-        BusyError: the sources change too often.
+        TableNotFoundError: a source does not exist any more.
+        BusyError: the sources changed during each attempt.
     """
     names = sorted(definition.sources, key=str)
     versions = versions_at_once(storage, names)
     if versions is None:
         raise BusyError(
-            f"The sources of {definition.name} changed each time they were looked at.",
-            hint="refresh it when less is written.",
+            f"The sources of {definition.name} changed during each attempt to read their versions.",
+            hint="refresh the view when fewer commits are made to its sources.",
         )
     found = []
     for name, version in zip(names, versions, strict=True):
         snapshot = read_snapshot(storage, name.table_path, version)
         if snapshot is None:
-            raise TableNotFoundError(f"The table {name} is being removed.")
+            raise TableNotFoundError(
+                f"The table {name}, a source of {definition.name}, was removed."
+            )
         there = {column.lower(): column for column in snapshot.schema}
         columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
         old_id, old = state.get(str(name), ("", None))
@@ -140,12 +148,14 @@ def pin_sources(
 
 
 def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Changes | Reason:
-    """Whether what changed in a source can be read, from its log and a look at its files.
+    """Return the changes of a source, or the reason why they cannot be read.
+
+    The log is read, and the existence of the feed's files is checked.
 
     Args:
-        spark: the user's session, whose settings say how far back may be read.
+        spark: the user's session, whose settings limit the versions that can be read.
         storage: the lake's files.
-        source: a source that moved.
+        source: a source with new versions.
     """
     assert source.old is not None, source
     if source.id != source.old_id or source.old > source.new:
@@ -158,7 +168,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
         first = found.blocking[0]
         rules = {finding.rule for finding in found.blocking}
         states = read_states(storage, source.name.table_path, source.old, source.new)
-        # Ids were kept from the one version to the other without a break.
+        # Row tracking was enabled at every version between the two, so ids can be compared.
         by_ids = rules == {"feed-off"} and all(is_tracked(state.properties) for state in states)
         if not by_ids:
             return Reason(_CODES.get(first.rule, "SCHEMA_CHANGED"), first.message, first.fix)
@@ -173,7 +183,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
 
 
 def look_at_old(spark: SparkSession, storage: Storage, source: Source) -> Reason | None:
-    """Why the version that the view shows can't be read; None if it can."""
+    """Return why the version that the view shows cannot be read; None if it can be read."""
     assert source.old is not None, source
     try:
         check_version(storage, source.name, source.old, enforced=is_enforced(spark))
@@ -185,16 +195,18 @@ def look_at_old(spark: SparkSession, storage: Storage, source: Source) -> Reason
 def read_changes(
     session: SparkSession, storage: Storage, changes: Changes, columns: tuple[str, ...]
 ) -> DataFrame:
-    """A source's changes: +1 for an inserted row, -1 for a deleted one, without those that cancel.
+    """Read the changes of a source: sign +1 for inserted rows, -1 for deleted rows.
+
+    Changes that cancel each other are left out.
 
     Args:
-        session: the refresh's own.
+        session: the session of the refresh.
         storage: the lake's files.
-        changes: which.
-        columns: those that the view's query names.
+        changes: the changes to read.
+        columns: the columns that the view's query names.
 
     Raises:
-        FeedError: a version that is needed can't be read after all.
+        FeedError: a required version can no longer be read.
     """
     source = changes.source
     assert source.old is not None, source
@@ -207,12 +219,12 @@ def read_changes(
     kept = [F.col(quote(name)) for name in columns]
     signed = rows.select(*kept, F.when(came, 1).otherwise(-1).alias(SIGN))
     if any(kind.startswith(("map", "variant")) for _, kind in signed.dtypes):
-        return signed  # such values can't be grouped by
+        return signed  # rows with such values cannot be grouped
     return net_rows(signed)
 
 
 def net_rows(signed: DataFrame) -> DataFrame:
-    """Rows with signs, without those that came and went: each as often as it is left."""
+    """Return rows with signs, without pairs of an insertion and a deletion of the same row."""
     kept = [F.col(quote(name)) for name in signed.columns if name != SIGN]
     net = signed.groupBy(*kept).agg(F.sum(SIGN).alias(SIGN)).where(F.col(SIGN) != 0)
     times = F.explode(F.array_repeat(F.signum(SIGN).cast("int"), F.abs(SIGN).cast("int")))
@@ -221,14 +233,14 @@ def net_rows(signed: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Plan:
-    """A view's query, prepared.
+    """The prepared query of a view.
 
     Attributes:
         definition: the view.
-        query: its query, cut up.
-        shape: its rule.
-        sources: its tables, by where the query names them.
-        columns: the view's columns: Spark's type by name.
+        query: the parsed query.
+        shape: the rule of the query.
+        sources: the source tables by the offset at which the query names them.
+        columns: the types of the view's columns in Spark, by name.
     """
 
     definition: Definition
@@ -239,46 +251,46 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """The view's columns."""
+        """The names of the view's columns."""
         return list(self.columns)
 
     @property
     def key_columns(self) -> list[str]:
-        """What the table calls the keys: a key that the view shows as it is has its name there."""
+        """The columns of the keys in the view's table; a shown key has the name of its column."""
         items, names = self.shape.items, self.names
-        # An item such as `inline(x)` is several columns.
+        # An expression such as `inline(x)` returns several columns.
         shown = dict(zip(items, names, strict=True)) if len(items) == len(names) else {}
         keys = self.keys if self.shape.method.keeps_state else self.shape.keys
         return [shown.get(key, own) for key, own in zip(keys, self.keys, strict=True)]
 
     @property
     def hidden_keys(self) -> list[tuple[str, str]]:
-        """The keys that the view does not show: their columns and expressions."""
+        """The columns and expressions of the keys that the view does not show."""
         pairs = zip(self.key_columns, self.shape.keys, strict=True)
         return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
 
     @property
     def written(self) -> list[str]:
-        """The columns of a group in the view's table, those of its state left out."""
+        """The columns of a group in the view's table, without the columns of its state."""
         return [*self.names, *(column for column, _ in self.hidden_keys)]
 
     @property
     def keys(self) -> list[str]:
-        """The names of the keys inside of a refresh: a plain name could mean a source's column."""
+        """The names of the keys within a refresh, which cannot be names of a source's columns."""
         return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
 
     @property
     def key_names(self) -> dict[str, str]:
-        """The names of the keys inside of a refresh, by their columns in the view's table."""
+        """The names of the keys within a refresh, by their columns in the view's table."""
         return dict(zip(self.key_columns, self.keys, strict=True))
 
     @property
     def tables(self) -> list[Source]:
-        """The sources, each once."""
+        """The sources, without duplicates."""
         return list({source.name: source for source in self.sources.values()}.values())
 
     def newest(self) -> dict[int, str]:
-        """What stands for each table when it is read as it is now."""
+        """Return the SQL that replaces each table with its rows at the version to read."""
         found = {start: source.at(source.new) for start, source in self.sources.items()}
         for one in self.query.tables:
             if one.node.args.get("version"):
@@ -286,22 +298,22 @@ class Plan:
         return found
 
     def whole(self) -> str:
-        """The query as it was written, over the sources as they are now."""
+        """Return the view's query, over the sources at the versions to read."""
         return self.query.replaced(self.newest())
 
     def inner(self, relations: dict[int, str], condition: str = "") -> str:
-        """`FROM … WHERE …` of a plain SELECT.
+        """Return `FROM … WHERE …` of a plain SELECT.
 
         Args:
-            relations: what stands for the tables.
-            condition: what must hold besides.
+            relations: the SQL that replaces each table.
+            condition: a further condition.
         """
         conditions = [f"({one})" for one in (self.query.condition("where"), condition) if one]
         fulfilled = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
         return f"{self.query.source(relations)}{fulfilled}"
 
     def used(self, source: Source) -> tuple[str, ...]:
-        """The columns of a source that the query may mean; all of them where it has a `*`."""
+        """Return the columns of a source that the query may use; all columns if it has a `*`."""
         words = {node.name.lower() for node in self.query.tree.find_all(exp.Identifier)}
         if find_stars(self.query.tree):
             return source.columns
@@ -309,11 +321,11 @@ class Plan:
 
 
 def make_plan(session: SparkSession, definition: Definition, sources: Sequence[Source]) -> Plan:
-    """Analyses a view's query; no row is read.
+    """Analyze a view's query without reading rows.
 
     Raises:
-        QueryError: Spark refuses the query.
-        UsageError: it has no sources in the lake, or two columns of one name.
+        QueryError: Spark cannot analyze the query.
+        UsageError: two columns of the query have the same name.
     """
     query = parse_query(definition.sql)
     known = {str(source.name).lower(): source for source in sources}
@@ -331,12 +343,12 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
             kinds = [kind for _, kind in rows.dtypes]
     except Exception as error:
         raise QueryError(
-            f"Spark refuses the query of {definition.name}: {spark_message(error)}"
+            f"Spark cannot analyze the query of {definition.name}: {spark_message(error)}"
         ) from error
     if len({name.lower() for name in schema.names}) < len(schema.names):
         raise UsageError(
-            f"Two columns of {definition.name} have one name: {', '.join(schema.names)}.",
-            hint="give each a name of its own: AS.",
+            f"Two columns of {definition.name} have the same name: {', '.join(schema.names)}.",
+            hint="give each column its own name with AS.",
         )
     columns = column_types(schema)
     shape = settle_types(shape, kinds, list(columns.values()))
@@ -344,23 +356,23 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:
-    """A list of expressions with names, for a SELECT."""
+    """Return expressions with names, for a SELECT."""
     pairs = zip(expressions, names, strict=True)
     return ", ".join(f"{expression} AS {quote(name)}" for expression, name in pairs)
 
 
 def listed(names: Sequence[str], prefix: str = "") -> str:
-    """A list of columns."""
+    """Return a list of quoted columns."""
     return ", ".join(f"{prefix}{quote(name)}" for name in names)
 
 
 def same(names: Sequence[str] | Mapping[str, str], left: str, right: str) -> str:
-    """A condition: columns are equal on both sides, NULL to NULL.
+    """Return the condition that columns are equal on both sides, where NULL equals NULL.
 
     Args:
-        names: the columns; where the right side has other names, these by the left side's.
-        left: the one side.
-        right: the other.
+        names: the columns; a mapping if the right side has other names.
+        left: the alias of the left side.
+        right: the alias of the right side.
     """
     equal = {name: name for name in names}
     others: Mapping[str, str] = names if isinstance(names, Mapping) else equal
@@ -372,7 +384,7 @@ _functions: dict[str, frozenset[str]] = {}
 
 
 def known_functions(session: SparkSession) -> frozenset[str]:
-    """Spark's own functions, listed once for each version of Spark."""
+    """Return the names of Spark's functions, which are listed once for each version of Spark."""
     if session.version not in _functions:
         rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
         _functions[session.version] = frozenset(row[0].lower() for row in rows)

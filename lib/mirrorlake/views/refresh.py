@@ -1,35 +1,39 @@
-"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason.
+"""Refreshes views: incrementally from the versions that they show, or in full, with a reason.
 
-A check compares a view with its query afterwards.
+A check compares a view with its query afterwards. `refresh_all` refreshes a view after the views
+that it reads; a view that fails stops no other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import ConflictError, UsageError
+from mirrorlake.errors import ConflictError, QueryError, UsageError
+from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.apply import apply_delta
-from mirrorlake.views.commit import Scratch, Target, scratch, write_rows
+from mirrorlake.views.apply import Target, Workspace, apply_delta, workspace, write_rows
 from mirrorlake.views.definition import (
     Definition,
     Reason,
+    ViewStatus,
     commit_metadata,
     note_of,
     read_view_state,
     reason,
+    view_status,
 )
 from mirrorlake.views.explain import (
     FULL,
@@ -47,14 +51,18 @@ from mirrorlake.views.plan import Plan, Source, listed, look_at_old, pin_sources
 from mirrorlake.views.shape import Method, Role
 from mirrorlake.views.view_sql import Delta, whole_contents
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
+
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 _FEW_PARTITIONS = 8
 HOW = ("auto", "incremental", "full")
-MOST_BROADCAST_BYTES = 8 * 2**20  # of changes, as the log counts them: half a million narrow rows
+MOST_BROADCAST_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
 
 
 class ViewStep(Enum):
-    """What has just been done."""
+    """The step of a refresh that has just finished."""
 
     CREATED = "created"
     PINNED = "pinned"
@@ -69,20 +77,22 @@ ViewListener = Callable[[ViewStep], None]
 
 @dataclass(frozen=True)
 class Refresh(Result):
-    """What a refresh did.
+    """The result of a refresh.
 
     Attributes:
-        view: its name.
-        mode: `incremental`, `full`, or `nothing` where no source has a new version.
-        reason: why it was full; None otherwise.
-        version: the version of the view's table that it made, or that was there already.
-        sources: by table, the version that the view showed before (or None) and the one it shows.
-        changed: how many source rows were inserted or deleted; None if they were not counted.
-        rows: rows of the view's table inserted, updated and deleted.
-        seconds: how long it took.
-        estimate: what was expected, where there was a choice.
-        differences: rows that a check found missing or superfluous; None without a check.
-        applied: whether it is done; False after a dry run, which counts no rows.
+        view: the name of the view.
+        mode: `incremental`, `full`, or `nothing` if no source has a new version.
+        reason: why the refresh was full; None otherwise.
+        version: the version of the view's table after the refresh.
+        sources: by table, the version that the view showed before (or None) and the version that it
+            shows now.
+        changed: the number of inserted and deleted rows of the sources; None if they were not
+            counted.
+        rows: the number of inserted, updated and deleted rows of the view's table.
+        seconds: the duration of the refresh.
+        estimate: the expected costs, if there was a choice.
+        differences: the number of missing and extra rows that a check found; None without a check.
+        applied: False after a dry run, which counts no rows.
     """
 
     view: str
@@ -98,7 +108,7 @@ class Refresh(Result):
     applied: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `view refresh --json` prints."""
+        """Return the document that `view refresh --json` prints."""
         return {
             "view": self.view,
             "mode": self.mode,
@@ -114,7 +124,7 @@ class Refresh(Result):
         }
 
     def shown(self) -> TextTable:
-        """The same facts, one a row, without seconds, which change from run to run."""
+        """Return the result as a table, without seconds, which differ between runs."""
         moved = ", ".join(
             f"{name} {b}" if a in (None, b) else f"{name} {a} → {b}"
             for name, (a, b) in self.sources.items()
@@ -128,20 +138,20 @@ class Refresh(Result):
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
         if not self.applied:
-            facts.append(("done", "no: a dry run"))
+            facts.append(("done", "no, this was a dry run"))
         return TextTable(("what", "value"), tuple(facts))
 
     def __repr__(self) -> str:
         why = f", {self.reason.code}" if self.reason else ""
         rows = ", ".join(f"{count:,} {what}" for what, count in self.rows.items())
-        done = "" if self.applied else "; not done: a dry run"
+        done = "" if self.applied else "; dry run, nothing was changed"
         return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}{done}"
 
 
 def check_how(how: str) -> None:
-    """Refuses a way to refresh that there is not."""
+    """Raise an error if `how` is not a way to refresh a view."""
     if how not in HOW:
-        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {', '.join(HOW)}.")
 
 
 def refresh_view(
@@ -153,7 +163,7 @@ def refresh_view(
     dry_run: bool = False,
     on_step: ViewListener = noop,
 ) -> Refresh:
-    """Brings a view up to date; see `Views.refresh`."""
+    """Refresh a view; see `Views.refresh`."""
     check_how(how)
     began = time.perf_counter()
     state = read_view_state(storage, definition)
@@ -171,22 +181,24 @@ def refresh_view(
     if how == FULL:
         why = reason("ASKED")
     elif why is None and how == "auto" and guess.prefers_full:
-        text = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
+        text = (
+            f"expected are {guess.full:.1f} s in full and {guess.incremental:.1f} s incrementally"
+        )
         why = Reason("COST", text, "how='incremental' forces an incremental refresh")
     on_step(ViewStep.DECIDED)
     if dry_run:
         return _result(found, why, applied=False)
     changed = None
-    with scratch(session) as kept:
+    with workspace(session) as work:
         delta = None
         if why is None:
             _plan_once(found)
-            delta, why = _read(spark, kept, storage, found)
+            delta, why = _read(spark, work, storage, found)
             on_step(ViewStep.READ)
         target = _target(storage, found, why)
         if delta is not None and why is None:
-            apply_delta(delta, kept, target)
-            changed = sum(kept.measure(view)[0] for view in delta.changes.values())
+            apply_delta(delta, work, target)
+            changed = sum(work.count(view)[0] for view in delta.changes.values())
         else:
             whole = session if delta is None else refresh_session(spark)
             _write_all(whole, found.plan, target)
@@ -201,7 +213,7 @@ def refresh_view(
 
 
 def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> Refresh:
-    """What is known of a refresh before it is done."""
+    """Return the part of a refresh's result that its plan determines."""
     return Refresh(
         str(found.plan.definition.name),
         FULL if why else INCREMENTAL,
@@ -214,15 +226,15 @@ def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> 
 
 
 def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
-    """By table, the version that a view shows (or None) and the one that it is to show."""
+    """Return, by table, the version that a view shows (or None) and the one that it is to show."""
     return {str(source.name): (source.old, source.new) for source in sources}
 
 
 def _plan_once(found: RefreshPlan) -> None:
-    """Lets Spark plan few changes once: planning after each shuffle costs more than it saves.
+    """Disable adaptive planning for few changes, because planning after each shuffle costs more.
 
-    Only where each big table is met by changes that are broadcast: other joins need the sizes that
-    show on the way.
+    This applies only if the changes are broadcast in each join with a large table. Other joins need
+    the sizes that Spark measures while it runs.
     """
     session, shape = found.session, found.plan.shape
     linear = all(member.role is Role.LINEAR for member in shape.members)
@@ -234,14 +246,14 @@ def _plan_once(found: RefreshPlan) -> None:
 
 
 def _read(
-    spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
+    spark: SparkSession, work: Workspace, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
-    """What changed, as temporary views; the reason, if it can't be used."""
+    """Return the changes as temporary views, and the reason if they cannot be used."""
     views = {}
     for one in found.changes:
         if one.files:
-            rows = read_changes(kept.session, storage, one, found.plan.used(one.source))
-            views[one.source.name] = kept.keep(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
+            rows = read_changes(work.session, storage, one, found.plan.used(one.source))
+            views[one.source.name] = work.cache(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
     delta = Delta(found.plan, views)
     for source in delta.needs_old():
         if lost := look_at_old(spark, storage, source):
@@ -273,10 +285,10 @@ def _source_bytes(session: SparkSession, plan: Plan) -> int:
 
 
 def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int]]:
-    """The version that was committed, and what the commit says that it did.
+    """Return the committed version, and the numbers of rows in the commit's metrics.
 
     Raises:
-        ConflictError: another refresh was quicker, and this one's commit was skipped.
+        ConflictError: another refresh committed first, so Delta skipped this commit.
     """
     definition = found.plan.definition
     path = definition.name.table_path
@@ -292,23 +304,23 @@ def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int
             kinds = ("inserted", "updated", "deleted")
             return version, {k: int(metrics.get(f"numTargetRows{k.title()}", 0)) for k in kinds}
     raise ConflictError(
-        f"The view {definition.name} was restored or made again meanwhile.",
-        hint="refresh it again.",
+        f"The view {definition.name} was restored or created again during the refresh.",
+        hint="refresh the view again.",
     )
 
 
-TOLERANCE = 1e-9  # floating-point sums differ by the order of their terms
+TOLERANCE = 1e-9  # sums of floats depend on the order of their terms
 _FLOATS = ("float", "double")
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a comparison found.
+    """The result of comparing a view with its query.
 
     Attributes:
-        view: its name.
-        missing: rows of the query that the view lacks.
-        extra: rows of the view that the query lacks.
+        view: the name of the view.
+        missing: the number of rows of the query that are missing in the view.
+        extra: the number of rows of the view that the query does not return.
     """
 
     view: str
@@ -317,22 +329,25 @@ class Check:
 
     @property
     def differences(self) -> int:
-        """All rows that differ."""
+        """The number of rows that differ."""
         return self.missing + self.extra
 
     def __repr__(self) -> str:
         if not self.differences:
-            return f"{self.view} is what its query gives"
-        return f"{self.view} lacks {self.missing} rows of its query and has {self.extra} others"
+            return f"{self.view} equals the result of its query"
+        return (
+            f"{self.view} differs from the result of its query:"
+            f" {self.missing:,} missing and {self.extra:,} extra rows"
+        )
 
 
 def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
-    """Compares a view with its query.
+    """Compare a view with its query.
 
     Args:
-        session: where to run it.
-        plan: the view's, with its sources at the versions that the view shows.
-        path: the view's table, in full.
+        session: the session that runs the queries.
+        plan: the plan of the view, with its sources at the versions that the view shows.
+        path: the full path of the view's table.
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
     whole = f"SELECT * FROM ({plan.whole()}\n)"
@@ -353,3 +368,167 @@ def _alike(name: str, kind: str) -> str:
         return f"{a} <=> {b}"
     close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
     return f"({a} <=> {b} OR coalesce({close}, false))"
+
+
+@dataclass(frozen=True)
+class ViewRun:
+    """The refresh of one view by `refresh_all`.
+
+    Attributes:
+        status: the status of the view before the refresh.
+        refresh: the result of the refresh; None if it failed.
+        rows_full: the number of rows that a full refresh reads, from the logs of the sources; None
+            if a log does not have it.
+        error: the message of a failed refresh; otherwise empty.
+    """
+
+    status: ViewStatus
+    refresh: Refresh | None
+    rows_full: int | None
+    error: str = ""
+
+    @property
+    def rows_read(self) -> int | None:
+        """The number of source rows that the refresh read; None if they were not counted."""
+        if self.refresh is None or not self.refresh.applied:
+            return None
+        return self.rows_full if self.refresh.mode == "full" else self.refresh.changed
+
+    @property
+    def sources(self) -> str:
+        """The sources, each with the version that was shown before and the newest version."""
+        return ", ".join(
+            f"{one.table} {'?' if one.shown is None else one.shown} → {one.newest}"
+            if one.shown != one.newest
+            else f"{one.table} {one.newest}"
+            for one in self.status.sources
+        )
+
+
+@dataclass(frozen=True)
+class ViewRuns(Result):
+    """The refreshes of a lake's views, in the order in which they ran.
+
+    Attributes:
+        runs: one entry per view.
+    """
+
+    runs: tuple[ViewRun, ...]
+
+    @property
+    def failed(self) -> tuple[ViewRun, ...]:
+        """The failed refreshes."""
+        return tuple(run for run in self.runs if run.error)
+
+    @property
+    def differences(self) -> int:
+        """The number of missing and extra rows that checks found."""
+        return sum(run.refresh.differences or 0 for run in self.runs if run.refresh)
+
+    def rows_read(self) -> dict[str, float]:
+        """Return how many source rows each refresh read, and how many a full refresh reads."""
+        found: dict[str, float] = {}
+        for run in self.runs:
+            if run.rows_read is not None and run.rows_full is not None:
+                found[f"{run.status.view}: read"] = run.rows_read
+                found[f"{run.status.view}: a full refresh reads"] = run.rows_full
+        return found
+
+    def plot(self) -> Chart:
+        """Draw how many source rows each refresh read, and how many a full refresh reads."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(self.rows_read(), title="Source rows read", label="rows")
+
+    def stale(self) -> TextTable:
+        """Return a table of the views' status before the refreshes, with one row per view."""
+        rows = []
+        for run in self.runs:
+            status = run.status
+            age = "" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"
+            rows.append((status.view, status.state, run.sources, age, status.reason))
+        columns = ("view", "state", "sources: shown → newest", "behind", "reason")
+        return TextTable(columns, tuple(rows))
+
+    def shown(self) -> TextTable:
+        """Return a table of the refreshes, with one row per view."""
+        columns = ("view", "refresh", "why", "rows read", "rows in sources", "rows changed",
+                   "took", "differences")  # fmt: skip
+        return TextTable(columns, tuple(map(_line, self.runs)))
+
+    def check(self) -> None:
+        """Raise an error if a refresh failed, or if a view differs from its query.
+
+        Raises:
+            QueryError: a refresh failed, whose message is included, or a check found differences.
+        """
+        if self.failed:
+            first = self.failed[0]
+            count = len(self.failed)
+            raise QueryError(
+                f"{count} {'view' if count == 1 else 'views'} failed to refresh, first"
+                f" {first.status.view}: {first.error}"
+            )
+        if self.differences:
+            raise QueryError(
+                f"The views differ from their queries by {self.differences:,}"
+                f" {'row' if self.differences == 1 else 'rows'}.",
+                hint="refresh them in full: how='full'.",
+            )
+
+    def __repr__(self) -> str:
+        if not self.runs:
+            return "the lake has no views"
+        count = len(self.runs)
+        return f"{count} {'view' if count == 1 else 'views'}, {len(self.failed)} failed"
+
+
+def refresh_all(
+    storage: Storage, views: Sequence[Definition], refresh: Callable[[TableName], Refresh]
+) -> ViewRuns:
+    """Refresh views in the order of their sources; a failed refresh does not stop the others."""
+    runs = []
+    for definition in in_order_of_sources(views):
+        status, full = view_status(storage, definition), source_rows(storage, definition)
+        try:
+            done = refresh(definition.name)
+        except Exception as error:
+            runs.append(ViewRun(status, None, full, spark_message(error)))
+        else:
+            runs.append(ViewRun(status, done, full))
+    return ViewRuns(tuple(runs))
+
+
+def in_order_of_sources(views: Sequence[Definition]) -> list[Definition]:
+    """Return views ordered by name, but each view after the views that it reads."""
+    left = {view.name: view for view in sorted(views, key=lambda view: str(view.name))}
+    ordered: list[Definition] = []
+    while left:
+        free = [v for v in left.values() if not any(s in left for s in v.sources if s != v.name)]
+        for view in free or list(left.values()):
+            ordered.append(left.pop(view.name))
+    return ordered
+
+
+def source_rows(storage: Storage, definition: Definition) -> int | None:
+    """Return the number of rows of a view's sources; None if a file has no statistics."""
+    total = 0
+    for name in definition.sources:
+        snapshot = read_snapshot(storage, name.table_path)
+        if snapshot is None:
+            return None
+        files = live_files(storage, name.table_path, snapshot.version)
+        if not all("numRecords" in (add.get("stats") or "") for add in files):
+            return None
+        total += sum(int(add["records"]) for add in files)
+    return total
+
+
+def _line(run: ViewRun) -> tuple[Any, ...]:
+    name, done = run.status.view, run.refresh
+    if done is None:
+        return (name, "failed", run.error, None, run.rows_full, None, None, None)
+    why = "" if done.reason is None else done.reason.why
+    took = f"{done.seconds:.1f} s" if done.applied else "a dry run"
+    written = ", ".join(f"{count:,} {kind}" for kind, count in done.rows.items() if count)
+    return (name, done.mode, why, run.rows_read, run.rows_full, written, took, done.differences)

@@ -1,14 +1,14 @@
-"""What kind of query a view's is, and so by which rule it can be refreshed.
+"""Classifies a view's query: which functions it calls, and by which rule it can be refreshed.
 
-Nothing here needs Spark but the types of a few expressions, which the caller adds later.
+Nothing here needs Spark except the types of a few expressions, which the caller adds later.
 
-Each table has a role in the query's joins, which says how its changes become the query's:
+Each table has a role in the query's joins, which says how its changes become changes of the query:
 
-- linear: the query of a change is the change of the query. True for the tables of inner joins,
+- linear: the query over a change is the change of the query. True for the tables of inner joins,
   and for the side of an outer join whose rows are all kept.
 - nullable: the other side of an outer join, and the right side of a semi or anti join. Only rows
-  whose key is one of the changed rows' can differ: the old result is subtracted, the new one added.
-- both: the sides of a FULL JOIN, likewise, for the keys of both sides' changes together.
+  whose key is the key of a changed row can differ: the old result is subtracted, the new one added.
+- both: the sides of a FULL JOIN, in the same way, for the keys of both sides' changes together.
 """
 
 from __future__ import annotations
@@ -16,32 +16,165 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 
+import yaml
 from sqlglot import exp
 
-from mirrorlake.query.statement import NamedTable
-from mirrorlake.spark.sql import quote
-from mirrorlake.views.definition import Reason, reason
-from mirrorlake.views.query import (
-    EXTREMES,
-    KEY,
-    ORDER_DEPENDENT,
-    SUMS,
-    Call,
+from mirrorlake.names import quote
+from mirrorlake.query.statement import AsWritten, NamedTable
+from mirrorlake.views.definition import (
+    HIDDEN,
     Query,
+    Reason,
     alike,
     as_sql,
-    find_calls,
     find_stars,
-    over_state,
     parse_query,
+    reason,
 )
+
+KEY, AGGREGATE = f"{HIDDEN}key_", f"{HIDDEN}aggregate_"
+_CALLS: tuple[type[exp.Func], ...] = (
+    exp.Anonymous,
+    *AsWritten.Parser.NO_PAREN_FUNCTIONS.values(),
+)
+_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup, exp.Window)
+
+
+def _read_functions() -> dict[str, frozenset[str]]:
+    """Return the names of Spark's functions by how a refresh treats them."""
+    text = Path(__file__).with_name("functions.yaml").read_text(encoding="utf-8")
+    return {kind: frozenset(names) for kind, names in yaml.safe_load(text).items()}
+
+
+_FUNCTIONS = _read_functions()
+SUMS, EXTREMES = _FUNCTIONS["sums"], _FUNCTIONS["extremes"]
+ORDER_DEPENDENT = _FUNCTIONS["order_dependent"]
+_AGGREGATES = SUMS | EXTREMES | _FUNCTIONS["any_order"] | ORDER_DEPENDENT
+_NONDETERMINISTIC = _FUNCTIONS["nondeterministic"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function in a query.
+
+    Attributes:
+        name: the name of the function in lower case.
+        node: the node of the call, including FILTER and OVER.
+        arguments: the arguments.
+        distinct: whether the call has DISTINCT.
+        where: the condition of FILTER.
+        partition: the expressions of PARTITION BY; None if the call has no window.
+        known: whether the call has the form of a call of Spark's own functions.
+    """
+
+    name: str
+    node: exp.Expr
+    arguments: tuple[exp.Expr, ...] = ()
+    distinct: bool = False
+    where: exp.Expr | None = None
+    partition: tuple[exp.Expr, ...] | None = None
+    known: bool = True
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether the function is an aggregate; regressions, sketches and bitmaps are, too."""
+        if self.partition is not None:
+            return False
+        known = exp.FUNCTION_BY_NAME.get(self.name.upper())
+        if known is not None and issubclass(known, exp.AggFunc):
+            return True
+        return self.name in _AGGREGATES or self.name.startswith("regr_") or "_agg" in self.name
+
+    @property
+    def is_nondeterministic(self) -> bool:
+        """Whether the result depends on the time, the session, the files, or chance."""
+        if self.name in ("unix_timestamp", "to_unix_timestamp"):
+            return not self.arguments
+        return self.name in _NONDETERMINISTIC or self.name.startswith(("current_", "input_file_"))
+
+
+def find_calls(*parts: exp.Expr) -> list[Call]:
+    """Return all calls in parts of a query, including nested calls."""
+    return [_call(node) for part in parts for node in part.dfs() if isinstance(node, _CALLS)]
+
+
+def _call(function: exp.Func) -> Call:
+    node: exp.Expr = function
+    where, partition = None, None
+    while isinstance(node.parent, _WRAPPERS) and node.parent.this is node:
+        node = node.parent
+        if isinstance(node, exp.Filter):
+            where = node.expression.this
+        elif isinstance(node, exp.Window):
+            partition = tuple(node.args.get("partition_by") or ())
+    if not isinstance(function, exp.Anonymous):
+        return Call(function.sql_name().lower(), node)
+    arguments = function.expressions
+    distinct = len(arguments) == 1 and isinstance(arguments[0], exp.Distinct)
+    return Call(
+        function.name.lower(),
+        node,
+        tuple(arguments[0].expressions if distinct else arguments),
+        distinct,
+        where,
+        partition,
+        known=not (isinstance(function.parent, exp.Dot) and function.parent.expression is function),
+    )
+
+
+def over_state(
+    item: exp.Expr, keys: Sequence[exp.Expr], aggregates: dict[exp.Expr, Call]
+) -> str | None:
+    """Rewrite a selected expression over the state's columns: the keys and the aggregates' values.
+
+    Args:
+        item: the expression.
+        keys: the expressions of GROUP BY.
+        aggregates: the aggregates so far, by `alike`; new ones are added.
+
+    Returns:
+        The expression as SQL; None if it uses other columns.
+    """
+    item = item.copy()
+    calls = {id(call.node): call for call in find_calls(item) if call.is_aggregate}
+
+    def kept(node: exp.Expr) -> exp.Expr:
+        if call := calls.get(id(node)):
+            aggregates.setdefault(alike(node), call)
+            return exp.column(f"{AGGREGATE}{list(aggregates).index(alike(node))}")
+        number = _key_number(node, keys)
+        return node if number is None else exp.column(f"{KEY}{number}")
+
+    state = item.transform(kept, copy=False)
+    columns = state.find_all(exp.Column, exp.Star)
+    return as_sql(state) if all(one.name.startswith(HIDDEN) for one in columns) else None
+
+
+def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
+    """Return the number of the key that a part of an expression equals, or None."""
+    spellings = [alike(key) for key in keys]
+    if alike(node) in spellings:
+        return spellings.index(alike(node))
+    # `f.origin` and `origin` are the same column if only one key has this name.
+    if not isinstance(node, exp.Column):
+        return None
+    ends = [
+        (number, key)
+        for number, key in enumerate(keys)
+        if isinstance(key, exp.Column) and key.name.lower() == node.name.lower()
+    ]
+    if len(ends) != 1 or (node.table and ends[0][1].table):
+        return None
+    return ends[0][0]
+
 
 Columns = Mapping[str, Sequence[str]]
 
 
 class Role(str, Enum):
-    """The role of a table in the joins."""
+    """The role of a table in the joins of a query."""
 
     LINEAR = "linear"
     NULLABLE = "nullable"
@@ -50,12 +183,12 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class Link:
-    """One equality of a join's condition.
+    """An equality in the condition of a join.
 
     Attributes:
-        own: the table's column.
-        alias: the table of the other side.
-        column: its column.
+        own: the column of the table.
+        alias: the alias of the other table.
+        column: the column of the other table.
         null_safe: whether NULL equals NULL.
     """
 
@@ -70,7 +203,10 @@ class Member:
     """A table of the query.
 
     Attributes:
-        links: the equalities that tell which other rows its rows concern; none if it is linear.
+        table: the place where the query names it.
+        role: its role in the joins.
+        links: the equalities with the rows of other tables that a changed row concerns; empty for a
+            linear table.
     """
 
     table: NamedTable
@@ -79,11 +215,11 @@ class Member:
 
 
 def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
-    """The tables of a plain SELECT, in their order.
+    """Return the tables of a plain SELECT in order, or the reason why no rule covers its joins.
 
     Args:
         query: the query.
-        columns: by a table's alias, in small letters.
+        columns: the columns of each table, by its alias in lower case.
     """
     tree = query.tree
     by_node = {id(found.node): found for found in query.tables}
@@ -121,7 +257,7 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
 def _links(
     join: exp.Join, around: list[NamedTable], own: NamedTable, columns: Columns
 ) -> tuple[Link, ...]:
-    """The equalities between a joined table's columns and columns of the tables before it."""
+    """Return the equalities between a joined table's columns and those of the tables before it."""
     links = []
     for name in join.args.get("using") or ():
         before = [one for one in around if _has(columns, one.alias, name.name)]
@@ -142,7 +278,7 @@ def _links(
 
 
 def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:
-    """The table that a plain column is of; None for anything else."""
+    """Return the table of a plain column; None for any other expression."""
     if not isinstance(side, exp.Column) or side.args.get("db"):
         return None
     if side.table:
@@ -157,17 +293,21 @@ def _has(columns: Columns, alias: str, name: str) -> bool:
 
 
 _PLAIN = {"hint", "distinct", "expressions", "from_", "joins", "where", "group", "having"}
+
+
 _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifiers"}
+
+
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
 MOST_AVERAGED_DIGITS = 14
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
-# Of equal values any may be the greatest: not so of floats' zeros, nor of texts with a collation.
+# Types whose equal values are identical, unlike the zeros of floats, and strings with a collation.
 _ORDERED = (*_WHOLE, "boolean", "date", "string", "timestamp", "timestamp_ntz")
 
 
 class Method(str, Enum):
-    """How a view is brought up to date."""
+    """The rule by which a view is refreshed."""
 
     ROWS = "rows"
     SUMS = "sums"
@@ -178,15 +318,15 @@ class Method(str, Enum):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the view's table keeps what the next refresh adds to."""
+        """Whether the view's table has a state to which the next refresh adds changes."""
         return self in (Method.SUMS, Method.EXTREMES)
 
 
 RULES = {
     Method.ROWS: "deleted rows are removed, inserted rows are added",
     Method.SUMS: "changes are added to the sums and counts of their group",
-    Method.EXTREMES: "changes are added, and extremes compared with what came and went; groups that"
-    " may have lost one are computed again",
+    Method.EXTREMES: "changes are added, and extremes compared with inserted and deleted values;"
+    " groups that may have lost their extreme are computed again",
     Method.GROUPS: "groups with a changed row are computed again",
     Method.PARTITIONS: "partitions with a changed row are computed again",
     Method.FULL: "everything is computed again",
@@ -195,13 +335,13 @@ RULES = {
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate that is kept.
+    """An aggregate in the state of a view.
 
     Attributes:
-        number: its place among those that are kept.
+        number: its number within the state.
         function: `count`, `sum`, `avg`, `min` or `max`.
-        argument: what it takes, as SQL; rows where that is NULL don't count.
-        kind: Spark's type of the argument; empty until it is known.
+        argument: the argument as SQL. Rows with a NULL argument are ignored.
+        kind: the type of the argument in Spark; empty until it is known.
     """
 
     number: int
@@ -211,22 +351,22 @@ class Aggregate:
 
     @property
     def is_extreme(self) -> bool:
-        """Whether it is one of its values, and not made by adding them."""
+        """Whether the aggregate is `min` or `max`, and not a sum."""
         return self.function in EXTREMES
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A query as the rules see it.
+    """The shape of a query, which decides how it is refreshed.
 
     Attributes:
         method: the rule.
-        reason: why none fits, if so.
-        members: the tables of its joins.
-        keys: what groups or partitions it, as SQL.
-        items: what it selects, over keys and aggregates where the method keeps a state.
-        selected: what it selects, as SQL.
-        aggregates: what is kept, where the method keeps a state.
+        reason: why no rule covers the query; None if one does.
+        members: the tables of the joins.
+        keys: the expressions of GROUP BY or PARTITION BY, as SQL.
+        items: the selected expressions, over the columns of the state if the method keeps one.
+        selected: the selected expressions as SQL.
+        aggregates: the aggregates of the state, if the method keeps one.
     """
 
     method: Method
@@ -239,17 +379,17 @@ class Shape:
 
 
 def full(code: str, what: str = "") -> Shape:
-    """The shape of a query that no rule covers."""
+    """Return the shape of a query that no rule covers."""
     return Shape(Method.FULL, reason(code, what))
 
 
 def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
-    """The rule for a query.
+    """Return the shape of a query, before the types of its expressions are known.
 
     Args:
         query: the query.
-        columns: of its tables, by alias in small letters.
-        known: Spark's own functions.
+        columns: the columns of each table, by its alias in lower case.
+        known: the names of Spark's own functions.
     """
     if odd := _oddity(query):
         return Shape(Method.FULL, odd)
@@ -288,12 +428,12 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
 
 
 def is_steady(sql: str) -> bool:
-    """Whether a query's answer changes only when its tables do."""
+    """Check whether the result of a query changes only if its tables change."""
     return not any(call.is_nondeterministic for call in find_calls(parse_query(sql).tree))
 
 
 def _oddity(query: Query) -> Reason | None:
-    """What keeps a query from being one plain SELECT over tables."""
+    """Return the reason why a query is not one plain SELECT over tables, or None."""
     tree = query.tree
     if isinstance(tree, exp.SetOperation) or tree.find(exp.SetOperation):
         return reason("SET_OPERATION")
@@ -323,7 +463,7 @@ def _oddity(query: Query) -> Reason | None:
 
 
 def _distrusted(clauses: Sequence[exp.Expr], known: Collection[str]) -> Reason | None:
-    """A function that no rule may rely on."""
+    """Return the reason for a function that no rule can rely on, or None."""
     calls = find_calls(*clauses)
     for call in calls:
         if call.is_nondeterministic:
@@ -342,7 +482,7 @@ def _distrusted(clauses: Sequence[exp.Expr], known: Collection[str]) -> Reason |
 def _expanded(
     query: Query, members: tuple[Member, ...], columns: Columns
 ) -> tuple[str, ...] | None:
-    """The selected expressions with every `*` written out; None where that is not plain."""
+    """Return the selected expressions with every `*` expanded; None if that is not possible."""
     found: list[str] = []
     joined_by_name = any(join.args.get("using") for join in query.tree.args.get("joins", ()))
     for item in query.items:
@@ -356,7 +496,7 @@ def _expanded(
         for member in members:
             alias, join = member.table.alias, member.table.node.parent
             if isinstance(join, exp.Join) and join.kind in ("SEMI", "ANTI"):
-                continue  # it has no columns in the result
+                continue  # the table has no columns in the result
             if not wanted or alias.lower() == wanted.lower():
                 names = columns[alias.lower()]
                 found += [f"{quote(alias)}.{quote(name)}" for name in names]
@@ -364,7 +504,7 @@ def _expanded(
 
 
 def _windows(shape: Shape, windows: list[Call]) -> Shape:
-    """Partitions by what all windows have in common."""
+    """Return the shape of a query with windows: its keys are those that all windows share."""
     first, *others = [{alike(key): as_sql(key) for key in w.partition or ()} for w in windows]
     common = tuple(text for key, text in first.items() if all(key in other for other in others))
     if not common:
@@ -397,7 +537,7 @@ def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
 
 
 def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
-    """What the query groups by, ordinals and names of selected expressions looked up."""
+    """Return the expressions of GROUP BY, with ordinals and aliases resolved; None if invalid."""
     items = query.items
     group = query.tree.args.get("group") or exp.Group()
     if group.args.get("all"):
@@ -414,13 +554,13 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
         elif isinstance(key, exp.Column) and not key.table and name not in known:
             found = items[names.index(name)] if names.count(name) == 1 else key
         if found.is_number:
-            return None  # Spark would take the number for a column's place
+            return None  # Spark would take the number as the ordinal of a column
         keys.setdefault(alike(found), found)
     return list(keys.values())
 
 
 def _aggregate(number: int, call: Call) -> Aggregate | None:
-    """An aggregate as a sum, count or extreme of one expression; None if it isn't one."""
+    """Return a call as an aggregate of the state; None if the state cannot have it."""
     if call.distinct or len(call.arguments) != 1 or call.name not in SUMS | EXTREMES:
         return None
     argument = as_sql(call.arguments[0])
@@ -435,12 +575,14 @@ def _aggregate(number: int, call: Call) -> Aggregate | None:
 
 
 def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shape:
-    """The rule once types are known: floats are not summed up, hashes need plain values.
+    """Return the final shape, which depends on types.
+
+    Sums of floats have no state, and the hashes of rows need plain values.
 
     Args:
-        shape: as read from the query.
-        arguments: Spark's types of the aggregates' arguments.
-        outputs: Spark's types of the view's columns.
+        shape: the shape that was read from the query.
+        arguments: the types of the aggregates' arguments in Spark.
+        outputs: the types of the view's columns in Spark.
     """
     if shape.method is Method.ROWS:
         nested = [kind for kind in outputs if not _is_plain(kind)]
@@ -449,7 +591,7 @@ def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shap
         return shape
     typed = zip(shape.aggregates, arguments, strict=True)
     kept = tuple(replace(aggregate, kind=kind) for aggregate, kind in typed)
-    # What came and what went are compared by value.
+    # Inserted and deleted values are compared.
     plain = shape.method is Method.SUMS or all(map(_is_plain, arguments))
     if plain and all(map(_is_exact, kept)):
         return replace(shape, aggregates=kept)
@@ -463,7 +605,7 @@ def _is_plain(kind: str) -> bool:
 
 
 def _is_exact(aggregate: Aggregate) -> bool:
-    """Whether an aggregate of such values comes out the same however it is put together."""
+    """Check whether an aggregate has the same result in whatever order its changes are added."""
     kind = aggregate.kind
     if aggregate.function == "count":
         return True
@@ -474,5 +616,5 @@ def _is_exact(aggregate: Aggregate) -> bool:
     if not kind.startswith("decimal"):
         return False
     precision = int(kind.removeprefix("decimal(").split(",")[0])
-    # An average's quotient is rounded once by Spark; with more digits it would be rounded twice.
+    # Spark rounds the quotient of an average once; with more digits it would be rounded twice.
     return aggregate.function == "sum" or precision <= MOST_AVERAGED_DIGITS

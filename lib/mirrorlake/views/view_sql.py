@@ -1,11 +1,11 @@
-"""What a view's table holds, and what its sources' changes come to, as SQL.
+"""Generates the SQL of a view's table, and of the changes that its sources' changes cause.
 
-The table has the view's columns, and the hidden ones that its rule needs:
+The table has the view's columns, and the hidden columns that its rule needs:
 
-- rows: a hash that finds equal rows, a second one that rules out chance, and a number of its own
-  for each row, so that of two equal rows one can go.
-- sums: the keys, how many rows a group has, and of each aggregate the sum and the count.
-- extremes: likewise, and of `min` and `max` the value.
+- rows: a hash that finds equal rows, a second hash against collisions, and an id for each row, so
+  that one of two equal rows can be deleted.
+- sums: the keys, the number of rows of a group, and the sum and the count of each aggregate.
+- extremes: the same, and the values of `min` and `max`.
 - groups and partitions: the keys.
 """
 
@@ -14,25 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import quote
+from mirrorlake.names import TableName, quote
+from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
-from mirrorlake.views.query import AGGREGATE, HIDDEN
-from mirrorlake.views.shape import Aggregate, Member, Method, Role
+from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
-_EXTREME, _WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
+_EXTREME, _DELETED = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
 _ARGUMENT = f"{HIDDEN}argument_"
 HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
-_REFRESHES = 2**14  # numbers of refreshes that a row's id can tell apart
+_REFRESHES = 2**14  # the number of refreshes that a row's id can distinguish
 
 
 def whole_contents(plan: Plan, number: int) -> str:
-    """All that the view's table holds after a full refresh.
+    """Return the query of the whole contents of the view's table, for a full refresh.
 
     Args:
-        plan: the view's.
-        number: the refresh's.
+        plan: the plan of the view.
+        number: the number of the refresh.
     """
     relations = plan.newest()
     method = plan.shape.method
@@ -48,7 +47,7 @@ def whole_contents(plan: Plan, number: int) -> str:
 
 
 def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
-    """The query's groups or windows with their hidden keys, of rows that fulfil a condition."""
+    """Return the query's groups or windows with hidden keys, of rows that meet a condition."""
     items = named(plan.shape.selected, plan.names)
     keys = "".join(f", {key} AS {quote(column)}" for column, key in plan.hidden_keys)
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
@@ -60,13 +59,13 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
 
 
 def hashes(names: Sequence[str]) -> str:
-    """The columns that find equal rows; Spark's hashes skip NULLs, so `isnull` goes in too."""
+    """Return the two hashes of a row. Spark's hashes skip NULLs, so they include `isnull`."""
     values = ", ".join(f"{quote(name)}, isnull({quote(name)})" for name in names)
     return f"xxhash64({values}) AS {quote(HASH)}, hash({values}) AS {quote(CHECK)}"
 
 
 def with_ids(rows: str, number: int) -> str:
-    """Rows with a number of their own, which no other refresh gives."""
+    """Return rows with an id that no row of another refresh has."""
     own = "monotonically_increasing_id()"
     task, row = f"shiftright({own}, 33)", f"({own} & 8589934591L)"
     start = (number % _REFRESHES) << 48
@@ -74,7 +73,7 @@ def with_ids(rows: str, number: int) -> str:
 
 
 def arguments_of(plan: Plan) -> str:
-    """Keys and arguments of a row, before it is summed up."""
+    """Return the keys and the aggregates' arguments of a row, before aggregation."""
     aggregates = plan.shape.aggregates
     names = [*plan.keys, *(f"{_ARGUMENT}{one.number}" for one in aggregates)]
     expressions = [*plan.shape.keys, *(one.argument for one in aggregates)]
@@ -82,7 +81,7 @@ def arguments_of(plan: Plan) -> str:
 
 
 def state_columns(plan: Plan) -> list[str]:
-    """The hidden columns with what is kept of a group."""
+    """Return the hidden columns with the state of a group."""
     found = [ROWS]
     for one in plan.shape.aggregates:
         if one.is_extreme:
@@ -97,64 +96,65 @@ def state_columns(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Extreme:
-    """A `min` or `max` that is kept, as SQL.
+    """The columns of a `min` or `max` in the state, as SQL.
 
     Attributes:
-        function: which of them.
-        column: of what is kept; of what a group changed by, the extreme of what came.
-        went: the column with the extreme of what went, which only a refresh has.
+        function: `min` or `max`.
+        column: the column of the extreme. In a group's changes it is the extreme of inserted
+            values.
+        deleted: the column of the extreme of deleted values, which only a group's changes have.
     """
 
     function: str
     column: str
-    went: str
+    deleted: str
 
     @classmethod
     def of(cls, aggregate: Aggregate) -> Extreme:
-        """The columns of an aggregate that is an extreme."""
-        columns = (quote(f"{name}{aggregate.number}") for name in (_EXTREME, _WENT))
+        """Return the columns of an aggregate that is an extreme."""
+        columns = (quote(f"{name}{aggregate.number}") for name in (_EXTREME, _DELETED))
         return cls(aggregate.function, *columns)
 
     @property
     def unmatched(self) -> str:
-        """What went, unless something at least as extreme came."""
-        came = f"{self.column} {'>=' if self.function == 'max' else '<='} {self.went}"
-        return f"CASE WHEN coalesce({came}, false) THEN NULL ELSE {self.went} END"
+        """The deleted extreme, unless a value at least as extreme was inserted."""
+        came = f"{self.column} {'>=' if self.function == 'max' else '<='} {self.deleted}"
+        return f"CASE WHEN coalesce({came}, false) THEN NULL ELSE {self.deleted} END"
 
     @property
     def is_lost(self) -> str:
-        """Whether the unmatched was the extreme, so that only the sources know the next one."""
+        """The condition that the group's extreme was deleted, so that the sources must be read."""
         reaches = ">=" if self.function == "max" else "<="
-        return f"coalesce({self.went} {reaches} {self.column}, {self.went} IS NOT NULL)"
+        return f"coalesce({self.deleted} {reaches} {self.column}, {self.deleted} IS NOT NULL)"
 
 
 def extremes_of(plan: Plan) -> list[Extreme]:
-    """The kept extremes."""
+    """Return the columns of the extremes in the state."""
     return [Extreme.of(one) for one in plan.shape.aggregates if one.is_extreme]
 
 
 def _count_column(aggregate: Aggregate) -> str:
-    """The column that counts the rows of an aggregate."""
+    """Return the column that counts the rows of an aggregate."""
     return ROWS if aggregate.argument == "1" else f"{_COUNT}{aggregate.number}"
 
 
 def _summand(aggregate: Aggregate) -> str:
-    """What is added up for an aggregate, of a type that its sum fits."""
+    """Return the argument that an aggregate sums, in a type that can have the sum."""
     value = quote(f"{_ARGUMENT}{aggregate.number}")
     if aggregate.kind.startswith("decimal"):
         return value
-    # Spark's own averages of whole numbers are sums of doubles.
+    # Spark computes averages of whole numbers from sums of doubles.
     return f"CAST({value} AS {'DOUBLE' if aggregate.function == 'avg' else 'BIGINT'})"
 
 
 def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
-    """Groups as they are kept, from rows of keys and arguments.
+    """Return the state of groups, from rows of keys and arguments.
 
     Args:
-        plan: the view's.
+        plan: the plan of the view.
         arguments: a query of the rows.
-        sign: the column that has 1 where a row came and -1 where one went; then the groups are
-            what they changed by: of extremes what came, and what went in a column of its own.
+        sign: the column that is 1 for inserted and -1 for deleted rows. With it, the result is the
+            change of each group: extremes of inserted and of deleted values are separate columns.
     """
     found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for aggregate in plan.shape.aggregates:
@@ -164,7 +164,7 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
             came = f" FILTER (WHERE {sign} > 0)" if sign else ""
             found.append(f"{value}{came} AS {extreme.column}")
             if sign:
-                found.append(f"{value} FILTER (WHERE {sign} < 0) AS {extreme.went}")
+                found.append(f"{value} FILTER (WHERE {sign} < 0) AS {extreme.deleted}")
             continue
         if column != ROWS:
             signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
@@ -177,18 +177,18 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
 
 
 def grouped(keys: Sequence[str], values: Sequence[str], rows: str) -> str:
-    """Aggregates by group."""
+    """Return a query of aggregates by group."""
     group = f" GROUP BY {listed(keys)}" if keys else ""
     return f"SELECT {', '.join([*map(quote, keys), *values])} FROM ({rows}){group}"
 
 
 def shown_of(plan: Plan, state: str, more: str = "") -> str:
-    """The view's columns, and the hidden ones, from groups as they are kept.
+    """Return the visible and hidden columns of a view, from the state of its groups.
 
     Args:
-        plan: the view's.
-        state: a query of the groups; those without rows have NULLs.
-        more: further columns of it.
+        plan: the plan of the view.
+        state: a query of the groups' states. A group without rows has NULLs.
+        more: further columns of this query.
     """
     stays = has_rows(plan)
     values = [
@@ -206,21 +206,21 @@ def shown_of(plan: Plan, state: str, more: str = "") -> str:
 
 
 def has_rows(plan: Plan) -> str:
-    """The condition that a group has rows; the only group of a query without keys always stays."""
+    """Return the condition that a group has rows; without keys there is always one group."""
     return f"{quote(ROWS)} <> 0" if plan.keys else "true"
 
 
-def is_moved(plan: Plan) -> str:
-    """The condition that a group is not what it was, of what groups changed by."""
+def is_changed(plan: Plan) -> str:
+    """Return the condition, on the change of a group, that the group has changed."""
     extremes = {extreme.column: extreme for extreme in extremes_of(plan)}
     columns = map(quote, state_columns(plan))
     moved = [f"{column} <> 0" for column in columns if column not in extremes]
-    moved += [f"NOT {one.column} <=> {one.went}" for one in extremes.values()]
+    moved += [f"NOT {one.column} <=> {one.deleted}" for one in extremes.values()]
     return " OR ".join(moved)
 
 
 def _value(aggregate: Aggregate) -> str:
-    """An aggregate's value, from what is kept."""
+    """Return the value of an aggregate, from the columns of the state."""
     if aggregate.is_extreme:
         return Extreme.of(aggregate).column
     count = quote(_count_column(aggregate))
@@ -239,23 +239,23 @@ def _value(aggregate: Aggregate) -> str:
 
 
 _CHANGED = quote(f"{HIDDEN}changed")
-_SIGNS = (("1", False), ("-1", True))  # rows as they are count +1, as they were -1
+_SIGNS = (("1", False), ("-1", True))  # new rows count +1, old rows -1
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What changed in a view's sources, ready to be queried.
+    """The changes of a view's sources, ready to be queried.
 
     Attributes:
-        plan: the view's.
-        changes: the temporary view with each changed source's rows and signs.
+        plan: the plan of the view.
+        changes: the temporary view with the changed rows and signs, by source.
     """
 
     plan: Plan
     changes: dict[TableName, str]
 
     def rows(self, select: str) -> str:
-        """What the query's FROM and WHERE gained and lost.
+        """Return the rows that the query's FROM and WHERE gained and lost.
 
         Args:
             select: expressions with names; the column of signs is added.
@@ -276,7 +276,7 @@ class Delta:
                 sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
                 yield self._term(select, sign, around | {member.table.start: view})
                 continue
-            # Rows that may have been joined with a changed one, or are now.
+            # Rows that a changed row joins, or may have joined before.
             links = " AND ".join(
                 f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='}"
                 f" {quote(link.alias)}.{quote(link.column)}"
@@ -288,7 +288,7 @@ class Delta:
                 yield self._term(select, sign, relations, concerned)
 
     def needs_old(self) -> list[Source]:
-        """The sources whose rows must be read as they were."""
+        """Return the sources whose old versions must be read."""
         members = self.plan.shape.members
         changed = [self._source(m).name in self.changes for m in members]
         return [
@@ -322,7 +322,7 @@ class Delta:
     def _at(
         self, members: Sequence[Member], *, old: bool = False, condition: str = ""
     ) -> dict[int, str]:
-        """What stands for tables as they are now, or as they were where they changed."""
+        """Return the SQL of tables at their new versions, or changed tables at their old ones."""
         found = {}
         for member in members:
             source = self._source(member)

@@ -21,11 +21,10 @@ from typing import IO, Any
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.landing.check import UNCHANGED_TYPE
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
-from mirrorlake.landing.rows import UNCHANGED_TYPE
 from mirrorlake.names import TableName
-from mirrorlake_sources.position import Position
 from mirrorlake_sources.postgres.catalog import Column, Connection, PgTable
 from mirrorlake_sources.postgres.connection import (
     UNCHANGED,
@@ -39,7 +38,7 @@ from mirrorlake_sources.postgres.connection import (
     read_change,
 )
 from mirrorlake_sources.postgres.slot import show_lsn
-from mirrorlake_sources.source import Batch, Group
+from mirrorlake_sources.source import Batch, Group, Position
 
 _TEXT, _VARCHAR = 25, 1043
 Convert = Callable[[list[Any], list[int], bool], pa.RecordBatch]

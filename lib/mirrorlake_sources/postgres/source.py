@@ -19,7 +19,6 @@ from mirrorlake.names import TableName, fingerprint
 from mirrorlake.results import Result, TextTable
 from mirrorlake.source_status import SourceReport
 from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.position import Position
 from mirrorlake_sources.postgres.catalog import (
     Catalogue,
     Column,
@@ -43,7 +42,7 @@ from mirrorlake_sources.postgres.connection import (
 )
 from mirrorlake_sources.postgres.gather import Gathering, Kept, look_up
 from mirrorlake_sources.postgres.slot import Slot, parse_lsn, read_snapshot, show_lsn
-from mirrorlake_sources.source import Group, Publish
+from mirrorlake_sources.source import Group, Position, Publish
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_output
-from typer.testing import CliRunner
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook
-from mirrorlake.cli import app
-from mirrorlake.storage.paths import PROJECT
 
 NOW = "import datetime\nprint('made at', datetime.datetime.now(), 'for', word)"
 
@@ -43,8 +41,8 @@ def nbval(path: Path, cwd: Path, *options: str) -> subprocess.CompletedProcess[s
 
 def copied(folder: Path) -> Path:
     """A folder with copies of the lessons."""
-    done = CliRunner().invoke(app, ["notebooks", str(folder)])
-    assert done.exit_code == 0, done.output
+    command = [sys.executable, "-m", "mirrorlake.cli", "notebooks", str(folder)]
+    subprocess.run(command, check=True)
     return folder / "notebooks" / "learn"
 
 

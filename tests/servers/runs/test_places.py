@@ -13,14 +13,10 @@ from typing import Any
 import pytest
 
 from helpers.elsewhere import on_small_disk, other_machine
+from helpers.project import PROJECT
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs.keeping import RecordError, RecordKeeper
-from mirrorlake_runs.plan import load_plan, prepare
-from mirrorlake_runs.run import run_plan
-from mirrorlake_runs.store import RECORD as RECORD_FILE
-from mirrorlake_runs.store import list_runs
+from mirrorlake_runs import list_runs, load_plan, prepare, reporting, run_plan
 
 WAITS = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 
@@ -40,16 +36,16 @@ def test_a_record_is_renewed_while_nothing_happens(folder: Path) -> None:
     plan = load_plan(put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]"))
     prepared = prepare(plan, {}, out=(folder / "far" / "one").as_uri())
     kept = [folder / "far" / "one", folder / "home" / "runs" / prepared.run]
-    with RecordKeeper(prepared, beat=0.02) as keeper:
+    with reporting.RecordKeeper(prepared, beat=0.02) as keeper:
         keeper.keep({"run": prepared.run}, must=True)
         for place in kept:
-            file = place / RECORD_FILE
+            file = place / "run.json"
             os.utime(file, (1, 1))
             end = time.monotonic() + 10
             while file.stat().st_mtime < 2 and time.monotonic() < end:
                 time.sleep(0.01)
             assert file.stat().st_mtime > 2
-    assert [json.loads((place / RECORD_FILE).read_text()) for place in kept] == [
+    assert [json.loads((place / "run.json").read_text()) for place in kept] == [
         {"run": prepared.run}
     ] * 2
 
@@ -59,7 +55,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
     (folder / "file").touch()
     plan = put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]")
     for place in (folder / "file" / "x", (folder / "file" / "x").as_uri()):
-        with pytest.raises(RecordError, match="Hint: make room there"):
+        with pytest.raises(reporting.RecordError, match="Hint: make room there"):
             run_plan(plan, str(place))
     assert not list(folder.rglob("*n.ipynb"))[1:]
     assert list_runs() == []
@@ -91,7 +87,7 @@ def test_machines_whose_clocks_are_an_hour_apart(folder: Path, seconds: int) -> 
         assert found.document["process"]["host"] == "far"
         assert abs(offset + time.timezone * -1 - -seconds) < 300
         process.kill()
-    record = folder / "home" / "runs" / found.run / RECORD_FILE
+    record = folder / "home" / "runs" / found.run / "run.json"
     os.utime(record, (time.time() - 301,) * 2)  # five minutes later
     assert [one.status for one in list_runs()] == ["lost"]
 

@@ -19,9 +19,9 @@ import pytest
 
 from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.ports import free_port
+from helpers.project import NOTEBOOKS, PROJECT
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
 PAGE = (PROJECT / "docs" / "schedule.md").read_text(encoding="utf-8")
 AIRFLOW = ("apache-airflow==3.3.2", "apache-airflow-providers-papermill==3.13.3")
@@ -170,7 +170,7 @@ def test_labs_scheduler_runs_a_tool_with_parameters(lab: tuple[str, Path], tmp_p
         states[name] = state
     assert states["done"]["status"] == "COMPLETED", (tmp_path / "lab.log").read_text()
     assert states["failed"]["status"] == "FAILED"
-    assert "There is no file to publish at" in states["failed"]["status_message"]
+    assert "No file to publish exists at" in states["failed"]["status_message"]
     (published,) = (tmp_path / "lake" / "Files" / "LandingZone" / "stock").glob("0*.parquet")
     assert Lake(tmp_path / "lake").status().tables[0].backlog_files == 1
     assert published.stat().st_size

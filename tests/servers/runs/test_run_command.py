@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.storage.paths import PROJECT
 
 SLOW = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 

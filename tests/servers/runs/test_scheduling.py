@@ -8,6 +8,7 @@ import hmac
 import json
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -18,15 +19,19 @@ from typing import Any, ClassVar
 
 import nbformat
 import pytest
-from typer.testing import CliRunner
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.cli import app
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake_runs.kernels import KernelEngine
-from mirrorlake_runs.plan import load_plan, only_run, open_target
-from mirrorlake_runs.run import resume_run, run_plan
-from mirrorlake_runs.store import RunNotFoundError, find_run, list_runs, prune_runs
+from mirrorlake_runs import (
+    RunNotFoundError,
+    find_run,
+    list_runs,
+    load_plan,
+    prune_runs,
+    resume_run,
+    run_plan,
+)
+from mirrorlake_runs import plan as plans
 
 SECRET = 'pa"ss<w>örd & more/1'
 
@@ -98,7 +103,7 @@ def test_the_numbers_of_all_attempts_count(folder: Path) -> None:
     """The first attempt applies files and fails, the others find nothing to apply."""
     work = f"""
 import pathlib
-from mirrorlake_runs.results import record
+from mirrorlake_runs import record
 before = sorted(pathlib.Path({str(folder)!r}).glob("attempt-*"))
 pathlib.Path({str(folder)!r}, f"attempt-{{len(before)}}").touch()
 files = 0 if before else 3
@@ -127,7 +132,8 @@ steps:
     page = (Path(second.folder) / "report.html").read_text()
     assert "<th>attempts</th>" in page
     assert '<td class="done">done</td><td>3</td>' in page
-    shown = CliRunner().invoke(app, ["runs", "show", first.run])
+    command = [sys.executable, "-m", "mirrorlake.cli", "runs", "show", first.run]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"mirror +│ done +│ 3 ", shown.stdout), shown.stdout
 
 
@@ -170,7 +176,7 @@ def test_secrets_are_nowhere_and_hooks_are_called_once(
     (folder / "secrets").mkdir()
     (folder / "secrets" / "hook-key").write_text("signing-key\n")
     spread = (
-        "import sys, os, html, json, base64\nfrom mirrorlake_runs.results import record\n"
+        "import sys, os, html, json, base64\nfrom mirrorlake_runs import record\n"
         f"assert word == {json.dumps(SECRET[::-1])}[::-1]\n"
         "print(word); print(repr(word)); print(json.dumps(word), html.escape(word))\n"
         "print(word[:5], end='', flush=True); print(word[5:])\n"
@@ -255,14 +261,19 @@ def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
     lake = folder / "lake"
     (lake / "Tables").mkdir(parents=True)
     plan = load_plan(put_plan(folder, "name: nightly\nsteps: [{notebook: n.ipynb}]"))
-    with only_run("nightly", [str(lake)]):
+    with plans.only_run("nightly", [str(lake)]):
         began = time.monotonic()
-        with pytest.raises(AlreadyRunningError, match=r"nightly on .*lake runs already: process"):
+        with pytest.raises(
+            AlreadyRunningError, match=r"nightly on .*lake is already running: process"
+        ):
             run_plan(plan, folder / "elsewhere", overrides={"root": str(lake)})
         assert time.monotonic() - began < 1
-        with only_run("other", [str(lake)]), only_run("nightly", [str(folder / "lake2")]):
+        with (
+            plans.only_run("other", [str(lake)]),
+            plans.only_run("nightly", [str(folder / "lake2")]),
+        ):
             pass
-        with only_run("nightly", []):
+        with plans.only_run("nightly", []):
             pass
     assert [path.name for path in lake.rglob("*")] == ["Tables"]
     assert not list((folder / "state").rglob("*.lease"))
@@ -313,9 +324,9 @@ def test_runs_are_listed_and_pruned(folder: Path) -> None:
 
 def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     put_notebook(folder, "mine", RECORD)
-    with only_run("mine", []):
+    with plans.only_run("mine", []):
         summary = run_plan(
-            open_target(str(folder / "mine.ipynb")),
+            plans.open_target(str(folder / "mine.ipynb")),
             folder / "out",
             overrides={"rows": "4"},
             as_text=True,
@@ -330,7 +341,7 @@ def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     # A summary that can't be written is said, and is no traceback.
     (folder / "out" / "summary.json").unlink()
     (folder / "out" / "summary.json").mkdir()
-    again = run_plan(open_target(str(folder / "mine.ipynb")), folder / "out")
+    again = run_plan(plans.open_target(str(folder / "mine.ipynb")), folder / "out")
     assert (again.status, again.kept) == ("done", False)
 
 
@@ -342,7 +353,8 @@ def test_a_step_that_is_cancelled_from_within_fails_and_the_run_ends(
     def cancelled(*_: object, **__: object) -> None:
         raise asyncio.CancelledError("the loop is closed")
 
-    monkeypatch.setattr(KernelEngine, "execute_notebook", cancelled)
+    engine = "mirrorlake_runs.papermill_engine.KernelEngine"
+    monkeypatch.setattr(f"{engine}.execute_notebook", cancelled)
     put_notebook(folder, "n", RECORD)
     summary = run_plan(put_plan(folder, "steps: [{notebook: n.ipynb}]"))
     assert [step.status for step in summary.steps] == ["failed"]

@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from helpers.landed import landed_rows
+from helpers.project import PROJECT
 from helpers.serving import DEADLINE, Lake, serving, session_of
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
+from mirrorlake import Lake as PublicLake
 from mirrorlake_serve import Workspace
 from mirrorlake_sources import Journal, run_source
 
@@ -142,7 +142,7 @@ def test_the_door_asks_for_the_token_and_for_post(served: Lake) -> None:
 def test_a_later_server_publishes_what_an_earlier_one_took(tmp_path: Path, home: Path) -> None:
     """And a server that only reads takes nothing."""
     root = tmp_path / "lake"
-    Journal(Storage(root), "sensors").append(json.dumps(EVENTS).encode())
+    Journal(PublicLake(root).storage, "sensors").append(json.dumps(EVENTS).encode())
     with serving(Workspace(str(root), read_only=True)) as ready, session_of(ready) as session:
         url = f"{ready.rest}/debezium/status"
         assert session.post(url, b"[]", timeout=DEADLINE).status_code == 403
@@ -166,8 +166,8 @@ def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of it that are published are removed, and nothing lands twice."""
-    monkeypatch.setattr("mirrorlake_sources.debezium_files.LARGEST", 1)
-    storage = Storage(tmp_path)
+    monkeypatch.setattr("mirrorlake_sources.folders.LARGEST", 1)
+    storage = PublicLake(tmp_path).storage
     journal = Journal(storage, "s")
     journal.append(json.dumps(DDL).encode())
     for number in range(5):
@@ -196,7 +196,7 @@ def test_killed_after_an_answer_the_events_are_there(tmp_path: Path, home: Path)
                 body = json.dumps([DDL, event("c", None, row(number, "x"))])
                 assert session.post(url, body, timeout=DEADLINE).json() == {"events": 2}
         process.send_signal(signal.SIGKILL)
-    storage = Storage(root)
+    storage = PublicLake(root).storage
     assert not run_source(storage, Journal(storage, "sensors").source()).failed
     found = sorted(r["ID"] for r in landed_rows(root, "APPUSER.READINGS"))
     assert found == [float(number) for number in range(30)]

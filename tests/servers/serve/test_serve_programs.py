@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from helpers.environments import installed
 from helpers.places import ZONE
 from helpers.serving import DEADLINE, Lake, number, parquet
-from mirrorlake.storage.paths import cache, make_once
 from mirrorlake_serve import account_key
 
 
@@ -53,7 +53,6 @@ print(*connection.execute(f"SELECT count(*), sum(id) FROM read_parquet('{files}'
 
 def duckdb_azure() -> Path:
     """The extension, beside the DuckDB that it is made for; skips where it can't be had."""
-    target = cache() / "servers" / "duckdb-1.4.4"
 
     def fetch(place: Path) -> None:
         packages = ["duckdb==1.4.4", "duckdb-ext-azure==1.4.4.20260205"]
@@ -61,7 +60,7 @@ def duckdb_azure() -> Path:
         subprocess.run([*command, *packages], check=True, timeout=600)
 
     try:
-        make_once(target, target.is_dir, fetch)
+        target = installed("servers/duckdb-1.4.4", fetch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs DuckDB's azure extension, which can't be had: {error}")
     found = list(target.glob("duckdb_ext/extensions/*/*/azure.duckdb_extension"))
@@ -105,7 +104,6 @@ def test_azcopy_uploads_and_removes(served: Lake, tmp_path: Path) -> None:
 
 def azcopy() -> Path:
     """The program, from its npm package; skips where it can't be had or does not run."""
-    target = cache() / "servers" / "azcopy-10.32.2"
 
     def fetch(place: Path) -> None:
         command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]
@@ -114,7 +112,7 @@ def azcopy() -> Path:
         subprocess.run([*command, str(place), package], check=True, timeout=600)
 
     try:
-        make_once(target, target.is_dir, fetch)
+        target = installed("servers/azcopy-10.32.2", fetch)
         (found,) = target.glob("node_modules/@azure-tools/azcopy-linux/dist/bin/azcopy_linux_amd64")
         found.chmod(0o755)
         subprocess.run([str(found), "--version"], check=True, capture_output=True)

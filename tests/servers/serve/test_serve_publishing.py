@@ -10,13 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from helpers.places import PROCESSED, READY_TO_DELETE, ZONE
+from helpers.places import ZONE
 from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
-from mirrorlake.storage.files import Storage
-from mirrorlake_serve import DEFINITION, Item, Workspace
-from mirrorlake_serve.uploads import Receipts, Uploads
-from mirrorlake_serve.zone import LandingZone
+from mirrorlake_serve import DEFINITION, Item, Workspace, files, zone
 
 KEYS = b'{"keyColumns": ["id"]}'
 BY_TIME = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection"}'
@@ -59,7 +56,7 @@ def test_a_taken_number_is_409_and_the_same_bytes_are_accepted(served: Lake) -> 
     assert served.files("t") == [number(1), "_other"]
 
 
-@pytest.mark.parametrize("folder", [PROCESSED, READY_TO_DELETE])
+@pytest.mark.parametrize("folder", ["_ProcessedFiles", "_FilesReadyToDelete"])
 def test_a_number_that_was_applied_and_moved_away_is_taken(served: Lake, folder: str) -> None:
     for n in (1, 2):
         served.put(f"t/{number(n)}", parquet(id=[n]))
@@ -87,24 +84,24 @@ def test_a_rename_whose_answer_was_lost_is_recognised(served: Lake) -> None:
 
 
 def test_receipts_outlive_the_server(tmp_path: Path) -> None:
-    first = Receipts(tmp_path / "renames.jsonl")
+    first = files.Receipts(tmp_path / "renames.jsonl")
     first.uploaded("a")
     first.renaming("a", "b")
-    again = Receipts(tmp_path / "renames.jsonl")
+    again = files.Receipts(tmp_path / "renames.jsonl")
     assert again.is_retry("a", "b")
     again.uploaded("a")
-    assert not Receipts(tmp_path / "renames.jsonl").is_retry("a", "b")
+    assert not files.Receipts(tmp_path / "renames.jsonl").is_retry("a", "b")
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         (parquet(id=[1, 2], __rowMarker__=[4, 3]), ["Unknown row marker 3", "row 2", "Hint"]),
-        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ is of type string"]),
+        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ has the type string"]),
         (parquet(name=["x"]), ["Key column 'id' is missing", "column id"]),
         (parquet(id=[None, 1]), ["Key column 'id' is NULL", "row 1"]),
         (parquet(id=["text"]), ["Column 'id' is string, but the table has long"]),
-        (b"not Parquet at all", ["Not a readable Parquet file"]),
+        (b"not Parquet at all", ["The file is not a readable Parquet file"]),
     ],
     ids=["marker", "marker type", "no key", "NULL key", "type", "no Parquet"],
 )
@@ -316,24 +313,24 @@ def test_many_publishers_lose_nothing(served: Lake, publishers: int) -> None:
 
 
 def test_uploads_that_are_never_flushed_go_after_a_while(tmp_path: Path) -> None:
-    uploads = Uploads(tmp_path, seconds=0.0)
+    uploads = files.Uploads(tmp_path, seconds=0.0)
     old = uploads.create("a")
     uploads.create("b")
     assert uploads.get("a") is None
     assert not old.data.exists()
-    Uploads(tmp_path, seconds=0.0).load()
+    files.Uploads(tmp_path, seconds=0.0).load()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
-    first = Uploads(tmp_path)
+    first = files.Uploads(tmp_path)
     upload = first.create("a")
     upload.data.write_bytes(b"0123456789")
     upload.add(0, 10)
     with open(upload.data.with_suffix(".jsonl"), "ab") as journal:
         journal.write(b'{"at": 10, "leng')  # killed while it was noted
     (tmp_path / "x.part").write_bytes(b"a request that was cut")
-    again = Uploads(tmp_path)
+    again = files.Uploads(tmp_path)
     again.load()
     found = again.get("a")
     assert found is not None
@@ -342,7 +339,7 @@ def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
 
 
 def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
-    uploads = Uploads(tmp_path, most=2)
+    uploads = files.Uploads(tmp_path, most=2)
     for path in ("a", "b", "b"):
         uploads.create(path)
     with pytest.raises(Exception, match="2 uploads are open"):
@@ -351,8 +348,10 @@ def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
 
 def test_an_object_store_is_served_too(workspace: Workspace, served: Lake, tmp_path: Path) -> None:
     """Over `Storage`: the same semantics where there are no folders, and no links."""
-    zone = LandingZone(Storage("memory:///"), tmp_path / "state")
-    item = Item("6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", zone, definition=DEFINITION)
+    bucket_zone = zone.LandingZone(PublicLake("memory:///").storage, tmp_path / "state")
+    item = Item(
+        "6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", bucket_zone, definition=DEFINITION
+    )
     workspace._items[item.id] = item
     try:
         bucket = Lake(served.ready, item, served.session)

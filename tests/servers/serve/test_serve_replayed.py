@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.places import PROCESSED, READY_TO_DELETE, ZONE
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet
 
 KEYS = b'{"keyColumns": ["id"]}'
@@ -121,7 +121,7 @@ def test_the_sample_counts_on_after_the_mirror_has_cleaned_up(served: Lake) -> N
     for n in (1, 2, 3):
         served.put(f"t/{number(n)}", parquet(id=[n]))
     place = f"{ZONE}/t"
-    for n, folder in enumerate((PROCESSED, READY_TO_DELETE), start=1):
+    for n, folder in enumerate(("_ProcessedFiles", "_FilesReadyToDelete"), start=1):
         served.storage.rename(f"{place}/{number(n)}", f"{place}/{folder}/{number(n)}")
         assert served.put(f"t/{number(n)}", BODY).status_code == 409
         assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
@@ -158,7 +158,7 @@ def test_impulse_sync_lists_the_item_as_a_file_system(served: Lake) -> None:
 def test_mirror_postgres_lists_the_whole_zone_and_starts_over(served: Lake) -> None:
     for n in (1, 2):
         served.put(f"t/{number(n)}", parquet(id=[n]))
-    served.storage.rename(f"{ZONE}/t/{number(1)}", f"{ZONE}/t/{PROCESSED}/{number(1)}")
+    served.storage.rename(f"{ZONE}/t/{number(1)}", f"{ZONE}/t/_ProcessedFiles/{number(1)}")
     address = f"{served.ready.dfs}/{served.ready.workspace}?resource=filesystem"
     address += f"&directory={served.item.id}/{ZONE}&recursive=true"
     paths = served.session.get(address).json()["paths"]

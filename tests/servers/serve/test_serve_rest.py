@@ -20,11 +20,10 @@ import requests
 
 from helpers.examples import under_long
 from helpers.places import ZONE
+from helpers.project import PROJECT
 from helpers.serving import Lake, number, parquet, serving, session_of
+from mirrorlake import Lake as PublicLake
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.mirror.state import TableState, save_states
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
 
 DEADLINE = 60
@@ -37,13 +36,13 @@ class ToldMirrors(Mirrors):
         super().__init__(allowed=False)
         self.running: set[str] = set()
 
-    def start(self, storage: Storage) -> None:
+    def start(self, storage: Any) -> None:
         self.running.add(storage.root)
 
-    def stop(self, storage: Storage) -> None:
+    def stop(self, storage: Any) -> None:
         self.running.discard(storage.root)
 
-    def status(self, storage: Storage) -> tuple[str, str]:
+    def status(self, storage: Any) -> tuple[str, str]:
         return ("Running" if storage.root in self.running else "Stopped"), ""
 
 
@@ -137,12 +136,13 @@ def test_status_of_tables_in_the_words_of_the_interface(
     ready, session = rest
     base = f"{ready.rest}/v1/workspaces/{ready.workspace}/mirroredDatabases"
     item = session.post(base, json={"displayName": "told"}).json()
-    storage = Storage(place / "told")
     for folder in ("s.schema/t", "u"):
         (place / "told" / ZONE / folder).mkdir(parents=True)
     error = {"message": "m", "file": "f", "row": 3, "column": None}
-    state = TableState("s", "t", "Failed", rows=5, bytes=6, synced="2026-01-01", error=error)
-    save_states(storage, {state.table.folder: state})
+    state = {"schema": "s", "name": "t", "state": "Failed", "rows": 5, "bytes": 6}
+    state |= {"synced": "2026-01-01", "error": error}
+    kept = {"format": 2, "tables": {f"{ZONE}/s.schema/t": state}}
+    PublicLake(place / "told").storage.write_json("Files/_mirrorlake/state.json", kept)
     first, second = session.post(f"{base}/{item['id']}/getTablesMirroringStatus").json()["data"]
     assert first == {
         "sourceObjectType": "Table",
@@ -204,7 +204,7 @@ def test_what_makes_no_sense_has_a_code(
 
 def test_without_mirrors_starting_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MirrorlakeError, match="--mirror"):
-        Mirrors(allowed=False).start(Storage(tmp_path))
+        Mirrors(allowed=False).start(PublicLake(tmp_path).storage)
 
 
 def test_one_lake_is_found_by_guid_and_names_and_stays_the_same(tmp_path: Path) -> None:

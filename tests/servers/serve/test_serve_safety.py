@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake_serve import Ready, Workspace, load_token
-from mirrorlake_serve.tokens import Tokens
+from mirrorlake_serve import Ready, Workspace, load_token, tokens
 
 
 @pytest.mark.parametrize(
@@ -49,14 +48,14 @@ def test_nobody_comes_in_without_the_token(served: Lake, headers: dict, path: st
 
 def test_an_issued_token_lasts_an_hour() -> None:
     clock = [1000.0]
-    tokens = Tokens("x" * 32, lambda: clock[0])
-    issued = tokens.issue("https://storage.azure.com", "https://here/adfs")
-    assert tokens.is_valid(issued)
-    assert not tokens.is_valid(issued[:-1] + ("A" if issued[-1] != "A" else "B"))
-    assert not Tokens("y" * 32, lambda: clock[0]).is_valid(issued)
+    issuer = tokens.Tokens("x" * 32, lambda: clock[0])
+    issued = issuer.issue("https://storage.azure.com", "https://here/adfs")
+    assert issuer.is_valid(issued)
+    assert not issuer.is_valid(issued[:-1] + ("A" if issued[-1] != "A" else "B"))
+    assert not tokens.Tokens("y" * 32, lambda: clock[0]).is_valid(issued)
     clock[0] += 3601
-    assert not tokens.is_valid(issued)
-    assert tokens.is_valid("x" * 32)
+    assert not issuer.is_valid(issued)
+    assert issuer.is_valid("x" * 32)
 
 
 def test_a_sas_over_http(served: Lake) -> None:

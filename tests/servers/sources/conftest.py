@@ -12,9 +12,7 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
-from mirrorlake.names import TableName
-from mirrorlake.source_status import SourceReport
-from mirrorlake.storage.files import Storage
+from mirrorlake import Lake, source_status
 from mirrorlake_sources import PostgresSource, run_source
 
 _numbers = itertools.count(1)
@@ -47,10 +45,11 @@ class Shop:
         given = {"slot": self.slot, "heartbeat": 0.0} | options
         return PostgresSource(given.pop("dsn", self.dsn), tables, **given)
 
-    def run(self, *tables: str, reseed: tuple[str, ...] = (), **options: Any) -> SourceReport:
+    def run(
+        self, *tables: str, reseed: tuple[str, ...] = (), **options: Any
+    ) -> source_status.SourceReport:
         source = self.source(*tables, **options)
-        again = [TableName.parse(name) for name in reseed]
-        return run_source(Storage(self.root), source, reseed=again)
+        return run_source(Lake(self.root).storage, source, reseed=reseed)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self.server.rows(query, self.database)

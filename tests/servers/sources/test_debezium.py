@@ -20,10 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.landed import folder_of, landed_files, landed_rows
+from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
-from mirrorlake.landing.metadata import MARKER, read_metadata
-from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
 from mirrorlake_sources import DebeziumFiles, Journal, run_source
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -55,8 +53,8 @@ class Drops:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
     def run(self, **options: Any):
-        source = DebeziumFiles(self.folder, Storage(self.root), **options)
-        return run_source(Storage(self.root), source)
+        source = DebeziumFiles(self.folder, Lake(self.root).storage, **options)
+        return run_source(Lake(self.root).storage, source)
 
     def rows(self, table: str = "t") -> list[dict[str, Any]]:
         return sorted(landed_rows(self.root, table), key=lambda row: row["id"])
@@ -84,7 +82,7 @@ def test_operations(drops: Drops) -> None:
     import pyarrow.parquet as pq
 
     (file,) = landed_files(drops.root, "t")
-    assert pq.read_table(file).column(MARKER).to_pylist() == [4, 4, 1, 4, 2]
+    assert pq.read_table(file).column("__rowMarker__").to_pylist() == [4, 4, 1, 4, 2]
     assert b"mirrorlake.source" in pq.read_metadata(file).metadata
 
 
@@ -115,7 +113,8 @@ def test_truncate_replaces_the_folder(drops: Drops) -> None:
 def test_keys_outlive_a_truncate_that_nothing_follows(drops: Drops) -> None:
     drops.write(event("c", None, {"id": 1, "word": "a"}), event("t", None, None))
     drops.run(keys={"t": ["id"]})
-    assert read_metadata(Storage(drops.root), TableName(None, "t")).keys == ("id",)
+    metadata = folder_of(drops.root, "t") / "_metadata.json"
+    assert json.loads(metadata.read_text())["keyColumns"] == ["id"]
 
 
 def test_schemas_are_folders(drops: Drops) -> None:
@@ -288,7 +287,7 @@ def test_a_line_that_is_still_written_waits(drops: Drops) -> None:
 
 
 def test_the_journal_refuses_and_survives(tmp_path: Path) -> None:
-    storage = Storage(tmp_path / "lake")
+    storage = Lake(tmp_path / "lake").storage
     journal = Journal(storage, "shop")
     for name in ("..", "a/b", "", "_x"):
         with pytest.raises(InvalidNameError):
@@ -326,7 +325,7 @@ DOCUMENTS = st.recursive(
 @given(document=DOCUMENTS)
 def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -> None:
     """Any other error would be the server's own: 500."""
-    journal = Journal(Storage(tmp_path / "lake"), "any")
+    journal = Journal(Lake(tmp_path / "lake").storage, "any")
     with contextlib.suppress(MirrorlakeError):
         journal.append(json.dumps(document).encode())
     for file in journal.folder.iterdir():
@@ -362,11 +361,11 @@ def test_what_was_answered_is_in_the_journal(tmp_path: Path) -> None:
             assert poster.stdout is not None
             answered.append(int(poster.stdout.readline()))
             time.sleep(0.1)
-            run_source(Storage(root), Journal(Storage(root), "shop").source())
+            run_source(Lake(root).storage, Journal(Lake(root).storage, "shop").source())
             os.kill(poster.pid, signal.SIGKILL)
             answered += [int(line) for line in poster.stdout.read().split()]
         first = answered[-1] + 2  # the one after the last answered may be there, too
-    run_source(Storage(root), Journal(Storage(root), "shop").source())
+    run_source(Lake(root).storage, Journal(Lake(root).storage, "shop").source())
     ids = [row["id"] for row in landed_rows(root, "t")]
     assert set(answered) <= set(ids)
     assert len(set(ids)) == len(ids)

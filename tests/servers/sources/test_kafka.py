@@ -16,10 +16,10 @@ import pytest
 
 from helpers.killing import run_until
 from helpers.landed import landed_files, landed_rows
+from helpers.project import PROJECT
+from mirrorlake import Lake, source_status
 from mirrorlake.errors import SourceError, UsageError
-from mirrorlake.source_status import SourceReport
-from mirrorlake.storage.files import Storage
-from mirrorlake_sources import run_source
+from mirrorlake_sources import SourceReport, run_source
 
 pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be had
 
@@ -67,10 +67,10 @@ class Topics:
 
         topics = options.pop("topics", [f"{self.prefix}.*"])
         given = {"name": self.prefix} | options
-        return KafkaSource(self.broker.servers, topics, Storage(self.root), **given)
+        return KafkaSource(self.broker.servers, topics, Lake(self.root).storage, **given)
 
     def run(self, **options: Any) -> SourceReport:
-        return run_source(Storage(self.root), self.source(**options))
+        return run_source(Lake(self.root).storage, self.source(**options))
 
     def words(self, table: str = "t") -> dict[int, str]:
         rows = landed_rows(self.root, table)
@@ -157,9 +157,9 @@ def test_a_topic_that_was_made_again_stops_its_table(topics: Topics) -> None:
 def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
     topic = topics.make("t")
     topics.broker.send(topic, record("c", 1, "a"))
-    stop, told = Event(), list[SourceReport]()
+    stop, told = Event(), list[source_status.SourceReport]()
 
-    def on_report(report: SourceReport) -> None:
+    def on_report(report: source_status.SourceReport) -> None:
         told.append(report)
         rows = sum(one.rows for one in report.tables)
         if rows == 1:
@@ -168,7 +168,7 @@ def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
             stop.set()
 
     source = topics.source(interval=0.2)
-    run_source(Storage(topics.root), source, once=False, stop=stop, on_report=on_report)
+    run_source(Lake(topics.root).storage, source, once=False, stop=stop, on_report=on_report)
     assert topics.words() == {1: "b"}
     assert told[-1].facts["topics"] == 1
     assert told[-1].facts["lag_events"] == 0
@@ -178,7 +178,7 @@ def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
     from mirrorlake_sources import KafkaSource
 
     with pytest.raises(UsageError):
-        KafkaSource("", ["a"], Storage(topics.root))
+        KafkaSource("", ["a"], Lake(topics.root).storage)
     with pytest.raises(SourceError, match="no topic nothing"):
         topics.run(topics=["nothing"])
     with pytest.raises(SourceError, match="No such configuration property"):
@@ -232,8 +232,6 @@ def test_killed_again_and_again_each_event_lands_once(topics: Topics) -> None:
 def test_the_command(topics: Topics) -> None:
     import os
     import subprocess
-
-    from mirrorlake.storage.paths import PROJECT
 
     topics.broker.send(topics.make("t"), record("c", 1, "a"))
     settings = topics.root.with_suffix(".conf")

@@ -9,12 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.landed import folder_of, landed_files
+from mirrorlake import Lake
 from mirrorlake.errors import SourceError
-from mirrorlake.landing.metadata import UNCHANGED
-from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
-from mirrorlake_sources import read_reports
-from mirrorlake_sources.position import read_standing
+from mirrorlake_sources import read_reports, source
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, n int, word varchar(20))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -68,7 +65,8 @@ def test_each_file_says_where_it_ends(shop) -> None:
     (system,) = shop.rows("SELECT system_identifier::text FROM pg_control_system()")[0]
     assert said["source"] == f"postgres:{system}/{shop.database}/{shop.slot}"
     assert said["facts"]["columns"][0] == [1, "id", 23, -1]
-    standing = read_standing(Storage(shop.root), TableName(None, "items"), said["source"])
+    (table,) = Lake(shop.root).status().fed
+    standing = source.read_standing(Lake(shop.root).storage, table, said["source"])
     assert standing is not None
     assert list(standing.position.order) == said["order"]
 
@@ -126,7 +124,7 @@ def test_large_values_kept_by_the_mirror(shop) -> None:
     )
     assert not shop.run("t", toast="keep").failed
     newest = landed_files(shop.root, "t")[-1]
-    named = pq.read_table(newest).column(UNCHANGED).to_pylist()
+    named = pq.read_table(newest).column("__unchanged__").to_pylist()
     assert named[0] == ["big", "raw"]
     assert [] in named
     shop.assert_equal("t")
@@ -296,7 +294,7 @@ def test_a_lost_slot_stops_and_says_reseed(shop) -> None:
     shop.sql("INSERT INTO items VALUES (2, 1, 'a')")
     with pytest.raises(SourceError, match=r"is lost.*--reseed items"):
         shop.run("items")
-    (report,) = read_reports(Storage(shop.root))
+    (report,) = read_reports(Lake(shop.root).storage)
     assert (report.state, report.failed) == ("Stopped", True)
     shop.run("items", reseed=("items",))
     shop.assert_equal("items")

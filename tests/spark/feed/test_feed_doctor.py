@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import Diagnosis
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed import doctor, ranges
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 ON = "delta.enableChangeDataFeed = true"
 
@@ -34,13 +32,13 @@ def make(lake: Lake, name: str, *statements: str) -> Table:
 
 def is_read(table: Table, start: int, end: int) -> bool:
     try:
-        read_feed(table.spark, table.path, start, end).collect()
+        ranges.read_feed(table.spark, table.path, start, end).collect()
     except Exception:
         return False
     return True
 
 
-def check_every_range(table: Table) -> Diagnosis:
+def check_every_range(table: Table) -> doctor.Diagnosis:
     """Compares prediction and truth for every range; the whole one's diagnosis."""
     whole = table.changes.diagnose()
     for start in range(whole.start, whole.end + 1):
@@ -52,7 +50,7 @@ def check_every_range(table: Table) -> Diagnosis:
     return whole
 
 
-def check_longest_ranges(table: Table) -> Diagnosis:
+def check_longest_ranges(table: Table) -> doctor.Diagnosis:
     """As for every range, with fewer reads: what is readable is so, and can't be any longer."""
     whole = table.changes.diagnose()
     for start, end in whole.readable:
@@ -65,7 +63,7 @@ def check_longest_ranges(table: Table) -> Diagnosis:
     return whole
 
 
-def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
+def rules(diagnosis: doctor.Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 

@@ -112,7 +112,7 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
     [
         (3, 1, "starts at version 3, after its end 1"),
         (-1, None, "no version"),
-        ("yesterday", None, "not a version, nor a timestamp.*yyyy-MM-dd"),
+        ("yesterday", None, "neither a version nor a timestamp.*yyyy-MM-dd"),
         ("2020-13-01", None, "nor a timestamp"),
         (0, "20200913", "beyond"),
     ],

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import lake_state
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, QueryError, UsageError
-from mirrorlake.table import Table
 
 
 def change(table: Table, *statements: str) -> None:
@@ -115,10 +114,13 @@ def test_an_archive_says_what_it_did(stock: Table) -> None:
     assert stock.archive().did == "0 new versions, archived up to 4"
 
 
-def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
+def test_a_feed_that_is_off_is_reported(lake: Lake) -> None:
     off = lake.create_table("off", {"id": "bigint"}, keys=["id"], feed=False)
     for report in (off.archive(), off.dimension()):
-        assert "is off" in report.why_not
+        assert "is off. Hint: enable it with table.changes.enable()" in report.why_not
+    for dry_run in (True, False):
+        with pytest.raises(FeedError, match=r"feed of off is off\. Hint: enable it with"):
+            lake.archive("off", "kept", dry_run=dry_run)
     assert [str(name) for name in lake.tables()] == ["off"]
     off.changes.enable()
     assert not off.archive().why_not

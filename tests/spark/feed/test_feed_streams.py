@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 from helpers.feed_model import RESERVED
 from helpers.quiet import QUIET, commit_quietly
 from helpers.tables import describe_history
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 Change = tuple[int, str, int]
 

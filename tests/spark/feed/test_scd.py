@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import RESERVED, Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.scd import Dimension, apply_changes
-from mirrorlake.table import Table
+from mirrorlake.feed import scd
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -30,8 +29,8 @@ CHANGE = st.tuples(
 EXAMPLES = st.lists(st.lists(CHANGE, max_size=9), min_size=50, max_size=50)
 
 
-def how(stored_as: Any, **more: Any) -> Dimension:
-    return Dimension(**HOW, stored_as=stored_as, **more)
+def how(stored_as: Any, **more: Any) -> scd.Dimension:
+    return scd.Dimension(**HOW, stored_as=stored_as, **more)
 
 
 def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
@@ -277,7 +276,7 @@ def test_stopped_after_any_step_and_run_again(
     texts = ("a1=1p b2=1p", "!3 c4=1p a5=2p c6-" if stored_as == 1 else "c4=1p a5=2p c6- b3-")
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
-    apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
+    scd.apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
     module = "mirrorlake.feed.scd"
     real = getattr(importlib.import_module(module), step)
     done = []
@@ -294,9 +293,9 @@ def test_stopped_after_any_step_and_run_again(
     with monkeypatch.context() as patched:
         patched.setattr(f"{module}.{step}", stop)
         with pytest.raises(Killed):
-            apply_changes(batch, path, dimension)
+            scd.apply_changes(batch, path, dimension)
     for _ in range(2):
-        apply_changes(batch, path, dimension)
+        scd.apply_changes(batch, path, dimension)
         assert found(spark, path) == model(seen)
 
 
@@ -329,7 +328,7 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     assert len(periods) == 5
     # A stream applies the same changes by foreachBatch, killed and run again included.
     path = lake.storage.path("Tables/streamed")
-    dimension = Dimension(
+    dimension = scd.Dimension(
         ("id",),
         "_commit_version",
         stored_as=2,
@@ -340,7 +339,7 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
         stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
         stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
-        stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(
+        stream.foreachBatch(lambda rows, _: scd.apply_changes(rows, path, dimension)).trigger(
             availableNow=True
         ).start().awaitTermination()
         streamed = lake.table("streamed").read().select(columns).collect()
@@ -374,10 +373,10 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
 def test_wrong_use(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
     rows = spark.createDataFrame([(1, 2)], "id INT, v INT")
     with pytest.raises(UsageError, match=says):
-        Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
+        scd.Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
 
 
 def test_a_change_without_sequence_is_refused(spark: SparkSession, lake: Lake) -> None:
     rows = spark.createDataFrame([(1, None)], "id INT, v INT")
     with pytest.raises(Exception, match="v is NULL in a change"):
-        apply_changes(rows, lake.storage.path("Tables/x"), Dimension(("id",), "v"))
+        scd.apply_changes(rows, lake.storage.path("Tables/x"), scd.Dimension(("id",), "v"))

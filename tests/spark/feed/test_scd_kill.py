@@ -17,7 +17,7 @@ from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import type_1_model, type_2_model
 from helpers.killing import run_until
 from mirrorlake import Lake
-from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake.feed import scd
 
 HEAD = """
 import json, sys
@@ -54,8 +54,8 @@ GRAVES = "/dim__tombstones/_delta_log/"
 
 def prepare(lake: Lake, how: dict[str, Any]) -> None:
     """A dimension with its first changes, and two files with the next ones."""
-    dimension = Dimension(**HOW, **how)
-    apply_changes(as_rows(lake.spark, events_of(FIRST)), path_of(lake), dimension)
+    dimension = scd.Dimension(**HOW, **how)
+    scd.apply_changes(as_rows(lake.spark, events_of(FIRST)), path_of(lake), dimension)
     rows = as_rows(lake.spark, events_of(NEXT[how["stored_as"]])).repartition(2, "at")
     rows.write.parquet(lake.storage.path("Files/batches"))
 
@@ -75,14 +75,14 @@ def check(spark: SparkSession, lake: Lake, how: dict[str, Any]) -> None:
 
 def run_again(lake: Lake, program: str, how: dict[str, Any]) -> None:
     """What the program does, in this process for its session's sake."""
-    source, dimension = lake.storage.path("Files/batches"), Dimension(**HOW, **how)
+    source, dimension = lake.storage.path("Files/batches"), scd.Dimension(**HOW, **how)
     if program == BATCH:
-        apply_changes(lake.spark.read.parquet(source), path_of(lake), dimension)
+        scd.apply_changes(lake.spark.read.parquet(source), path_of(lake), dimension)
         return
     rows = lake.spark.readStream.schema(lake.spark.read.parquet(source).schema)
     query = rows.option("maxFilesPerTrigger", 1).parquet(source).writeStream
     query = query.option("checkpointLocation", lake.storage.path("Files/checkpoint"))
-    query = query.foreachBatch(lambda batch, _: apply_changes(batch, path_of(lake), dimension))
+    query = query.foreachBatch(lambda batch, _: scd.apply_changes(batch, path_of(lake), dimension))
     query.trigger(availableNow=True).start().awaitTermination()
 
 

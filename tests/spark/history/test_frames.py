@@ -23,20 +23,10 @@ from helpers.delta_files import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
-from mirrorlake.history import frame_diff
+from mirrorlake.history import frame_records
 from mirrorlake.history import frames as frames_module
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history import versions as versions_module
-from mirrorlake.history.frame_diff import FrameDiff
-from mirrorlake.history.frame_records import (
-    Frame,
-    find_pins,
-    publish_horizon,
-    read_frames,
-    read_horizon,
-    save_frame,
-    utc_now,
-)
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -95,7 +85,7 @@ def test_a_frame_from_its_making_to_its_release(
     assert [row.n for row in lake.sql(joined, frame="sales").collect()] == [3]
     with pytest.raises(FrameError, match=r"has no table nowhere.*it has"):
         lake.sql("SELECT * FROM nowhere", frame="sales")
-    with pytest.raises(UsageError, match="at one version only"):
+    with pytest.raises(UsageError, match="has one version of"):
         lake.sql("SELECT * FROM stock@v1", frame="sales")
     moved = lake.frames.show("sales")[1]
     assert (moved.framed, moved.newest) == (1, 3)
@@ -106,9 +96,12 @@ def test_a_frame_from_its_making_to_its_release(
     # The next frame sees them; when it is complete the one before holds nothing any more.
     take = frames_module.Frames._take
 
-    def watched(self: frames_module.Frames, taken: Frame, *rest: Any) -> Any:
+    def watched(self: frames_module.Frames, taken: frame_records.Frame, *rest: Any) -> Any:
         assert lake.frames.get("sales") == frame  # readers see it until then
-        assert find_pins(lake.storage, utc_now())[0] == [frame, taken]  # and vacuum spares both
+        assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == [
+            frame,
+            taken,
+        ]  # and vacuum spares both
         return take(self, taken, *rest)
 
     monkeypatch.setattr(frames_module.Frames, "_take", watched)
@@ -116,7 +109,7 @@ def test_a_frame_from_its_making_to_its_release(
     monkeypatch.undo()
     assert (second.number, second.tables[0].version, second.expires) == (2, 3, None)
     assert lake.frames.list() == [second]
-    assert find_pins(lake.storage, utc_now())[0] == [second]
+    assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == [second]
     assert bag_of(lake.frames.read("sales", "stock")) == bag_of(stock.read())
 
     # Another tool deleted a file of it.
@@ -131,16 +124,20 @@ def test_a_frame_from_its_making_to_its_release(
     (folder(lake, "stock") / "aside").rename(folder(lake, "stock") / gone)
 
     expired = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat()
-    save_frame(lake.storage, replace(second, expires=expired))
+    frame_records.save_frame(lake.storage, replace(second, expires=expired))
     with pytest.raises(FrameError, match="expired at"):
         lake.frames.read("sales", "stock")
-    assert find_pins(lake.storage, utc_now())[0] == []
+    assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == []
     lake.frames.release("sales")
     with pytest.raises(FrameError, match="2 of sales was released"):
         lake.frames.get("sales")
     for number in (1, 2):
-        old = next(f for f in read_frames(lake.storage, "sales") if f.number == number)
-        save_frame(lake.storage, replace(old, created="2020-01-01T00:00:00+00:00", expires=None))
+        old = next(
+            f for f in frame_records.read_frames(lake.storage, "sales") if f.number == number
+        )
+        frame_records.save_frame(
+            lake.storage, replace(old, created="2020-01-01T00:00:00+00:00", expires=None)
+        )
     assert [frame.number for frame in lake.frames.sweep()] == [1]
     assert not (Path(lake.storage.root) / frame.folder).exists()
 
@@ -220,7 +217,7 @@ def test_vacuum_and_framing_race(
     assert frame.tables[0].version > 1
     assert bag_of(lake.frames.read("early", name)) == bag_of(some(spark, 100, 5))
     table_id = lake.table("t").snapshot().metadata["id"]
-    assert read_horizon(lake.storage, name, table_id) == frame.tables[0].version - 2
+    assert frame_records.read_horizon(lake.storage, name, table_id) == frame.tables[0].version - 2
 
     # Vacuum starts after the pin, before the frame is complete: it sees the pin.
     take = frames_module.Frames._take
@@ -236,7 +233,7 @@ def test_vacuum_and_framing_race(
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
     # The frame is made whole after the horizon is down, before vacuum has looked for frames.
-    publish = publish_horizon
+    publish = frame_records.publish_horizon
 
     def then_frame(*arguments: Any) -> None:
         publish(*arguments)
@@ -251,7 +248,7 @@ def test_vacuum_and_framing_race(
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
 
-def check_reload(lake: Lake, line: FrameDiff) -> None:
+def check_reload(lake: Lake, line: frames_module.FrameDiff) -> None:
     """A line of `show` against plain Python: both versions by a walk over all commits."""
     path = folder(lake, line.table)
     before, now = masked_files(path, line.framed), masked_files(path)
@@ -300,7 +297,7 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     (short,) = lake.frames.show("m")
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 3)
-    monkeypatch.setattr(frame_diff, "_MANY", 0)  # by the whole log
+    monkeypatch.setattr(frames_module, "_MANY", 0)  # by the whole log
     assert lake.frames.show("m") == (short,)
 
 

@@ -16,7 +16,7 @@ import pytest
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, UsageError, VersionError
-from mirrorlake.history.diff import Match, choose_match, count_changes, diff_rows
+from mirrorlake.history import diff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -261,9 +261,9 @@ def test_differences_equal_a_slow_reference(spark: SparkSession) -> None:
         old, new = some(), some()
         frames = [spark.createDataFrame(data, schema).coalesce(1) for data in (old, new)]
         bags = [Counter(map(plain, data)) for data in (old, new)]
-        found = diff_rows(*frames, match=Match.ROW).collect()
+        found = diff.diff_rows(*frames, match=diff.Match.ROW).collect()
         assert Counter((row[-1], plain(row[:-1])) for row in found) == reference_diff(*bags, None)
-        found = diff_rows(*frames, match=Match.KEY, keys=["a key"]).collect()
+        found = diff.diff_rows(*frames, match=diff.Match.KEY, keys=["a key"]).collect()
         assert Counter(row[-1] for row in found) == reference_diff(*bags, 0)
         applied = bags[0].copy()
         for row in found:
@@ -281,7 +281,7 @@ def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
         ("C", 3, "update_preimage"),
         ("C", 10, "update_postimage"),
     ]
-    assert count_changes(changed) == {"added": 0, "removed": 1, "changed": 1}
+    assert diff.count_changes(changed) == {"added": 0, "removed": 1, "changed": 1}
     assert rows(table.diff(4)) == []  # compaction changes no row
     assert rows(table.diff(2, 4, keys=["productid"])) == rows(changed)
     assert rows(table.diff(4, 2, match="row")) == [
@@ -298,12 +298,12 @@ def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
 def test_how_two_versions_are_compared() -> None:
     tracked = {"delta.enableRowTracking": "true", "mirrorlake.keys": '["id"]'}
     keyed = {"mirrorlake.keys": '["id"]'}
-    assert choose_match(tracked, tracked) == (Match.ROW_ID, ())
-    assert choose_match(tracked, tracked, made_anew=True) == (Match.KEY, ("id",))
-    assert choose_match(keyed, tracked) == (Match.KEY, ("id",))
-    assert choose_match({"mirrorlake.keys": "[]"}, keyed) == (Match.KEY, ("id",))
-    assert choose_match({"mirrorlake.keys": '["other"]'}, keyed) == (Match.ROW, ())
-    assert choose_match({}, {}) == (Match.ROW, ())
+    assert diff.choose_match(tracked, tracked) == (diff.Match.ROW_ID, ())
+    assert diff.choose_match(tracked, tracked, made_anew=True) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match(keyed, tracked) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match({"mirrorlake.keys": "[]"}, keyed) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match({"mirrorlake.keys": '["other"]'}, keyed) == (diff.Match.ROW, ())
+    assert diff.choose_match({}, {}) == (diff.Match.ROW, ())
 
 
 def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
@@ -334,7 +334,7 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}, {"id": 2, "v": "d"}])
     lake.mirror()
-    assert count_changes(table.diff(1)) == {"added": 0, "removed": 0, "changed": 1}
+    assert diff.count_changes(table.diff(1)) == {"added": 0, "removed": 0, "changed": 1}
     assert any("made anew" in warning for warning in table.restore(1).warnings)
     assert not any("made anew" in warning for warning in planned.warnings)
 

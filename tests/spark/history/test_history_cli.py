@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.cli.main import main
+from mirrorlake.cli import main as cli
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         line = ["mirrorlake", *command.split(), str(lake.storage.root), *arguments]
         monkeypatch.setattr("sys.argv", line)
         with pytest.raises(SystemExit) as ended:
-            main()
+            cli.main()
         captured = capsys.readouterr()
         assert ended.value.code == status, (captured.out, captured.err)
         if status:

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
-from mirrorlake import Lake
+from helpers.project import PARAMETERS
+from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import (
     QueryError,
     RetentionError,
@@ -24,11 +25,11 @@ from mirrorlake.errors import (
     UsageError,
     VersionError,
 )
-from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
-from mirrorlake.storage.paths import PARAMETERS
+from mirrorlake.history import maintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -285,7 +286,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
         lake.write("a", some(spark, number, 1), properties=VECTORS)
     lake.write("s.b", some(spark, 0, 3))
     spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
-    policy = load_policy(PARAMETERS / "learn/07_maintain.yaml")
+    policy = maintenance.load_policy(PARAMETERS / "learn/07_maintain.yaml")
     assert not policy.apply
     said = lake.maintain(policy)
     assert [(str(line.table), line.error) for line in said.tables] == [("a", None), ("s.b", None)]
@@ -295,7 +296,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
     assert len(data_files(folder(lake, "a"))) == 4
     file = tmp_path / "policy.yaml"
     file.write_text("tables: a\napply: true\nvacuum: false\n")
-    done = lake.maintain(load_policy(file))
+    done = lake.maintain(maintenance.load_policy(file))
     assert [str(line.table) for line in done.tables] == ["a"]
     assert len(data_files(folder(lake, "a"))) == 1
     then = time.time() - 9 * 86_400
@@ -308,4 +309,4 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
         lake.maintain(MaintenancePolicy(tables="nowhere"))
     for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            make_policy(wrong)
+            maintenance.make_policy(wrong)

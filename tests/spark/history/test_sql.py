@@ -90,7 +90,7 @@ def test_two_lakes_in_one_session_do_not_meet(stock: Lake, lake: Lake) -> None:
         ("SELEC 1", "PARSE_SYNTAX_ERROR"),
         ("SELECT * FROM nowhere", "nowhere"),
         ("SELECT * FROM Inventory@v99", "version"),
-        ("SELECT * FROM Inventory@20249999999999999", "no moment"),
+        ("SELECT * FROM Inventory@20249999999999999", "not a valid timestamp"),
     ],
 )
 def test_a_refused_query_says_why(stock: Lake, query: str, says: str) -> None:

@@ -36,7 +36,7 @@ def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
     assert shop.sql(joined, as_of=before).first()[0] == 2
     with pytest.raises(VersionError, match="no version 9"):
         shop.sql(count, as_of=9)
-    with pytest.raises(UsageError, match="either a frame or as_of"):
+    with pytest.raises(UsageError, match="Both frame and as_of"):
         shop.sql(count, as_of=1, frame="m")
 
 
@@ -51,7 +51,7 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     target = tmp_path / "new" / "rows.parquet"
     assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
     assert pq.read_table(target).num_rows == 2
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         save_rows(rows, str(target))
     with pytest.raises(QueryError, match="not a query"):
         shop.sql("DELETE FROM stock", read_only=True)

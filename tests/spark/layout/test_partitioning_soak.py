@@ -1,6 +1,7 @@
-"""Mirror, partitioning, deletes and a streaming reader at once: nothing lost, nothing twice.
+"""The mirror, partitioning, deletes and a streaming reader concurrently: no row is lost or
+repeated.
 
-Ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
+The test runs ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
 
 
 def publish(lake: Lake, rows: dict[int, str], stop: threading.Event) -> None:
-    """Upserts and deletes; `rows` is what has to be there in the end."""
+    """Publish upserts and deletes; `rows` is the expected result."""
     publisher, turn = lake.publisher("t", keys=["id"]), 0
     while not stop.is_set():
         turn += 1

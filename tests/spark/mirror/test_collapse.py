@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from helpers.markers import UNCHANGED, Marker
 from helpers.model import Change, Row, TableModel
-from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror import batch
 
 DATA = "example INT, `k.` STRING, v INT, w INT"

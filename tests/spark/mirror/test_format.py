@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.status import Report
+from mirrorlake.mirror import status
 from mirrorlake.names import file_name
 
 Action = Callable[[Path], None]
@@ -335,7 +335,7 @@ class TextTable:
     error: str
 
 
-def look(lake: Lake, report: Report, case: Case, cycle: Cycle) -> TextTable:
+def look(lake: Lake, report: status.MirrorReport, case: Case, cycle: Cycle) -> TextTable:
     name = cycle.table or case.name
     full = f"`{case.schema}`.`{name}`" if case.schema else f"`{name}`"
     errors = [t.error["message"] for t in report.tables if t.error and t.name == name]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 # Each name costs two commits; a quick run has all special characters in three names.
@@ -261,7 +261,7 @@ def test_odd_column_names_work_and_reserved_ones_are_refused(lake: Lake) -> None
         put(lake, name.strip("_"), 1, {"id": [1], name: [1]})
     report = {line.name: line.error for line in lake.mirror().tables}
     assert report.pop("odd") is report.pop("late") is None
-    assert all("taken by the engine" in error["message"] for error in report.values() if error)
+    assert all("is reserved" in error["message"] for error in report.values() if error)
     assert all(error is not None for error in report.values())
     rows = [row.asDict() for row in lake.table("odd").read().collect()]
     assert rows == [{"id": 1, "unit price": 9.5, "a,b;{}()=": "x", "dot.ted `": 0}]

@@ -18,13 +18,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 
+from helpers.markers import MARKER
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror import apply
-from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.jvm import forget_logs
+from mirrorlake.spark.jvm import forget_logs, transaction
 
 VECTORS = "delta.enableDeletionVectors"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from helpers.killing import run_until
+from helpers.markers import MARKER, Marker
 from helpers.model import TableModel
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import strategies as st
 
 from helpers.examples import listed
+from helpers.markers import MARKER, Marker
 from helpers.model import Change, TableModel
 from helpers.tables import bag, describe_history
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
 
 COLUMNS = ["example", "k", "v", "w"]
 SCHEMA = pa.schema(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 
+from helpers.markers import Marker
 from helpers.model import Change, TableModel
 from helpers.tables import bag, describe_history
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import Marker
 
 
 def test_files_out_of_the_keys_range_are_left_alone(lake: Lake) -> None:

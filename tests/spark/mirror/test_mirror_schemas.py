@@ -23,12 +23,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from helpers.markers import MARKER, Marker
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.mirror import status
 from mirrorlake.mirror.options import Step
-from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3
@@ -187,7 +187,7 @@ class Publisher:
 ACTIONS = ("publish", "publish", "publish", "repair", "gap", "delete", "remake", "rename", "copy")
 
 
-def check(lake: Lake, publisher: Publisher, report: Report) -> None:
+def check(lake: Lake, publisher: Publisher, report: status.MirrorReport) -> None:
     """Check that every table equals its model, and that no other tables exist."""
     lines = {line.name: line for line in report.tables}
     for name, model in publisher.folders.items():

@@ -19,9 +19,8 @@ import pytest
 
 from helpers.parquet_by_hand import Leaf, boolean, byte, clock, logical, write_parquet
 from mirrorlake import Lake
-from mirrorlake.landing.types import column_type, published_schema, widened
-from mirrorlake.names import file_name
-from mirrorlake.spark.sql import quote
+from mirrorlake.landing import types
+from mirrorlake.names import file_name, quote
 
 UTC = timezone.utc
 NAN, INF = math.nan, math.inf
@@ -423,7 +422,9 @@ def test_conversions_against_plain_python(tmp_path: Path, spark: Any) -> None:
     ]
     write_parquet(tmp_path / "x.parquet", leaves)
     with pq.ParquetFile(tmp_path / "x.parquet") as parquet:
-        kinds = {field.name: column_type(field.type) for field in published_schema(parquet)}
+        kinds = {
+            field.name: types.column_type(field.type) for field in types.published_schema(parquet)
+        }
     ddl = ", ".join(f"{quote(name)} {kind.read}" for name, kind in kinds.items())
     columns = [
         f"CAST({kind.convert.format(quote(name))} AS {kind.table}) AS {quote(name)}"
@@ -496,7 +497,7 @@ def test_delta_makes_every_change_that_is_called_safe(tmp_path: Path, spark: Any
     """One append makes all changes, and old rows keep their values."""
     path = f"{tmp_path}/wide"
     pairs = {(table, wide) for table in KINDS for found in KINDS
-             if (wide := widened(table, found)) not in (None, table)}  # fmt: skip
+             if (wide := types.widened(table, found)) not in (None, table)}  # fmt: skip
     columns = {f"c{number}": pair for number, pair in enumerate(sorted(pairs))}
     days = {"date": "DATE'1582-10-10'"}
     ddl = ", ".join(f"{name} {table}" for name, (table, _) in columns.items())

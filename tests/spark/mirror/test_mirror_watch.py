@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from helpers.places import PROCESSED
+from helpers.project import PROJECT
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.names import file_name
-from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240  # seconds; on a busy machine Spark alone takes a while to start
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror import ledger
 from mirrorlake.mirror.options import Step
 from mirrorlake.names import file_name
@@ -182,7 +182,7 @@ def test_a_reseed_rebuilds_the_table_in_one_commit(lake: Lake, tmp_path: Path) -
     pq.write_table(pa.table({"id": [7], "w": ["new column"]}), load)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"no")
-    with pytest.raises(Exception, match="Not a readable"):
+    with pytest.raises(Exception, match="is not a readable"):
         lake.operations.reseed("t", [load, broken], apply=True)
     assert lake.status().tables[0].state == "Replicating"
     lake.operations.reseed("t", [load], apply=True)

@@ -17,9 +17,9 @@ import pytest
 import requests
 
 from helpers.places import ZONE
+from helpers.project import PROJECT
 from helpers.serving import number, parquet
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240
 

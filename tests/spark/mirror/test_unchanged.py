@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from helpers.markers import MARKER, UNCHANGED, Marker
 from helpers.model import TableModel
 from mirrorlake import Lake
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 
 KEYS, COLUMNS = ("id",), ["id", "n", "big", "raw"]
 

@@ -1,4 +1,4 @@
-"""The same code under Spark Connect, in a process of its own."""
+"""The same code under Spark Connect, in a separate process."""
 
 from __future__ import annotations
 

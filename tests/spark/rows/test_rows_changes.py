@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.table import Table
 
 # A life is what happened to one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]

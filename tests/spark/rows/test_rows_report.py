@@ -10,6 +10,7 @@ import pytest
 from helpers.notebooks import lake_state
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.rows import row_history
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,12 @@ def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Pat
     with pytest.raises(UsageError, match="no column nothing"):
         rows.report('{"nothing": 1}')
     assert lake_state(tmp_path) == before
+
+
+def test_a_long_history_is_cut(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_history, "_MOST_EVENTS", 2)
+    events = lake.table("stock").row_tracking.report("3").events
+    assert ([row[0] for row in events.rows], events.more) == ([1, 2], True)
 
 
 def test_a_table_without_ids_says_what_enabling_commits(lake: Lake, tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.tracking import is_supported
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 Ids = dict[int, tuple[int, int]]
 
@@ -136,7 +134,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert "can't be compared" in done.warnings[0]
     # The feature, the protocol and what the files hold of ids stay; nobody sees them any more.
     assert table.snapshot().protocol == features
-    assert is_supported(table.snapshot())
+    assert table.row_tracking.status().supported
     assert sum(hidden_columns(table)) == 2
     with pytest.raises(UsageError, match="not tracked any more in version 7"):
         table.row_tracking.read()
@@ -163,7 +161,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert "All ids are lost" in dropped.warnings[0]
     assert table.row_tracking.drop(apply=True).commits == dropped.commits
     assert tuple(operations(table, newest)) == dropped.commits
-    assert not is_supported(table.snapshot())
+    assert not table.row_tracking.status().supported
     assert table.row_tracking.status().numbered_from is None
     write_deltalake(
         table.path, pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]}), mode="append"

@@ -1,4 +1,4 @@
-"""Views as a lake's tables: what happens to them, to their sources, and when they are killed."""
+"""Views of a lake: changes of the views and of their sources, and interrupted refreshes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.views import shape
-from mirrorlake.views.query import as_sql, find_calls, parse_query
-from mirrorlake.views.refresh import Refresh, ViewStep
+from mirrorlake.views import definition, refresh, shape
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 KILLER = """
@@ -38,7 +36,7 @@ else:
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a failure."""
+    """A kill. It is no `Exception`, so that no code handles it as a failure."""
 
 
 def source(lake: Lake, name: str = "t", **more: Any) -> str:
@@ -54,8 +52,8 @@ def rows(lake: Lake, query: str = "SELECT * FROM v") -> set[tuple[Any, ...]]:
 
 
 def follow(lake: Lake, view: str = "v") -> tuple[str, str]:
-    """Refreshes by what changed where that can be, checks, and says how it was."""
-    done: Refresh = lake.views.refresh(view, how="incremental", check=True)
+    """Refresh a view incrementally if possible, check it, and return its mode and reason."""
+    done: refresh.Refresh = lake.views.refresh(view, how="incremental", check=True)
     assert done.differences == 0, done
     return done.mode, done.reason.code if done.reason else ""
 
@@ -64,11 +62,11 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     t = source(lake)
     made = lake.views.create("dbo.v", SUMS)
     assert repr(made) == "dbo.v: full, FIRST; rows: 2 inserted"
-    assert lake.views.create("dbo.v", SUMS).mode == "nothing"  # the same again
+    assert lake.views.create("dbo.v", SUMS).mode == "nothing"  # the same query again
     assert [str(name) for name in lake.tables()] == ["t", "dbo.v"]
     assert repr(lake.views.list()) == f"[dbo.v: {SUMS}]"
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4), (5, NULL, NULL)")
-    explained = lake.views.explain("dbo.v")  # the gate may find so small a table quicker in full
+    explained = lake.views.explain("dbo.v")  # a full refresh of so small a table may be cheaper
     assert (explained.method, explained.sources[0].by) == ("sums", "feed")
     done = lake.views.refresh("dbo.v", how="incremental", check=True)
     assert done.sources == {"t": (1, 2)}
@@ -80,7 +78,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     joined = "SELECT w.g, now.n, w.n FROM dbo.v now JOIN DBO.V@v1 AS w ON now.g = w.g"
     assert rows(lake, joined) == {("a", 2, 2), ("b", 2, 1)}
     assert rows(lake, "SELECT v.total FROM dbo.v WHERE v.g IS NULL") == {(None,)}
-    # A view of a view follows its change feed.
+    # A view of a view reads its change feed.
     lake.views.create("top", "SELECT g FROM dbo.v WHERE total > 3")
     assert rows(lake, "SELECT * FROM top") == {("b",)}
     lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE id = 1")
@@ -100,7 +98,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     ):
         with pytest.raises(UsageError, match=hint):
             wrong()
-    with pytest.raises(QueryError, match="Spark refuses"):
+    with pytest.raises(QueryError, match="Spark cannot analyze"):
         lake.views.create("w", "SELECT nothing FROM t")
     assert not lake.views.drop("top").applied
     assert lake.views.drop("top", apply=True).applied
@@ -121,7 +119,7 @@ OTHERS = {
 def test_what_happens_to_a_source(
     lake: Lake, pytestconfig: pytest.Config, others: dict[str, str]
 ) -> None:
-    """A correct refresh each time: by what changed, or in full with the reason."""
+    """Each refresh is correct: it is incremental, or full with the expected reason."""
     t = source(lake)
     lake.views.create("v", SUMS)
     for name, query in others.items():
@@ -131,7 +129,9 @@ def test_what_happens_to_a_source(
     run(f"RESTORE TABLE {t} TO VERSION AS OF 1")
     run(f"INSERT OVERWRITE {t} SELECT id + 1, g, x FROM {t}")
     run(f"OPTIMIZE {t}")
-    run(f"ALTER TABLE {t} ADD COLUMN more INT")  # nothing to a view that was made without it
+    run(
+        f"ALTER TABLE {t} ADD COLUMN more INT"
+    )  # a view that was created without the column does not change
     run(f"INSERT INTO {t} VALUES (7, 'c', 7, 7)")
     assert {follow(lake, view) for view in ("v", *others)} == {("incremental", "")}
     run(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
@@ -149,7 +149,7 @@ def test_what_happens_to_a_source(
     if not pytestconfig.getoption("--long"):
         return
     right = rows(lake)
-    run(f"DELETE FROM {lake.table('v').sql_name} WHERE g = 'a'")  # somebody else's
+    run(f"DELETE FROM {lake.table('v').sql_name} WHERE g = 'a'")  # another writer's commit
     run(f"UPDATE {t} SET x = x WHERE g = 'a'")
     assert follow(lake) == ("full", "VIEW_CHANGED")
     assert rows(lake) == right
@@ -175,10 +175,10 @@ def test_versions_without_changed_rows_are_followed(lake: Lake) -> None:
     assert rows(lake, "SELECT * FROM top") == {("a", 11), ("b", 3)}
 
 
-@pytest.mark.long  # the model's rows come more than once, too
+@pytest.mark.long  # the model also has duplicate rows
 @pytest.mark.parametrize("vectors", [True, False])
 def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> None:
-    """By deletion vectors, and by a MERGE where the view's table may have none."""
+    """Rows are deleted by deletion vectors, or by a MERGE if they are disabled."""
     t = source(lake)
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'a', 1), (5, 'a', 1), (6, NULL, 1)")
     first = Counter([("a", 1), ("a", 2), ("b", 3), ("a", 1), ("a", 1), (None, 1)])
@@ -189,7 +189,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
         without = "SET TBLPROPERTIES (delta.enableDeletionVectors = false)"
         lake.spark.sql(f"ALTER TABLE {lake.table(name).sql_name} {without}")
 
-    def refreshed() -> tuple[Refresh, Counter[Any]]:
+    def refreshed() -> tuple[refresh.Refresh, Counter[Any]]:
         done = lake.views.refresh(name, how="incremental")
         assert done.mode == "incremental"
         return done, Counter(tuple(row) for row in lake.views.read(name).collect())
@@ -202,7 +202,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
     assert found == Counter([("a", 2), ("b", 9), ("a", 1), (None, 9)])
     assert (done.rows["inserted"] + done.rows["updated"]) == 2
     assert (done.rows["deleted"] + done.rows["updated"]) == 4
-    # The feed tells views of this view the same.
+    # The change feed has the same changes for views of this view.
     signs = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
     net = {("a", 1): -2, ("b", 3): -1, ("b", 9): 1, (None, 1): -1, (None, 9): 1}
     for row in lake.table(name).changes.read(version).collect():
@@ -213,12 +213,12 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
     assert refreshed()[1] == first
 
 
-@pytest.mark.long  # test_views_states.py fills another again
+@pytest.mark.long  # test_views_states.py recreates another source
 def test_a_view_of_extremes_that_kept_none_is_filled_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = source(lake)
-    with monkeypatch.context() as before:  # as a lake of before has it
+    with monkeypatch.context() as before:  # as an earlier version of mirrorlake created it
         before.setattr(shape, "EXTREMES", frozenset())
         lake.views.create("v", "SELECT g, max(x) AS most FROM t GROUP BY g")
         assert lake.views.explain("v").method == "groups"
@@ -248,7 +248,7 @@ def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> No
     assert rows(lake, "SELECT * FROM extremes") == {("a", 9), (None, 4)}
     assert rows(lake, "SELECT * FROM counts") == {("a", 3), (None, 1)}
     assert rows(lake, "SELECT * FROM windows") == {(1, 1), (2, 2), (3, 3), (4, 1)}
-    for name in views:  # a deletion vector would have told the log so
+    for name in views:  # with a deletion vector the log would have a record
         files = live_files(lake.storage, f"Tables/{name}", lake.table(name).snapshot().version)
         assert not any(file.get("deletionVector") for file in files)
 
@@ -266,7 +266,7 @@ def test_row_tracking_lets_a_view_follow_a_source_without_a_feed(lake: Lake) -> 
     (state,) = lake.views.explain("v").sources
     assert (state.by, state.shown, state.newest) == ("row ids", 2, 5)
     done = lake.views.refresh("v", how="incremental", check=True)
-    # An update is a row that went and one that came; the row that stayed does not count.
+    # An update is a deleted and an inserted row; the unchanged row does not count.
     assert (done.mode, done.changed, done.differences) == ("incremental", 5, 0)
     assert rows(lake) == {("a", 1, 0), ("b", 2, 13), ("c", 2, 18)}
     lake.spark.sql(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.enableRowTracking = false)")
@@ -284,34 +284,34 @@ def test_a_views_table_is_put_together_and_restored(lake: Lake) -> None:
     lake.spark.sql(f"OPTIMIZE {v}")
     lake.spark.sql(f"RESTORE TABLE {v} TO VERSION AS OF 1")
     assert lake.views.explain("v").sources[0].shown == 1
-    assert follow(lake) == ("incremental", "")  # what it shows is what it showed then
+    assert follow(lake) == ("incremental", "")  # it shows the restored state
 
 
 def test_an_exception_after_any_step(lake: Lake) -> None:
-    """Before the commit nothing is there, behind it everything; the next refresh makes it good."""
+    """Before the commit nothing changes, after it everything; the next refresh completes it."""
     t = source(lake)
 
-    def kill_at(step: ViewStep) -> Any:
-        def kill(done: ViewStep) -> None:
+    def kill_at(step: refresh.ViewStep) -> Any:
+        def kill(done: refresh.ViewStep) -> None:
             if done is step:
                 raise Killed
 
         return kill
 
     with pytest.raises(Killed):
-        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.CREATED))
+        lake.views.create("v", SUMS, on_step=kill_at(refresh.ViewStep.CREATED))
     assert rows(lake) == set()
     with pytest.raises(Killed):
-        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.COMMITTED))
+        lake.views.create("v", SUMS, on_step=kill_at(refresh.ViewStep.COMMITTED))
     assert lake.views.create("v", SUMS).mode == "nothing"
     assert rows(lake) == {("a", 2, 3), ("b", 1, 3)}
     lake.spark.sql(f"UPDATE {t} SET x = x + 1")
-    for step in (ViewStep.PINNED, ViewStep.DECIDED, ViewStep.READ):
+    for step in (refresh.ViewStep.PINNED, refresh.ViewStep.DECIDED, refresh.ViewStep.READ):
         with pytest.raises(Killed):
             lake.views.refresh("v", how="incremental", on_step=kill_at(step))
     assert lake.views.explain("v").sources[0].shown == 1
     with pytest.raises(Killed):
-        lake.views.refresh("v", how="incremental", on_step=kill_at(ViewStep.COMMITTED))
+        lake.views.refresh("v", how="incremental", on_step=kill_at(refresh.ViewStep.COMMITTED))
     assert lake.views.refresh("v", how="incremental", check=True).mode == "nothing"
     assert rows(lake) == {("a", 2, 5), ("b", 1, 4)}
 
@@ -322,8 +322,8 @@ def test_of_two_refreshes_from_one_state_only_one_counts(lake: Lake) -> None:
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
     others = []
 
-    def meanwhile(step: ViewStep) -> None:
-        if step is ViewStep.READ and not others:
+    def meanwhile(step: refresh.ViewStep) -> None:
+        if step is refresh.ViewStep.READ and not others:
             others.append(True)
             others.append(lake.views.refresh("v", how="incremental"))
 
@@ -335,7 +335,7 @@ def test_of_two_refreshes_from_one_state_only_one_counts(lake: Lake) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["create", "refresh"])
-@pytest.mark.parametrize("step", [step.name for step in ViewStep])
+@pytest.mark.parametrize("step", [step.name for step in refresh.ViewStep])
 @pytest.mark.parametrize("query", [SUMS, "SELECT id, g, x FROM t"], ids=["sums", "rows"])
 def test_sigkill(lake: Lake, query: str, step: str, verb: str) -> None:
     if (verb, step) in (("create", "READ"), ("refresh", "CREATED")):
@@ -356,7 +356,7 @@ def test_sigkill(lake: Lake, query: str, step: str, verb: str) -> None:
 
 
 def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
-    """Refreshes by what changed run the tree's text, not the author's."""
+    """Incremental refreshes run the text of the syntax tree, not the author's."""
     lake.spark.range(3).selectExpr(
         "CAST(id AS INT) AS x",
         "IF(id = 1, NULL, concat('a_%', id, '\\\\d')) AS g",
@@ -387,8 +387,8 @@ def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
         count(*) OVER (PARTITION BY x ORDER BY d DESC NULLS FIRST ROWS BETWEEN 1 PRECEDING AND
         CURRENT ROW), lag(x) IGNORE NULLS OVER (ORDER BY x)
     """
-    query = parse_query(f"SELECT {written} FROM odd ORDER BY x")
-    again = ", ".join(map(as_sql, query.items))
+    query = definition.parse_query(f"SELECT {written} FROM odd ORDER BY x")
+    again = ", ".join(map(definition.as_sql, query.items))
     found, expected = (
         lake.spark.sql(f"SELECT {text} FROM odd ORDER BY x").toDF(
             *(f"c{number}" for number in range(len(query.items)))
@@ -400,12 +400,12 @@ def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
 
 
 def test_every_aggregate_of_spark_is_known_as_one(lake: Lake) -> None:
-    """What is taken for a function of single rows would make a wrong view."""
+    """An aggregate that is taken for a function of single rows would make a wrong view."""
     unknown = []
     for (name,) in lake.spark.sql("SHOW SYSTEM FUNCTIONS").collect():
         described = lake.spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
         if any(".expressions.aggregate." in row[0] for row in described):
-            (call,) = find_calls(parse_query(f"SELECT {name}(x) FROM t").tree)
+            (call,) = shape.find_calls(definition.parse_query(f"SELECT {name}(x) FROM t").tree)
             if not call.is_aggregate:
                 unknown.append(name)
     assert unknown == []

@@ -1,4 +1,4 @@
-"""The command `view`, in this process for the session's sake."""
+"""The command `view`, which runs in this process to use its session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_view(lake: Lake, run: Any) -> None:
     assert rows == [{'k "': "a", "s,": "1.50"}, {'k "': "b", "s,": "9.00"}]
     assert "ASKED" in run("view", "refresh", root, "w.sums", "--full").out
     lake.spark.sql(f"DELETE FROM {lake.table('w.sums').sql_name} WHERE `k \"` = 'a'")
-    assert "lacks 1 rows" in run("view", "check", root, "w.sums", status=1).out
+    assert "1 missing and" in run("view", "check", root, "w.sums", status=1).out
     assert run("view", "list", root, "--json")["views"][0]["view"] == "w.sums"
     assert (
         "exclude each other"

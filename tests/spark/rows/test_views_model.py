@@ -1,7 +1,7 @@
-"""Views against their reference: every shape over every kind of change, and random queries.
+"""Views against their reference model: every shape with every kind of change, and random queries.
 
-One refresh of a shape carries many cases: each has a number, the column `example`. The first five
-are the golden matrix, a kind of change each; the others are hypothesis's.
+One refresh of a shape tests many cases, each with a number in the column `example`. The first five
+cases are the golden matrix, with one kind of change each; hypothesis generates the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from helpers.examples import listed
 from helpers.quiet import QUIET, commit_quietly
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
-from mirrorlake.views import commit
+from mirrorlake.views import apply
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
 QUICK = ["rows", "sums", "extremes", "joined_extremes", "groups", "left_join", "windows"]
@@ -33,19 +33,19 @@ CASES = st.tuples(
     S_ROWS,
     st.dictionaries(IDS, st.none() | st.tuples(KEYS, VALUES), max_size=3),  # None: deleted
     T_ROWS,
-    st.sets(KEYS, max_size=2),  # what s loses
+    st.sets(KEYS, max_size=2),  # the rows that are deleted from s
     S_ROWS,
 )
 
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Views' tables count as large; other tests have small ones."""
-    monkeypatch.setattr(commit, "LARGE_ROWS", 1)
+    """Make the tables of views count as large; they are small in other tests."""
+    monkeypatch.setattr(apply, "LARGE_ROWS", 1)
 
 
 class Tables:
-    """The tables t and s of a lake, and the same as lists."""
+    """The tables t and s of a lake, and their rows as lists."""
 
     def __init__(self, lake: Lake) -> None:
         self.spark = lake.spark
@@ -58,7 +58,7 @@ class Tables:
         self.t_path, self.s_path = (table.path for table in self.in_lake.values())
 
     def quietly(self, table: str, kind: str) -> None:
-        """A version that changes no row."""
+        """Commit a version that changes no row."""
         commit_quietly(self.in_lake[table], kind)
 
     def insert(self, t: list[tuple[Any, ...]], s: list[tuple[Any, ...]]) -> None:
@@ -75,7 +75,7 @@ class Tables:
         self.spark.sql(statement.format(t=f"delta.`{self.t_path}`", s=f"delta.`{self.s_path}`"))
 
     def update_and_delete(self, changes: dict[tuple[int, int], Any], lost: set[Any]) -> None:
-        """By example and id: new values, or None; and the example and g of rows that s loses."""
+        """Update and delete rows of t by example and id, and delete rows of s by example and g."""
         rows = [(e, i, *(new or (None, None)), new is None) for (e, i), new in changes.items()]
         kinds = "example INT, id INT, g STRING, x INT, gone BOOLEAN"
         self.spark.createDataFrame(rows, kinds).createOrReplaceTempView("changed")
@@ -98,7 +98,7 @@ class Tables:
 
 
 def golden(tables: Tables) -> None:
-    """The changes of the first five cases."""
+    """Return the changes of the first five cases."""
     tables.insert([(1, 5, "b", 7), (1, 6, "z", 1), (1, 2, "a", 5)], [(1, "c", 9)])
     tables.quietly("t", "property")
     tables.run("UPDATE {t} SET x = coalesce(x, 0) + 10, g = 'b' WHERE example = 2 AND id IN (1, 4)")
@@ -193,7 +193,7 @@ ANEW = [
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    """A query of one of the supported shapes."""
+    """Generate a query of one of the supported shapes."""
     source = draw(st.sampled_from(SOURCES)) + draw(st.sampled_from(FILTERS))
     shape = draw(st.sampled_from(["rows", "distinct", "sums", "anew", "having", "window"]))
     plain = draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3, unique=True))

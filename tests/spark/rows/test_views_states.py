@@ -1,5 +1,8 @@
-"""Each reason of a view's or a source's state: what leads to it, what is right after it, and that
-the next refresh is one by what changed again."""
+"""Each reason for a full refresh in the state of a view or a source.
+
+Each test causes the reason, checks the full refresh, and that the next refresh is incremental
+again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.names import TableName
-from mirrorlake.views.explain import Cost, save_cost
+from mirrorlake.views import explain
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 JOIN = "SELECT t.id, t.x, s.x AS y FROM t JOIN s ON t.g = s.g"
@@ -30,7 +33,7 @@ def set_property(lake: Lake, table: str, name: str, value: str) -> None:
 
 
 def forget_commits(lake: Lake, name: str, *versions: int) -> None:
-    """As Delta's own clean-up of the log: behind a checkpoint."""
+    """Delete commits before a checkpoint, like Delta's cleanup of the log."""
     log = Path(lake.table(name).path) / "_delta_log"
     assert list(log.glob("*.checkpoint*.parquet"))
     for version in versions:
@@ -42,7 +45,7 @@ def follow(lake: Lake, view: str = "v") -> tuple[str, str]:
     done = lake.views.refresh(view, how="incremental", check=True)
     assert done.differences == 0, done
     code = done.reason.code if done.reason else ""
-    if code not in ("", "OLD_VERSION_LOST"):  # that one shows only when the changes are at hand
+    if code not in ("", "OLD_VERSION_LOST"):  # this reason is found only after the changes are read
         assert explained.reason is not None
         assert (explained.mode, explained.reason.code) == ("full", code)
     return done.mode, code
@@ -74,8 +77,8 @@ def test_what_costs_more_is_not_done(lake: Lake) -> None:
     t = source(lake)
     lake.views.create("v", SUMS)
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
-    save_cost(lake.storage, TableName(None, "v"), "full", Cost(5.0, 10**9))
-    save_cost(lake.storage, TableName(None, "v"), "incremental", Cost(50.0, 1))
+    explain.save_cost(lake.storage, TableName(None, "v"), "full", explain.Cost(5.0, 10**9))
+    explain.save_cost(lake.storage, TableName(None, "v"), "incremental", explain.Cost(50.0, 1))
     explained = lake.views.explain("v")
     done = lake.views.refresh("v", check=True)
     assert (done.mode, done.differences) == ("full", 0)
@@ -83,7 +86,7 @@ def test_what_costs_more_is_not_done(lake: Lake) -> None:
     assert explained.reason is not None
     assert (done.reason.code, explained.reason.code) == ("COST", "COST")
     assert "full 5.0 s, incremental 50.0 s" in done.reason.why
-    save_cost(lake.storage, TableName(None, "v"), "full", Cost(500.0, 10**9))
+    explain.save_cost(lake.storage, TableName(None, "v"), "full", explain.Cost(500.0, 10**9))
     lake.spark.sql(f"INSERT INTO {t} VALUES (5, 'b', 5)")
     assert (lake.views.explain("v").mode, lake.views.refresh("v").mode) == ("incremental",) * 2
 
@@ -130,7 +133,7 @@ def test_changes_that_may_not_be_read_any_more(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_an_old_version_that_is_gone(lake: Lake) -> None:
-    """Where two sources changed, one of them is read as it was."""
+    """If two sources changed, the old version of one of them is read."""
     t, s = source(lake), source(lake, "s")
     lake.views.create("v", JOIN)
     old = lake.table("s").read().inputFiles()

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
+from helpers.project import PROJECT
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake import Lake
 from mirrorlake.mirror.state import Shard
 from mirrorlake.names import TableName
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -117,7 +117,7 @@ def begin(line: str, port: int, environment: dict[str, str], log: Path) -> subpr
 def test_a_connect_server_has_the_log_store_or_is_refused(
     environment: dict[str, str], tmp_path: Path
 ):
-    program = [sys.executable, "-m", "mirrorlake.spark.s3"]
+    program = [sys.executable, "-m", "mirrorlake.spark.clouds"]
     line = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
     root, seen = f"s3://{BUCKET}/{uuid.uuid4().hex}", []
     for start in (line.stdout, re.sub(r"--conf spark\.delta\.logStore\S+ ", "", line.stdout)):

@@ -1,4 +1,4 @@
-"""A session without the log store is not let near a lake on S3."""
+"""A session without the log store is refused for a lake on S3."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pyspark.sql import SparkSession
 
 from mirrorlake import Lake
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.s3 import CLASS, LOG_STORE_CONF
 from mirrorlake.spark.session import get_spark
 
 
 def test_a_running_session_without_the_log_store_is_refused_for_s3(spark: SparkSession):
     with pytest.raises(SetupError, match="no log store for S3") as caught:
         get_spark(root="s3://bucket/lake")
-    assert f"--conf {LOG_STORE_CONF}={CLASS}" in caught.value.hint
+    assert "--conf spark.delta.logStore.s3.impl=mirrorlake.ConditionalLogStore" in caught.value.hint
     assert "--class org.apache.spark.sql.connect.service.SparkConnectServer" in caught.value.hint
     assert get_spark(root="/a/local/lake") is not None
 

@@ -1,4 +1,4 @@
-"""The form to publish with: the same file as by the command, and nothing of a bad one."""
+"""The publish form: publishes the same file as the command, and nothing of an invalid file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from helpers.html_tags import Tags
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake_lab import publish_form
-from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def uploaded(form: PublishForm, name: str, content: bytes) -> None:
+def uploaded(form: Any, name: str, content: bytes) -> None:
     one = {"name": name, "type": "text/csv", "size": len(content), "content": memoryview(content)}
     form.upload.value = (one | {"last_modified": datetime.now(timezone.utc)},)
 
@@ -39,7 +38,7 @@ def published(lake: Lake, number: int = 1) -> Path:
 
 
 def comparable(path: Path) -> Any:
-    """The file's rows, columns, footer and size; each batch has a number of its own in it."""
+    """Return the file's rows, columns, footer without the id of the batch, and size."""
     footer = {k: v for k, v in pq.read_schema(path).metadata.items() if b"batch" not in k}
     found = pq.read_table(path)
     kinds = [(field.name, field.type) for field in found.schema]
@@ -77,7 +76,7 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     names = [path.relative_to(lake.storage.local) for path in zone(lake)]
     assert sorted(names) == sorted(p.relative_to(other.storage.local) for p in zone(other))
     form.publish_button.click()
-    assert len(zone(lake)) == len(names)  # a second press publishes nothing
+    assert len(zone(lake)) == len(names)  # a second click publishes nothing
 
 
 def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
@@ -139,7 +138,7 @@ def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
     form.path.value = str(tmp_path / "x.parquet")
     assert "can&#x27;t be read" in form.said.value
     form.check_button.click()
-    assert "needed" in form.said.value
+    assert "needs a file and a table" in form.said.value
     form.table.value = "../x"
     form.check_button.click()
     assert zone(lake) == []

@@ -9,9 +9,8 @@ import pytest
 from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check, zone
 from mirrorlake.landing.metadata import Identity
-from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror import applied_files
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
@@ -41,7 +40,7 @@ class InStep(Storage):
 
 
 def here(storage: Storage) -> list[int]:
-    return sorted(list_folder(storage, IDENTITY.table).numbered)
+    return sorted(zone.list_folder(storage, IDENTITY.table).numbered)
 
 
 def away(storage: Storage) -> list[int]:
@@ -50,7 +49,7 @@ def away(storage: Storage) -> list[int]:
 
 def tidy(storage: Storage, last: int) -> None:
     reused = applied_files.move_leftovers(
-        storage, IDENTITY, list_folder(storage, IDENTITY.table), last
+        storage, IDENTITY, zone.list_folder(storage, IDENTITY.table), last
     )
     if reused is not None:
         raise reused
@@ -60,12 +59,12 @@ def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     put(any_storage, 4)
     applied_files.move_applied(
-        any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan
+        any_storage, IDENTITY, zone.list_folder(any_storage, IDENTITY.table), plan
     )
     assert (here(any_storage), away(any_storage)) == ([3, 4], [1, 2])
     plan = plan_files(any_storage, IDENTITY, 4, [file_name(4)])
     applied_files.move_applied(
-        any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan
+        any_storage, IDENTITY, zone.list_folder(any_storage, IDENTITY.table), plan
     )
     assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
     assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
@@ -74,7 +73,7 @@ def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
 def test_in_a_store_many_files_are_moved_side_by_side():
     storage = InStep(8)
     plan = plan_files(storage, IDENTITY, 1, put(storage, *range(1, 10)))
-    applied_files.move_applied(storage, IDENTITY, list_folder(storage, IDENTITY.table), plan)
+    applied_files.move_applied(storage, IDENTITY, zone.list_folder(storage, IDENTITY.table), plan)
     assert (here(storage), away(storage)) == ([9], [*range(1, 9)])
     later = datetime.now(timezone.utc) + timedelta(days=2)
     applied_files.sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
@@ -142,7 +141,7 @@ def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
 
 def test_a_deleted_file_is_not_an_error(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
-    folder = list_folder(any_storage, IDENTITY.table)
+    folder = zone.list_folder(any_storage, IDENTITY.table)
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
     applied_files.move_applied(any_storage, IDENTITY, folder, plan)
     assert (here(any_storage), away(any_storage)) == ([2], [])
@@ -151,7 +150,7 @@ def test_a_deleted_file_is_not_an_error(any_storage: Storage):
 def test_a_large_file_that_is_uploaded_again_is_compared_with_the_applied_file(
     any_storage: Storage,
 ):
-    large = b"x" * (SMALL + 1)
+    large = b"x" * (check.SMALL + 1)
     names = put(any_storage, 1, 2)
     any_storage.write(f"{FOLDER}/{names[0]}", large)
     plan_files(any_storage, IDENTITY, 1, names)

@@ -9,7 +9,7 @@ import pytest
 
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import DataFileError, MirrorlakeError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror import engine
 from mirrorlake.storage.files import Storage
@@ -24,11 +24,11 @@ def test_on_one_machine_and_for_small_files_it_is_the_driver(
 ) -> None:
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     large = {"1.csv": 10**12}
-    assert engine.choose_inspection(no_spark, large, 1) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, large, 1) is check.inspect_file  # type: ignore[arg-type]
     monkeypatch.setenv("SPARK_MASTER", "spark://somewhere:7077")
     most = MirrorOptions().driver_bytes
-    assert engine.choose_inspection(no_spark, {"1.csv": most}, most) is inspect_file  # type: ignore[arg-type]
-    assert engine.choose_inspection(no_spark, {}, most) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {"1.csv": most}, most) is check.inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {}, most) is check.inspect_file  # type: ignore[arg-type]
 
 
 def test_results_and_errors_of_executors_are_pickled_without_loss(
@@ -39,13 +39,15 @@ def test_results_and_errors_of_executors_are_pickled_without_loss(
     copies = []
     for staged in ("a.parquet", "b.parquet"):
         again: Storage = pickle.loads(pickle.dumps(storage))
-        found = inspect_file(again, "t/1.csv", metadata, number=1, staged=staged, skip_rows=True)
+        found = check.inspect_file(
+            again, "t/1.csv", metadata, number=1, staged=staged, skip_rows=True
+        )
         copies.append(pickle.loads(pickle.dumps(found)))
         assert copies[-1] == found
     assert [row.row for row in copies[0].rejects] == [2]
     assert copies[0].sha256 == copies[1].sha256
     with pytest.raises(DataFileError) as caught:
-        inspect_file(storage, "t/1.csv", metadata, number=1)
+        check.inspect_file(storage, "t/1.csv", metadata, number=1)
     error: MirrorlakeError = pickle.loads(pickle.dumps(caught.value))
     assert (type(error), str(error)) == (DataFileError, str(caught.value))
     assert (error.file, error.row, error.column) == ("1.csv", 2, "id")

@@ -7,18 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.places import IDENTITY
 from helpers.plans import plan_files
+from mirrorlake import Publisher
 from mirrorlake.errors import FormatError
 from mirrorlake.landing import manifest, metadata
-from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import next_batch, options, state, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
@@ -41,7 +40,7 @@ def make_identity(storage: Storage) -> str:
 
 
 def make_manifest(storage: Storage) -> str:
-    write_manifest(storage, T, Manifest(3, "id", ("id",), ()))
+    manifest.write_manifest(storage, T, manifest.Manifest(3, "id", ("id",), ()))
     return f"{T.folder}/_manifest.json"
 
 
@@ -68,7 +67,7 @@ def make_state(storage: Storage) -> str:
 CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
     (make_plan, lambda storage: next_batch.find_plan(storage, LIFE, 1), next_batch.PLAN_FORMAT),
     (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
-    (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
+    (make_manifest, lambda storage: manifest.read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: options.read_settings(storage, T), options.SETTINGS_FORMAT),
     (make_settings, lambda storage: options.all_settings(storage)(T), options.SETTINGS_FORMAT),
     (make_trash, trash.dropped_tables, trash.FORMAT),
@@ -86,8 +85,8 @@ def test_a_newer_document_is_refused_in_words(any_storage: Storage, make, read, 
     before = any_storage.read(path)
     with pytest.raises(FormatError) as caught:
         read(any_storage)
-    assert f"{path} is of format {known + 1}" in caught.value.message
-    assert f"knows up to {known}" in caught.value.message
+    assert f"{path} has format {known + 1}" in caught.value.message
+    assert f"reads at most {known}" in caught.value.message
     assert caught.value.hint.startswith("upgrade mirrorlake")
     assert any_storage.read(path) == before
 
@@ -136,10 +135,10 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
     storage.write_json(STATES, newer)
     with pytest.raises(FormatError, match="rebuild=True"):
         Engine(storage, no_spark).run_cycle()
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.name, line.backlog_files) == ("t", 1)
     assert json.loads(storage.read(STATES)) == newer
-    status_report(storage, rebuild=True)
+    lake_of(storage).status(rebuild=True)
     assert load_states(storage) == {}
 
 
@@ -157,6 +156,6 @@ def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
     options.skip(storage, T, 7, apply=True)
     path = "Files/_mirrorlake/control/t.json"
     storage.write_json(path, storage.read_json(path) | {"format": options.SETTINGS_FORMAT + 1})
-    one, other = status_report(storage).tables
-    assert f"{path} is of format" in one.error["message"]
+    one, other = lake_of(storage).status().tables
+    assert f"{path} has format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.landing.rows import footer_bounds
+from mirrorlake.landing import check
 from mirrorlake.mirror import batch, next_batch
 
 
@@ -27,7 +27,7 @@ def conditions(
         path = folder / f"{number}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=2, **options)
         with pq.ParquetFile(path) as parquet:
-            bounds.append(footer_bounds(parquet, list(keys)))
+            bounds.append(check.footer_bounds(parquet, list(keys)))
     target = next_batch.Target(keys, ())
     return batch.key_conditions(batch.key_bounds(bounds, tuple(keys), target), target)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
-from mirrorlake import Lake
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -20,13 +21,11 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import applied_files, next_batch, state, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.mirror.state import TableState
-from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Entry, Storage
 
@@ -34,7 +33,7 @@ T, OLD = TableName(None, "t"), TableName(None, "before")
 LIFE = Identity(T, "one life")
 COLUMNS = {"id": "long", "item": "string"}
 OTHER = {"id": [7], "item": ["other"]}
-TAG_ONLY = b"x" * (SMALL + 1)
+TAG_ONLY = b"x" * (check.SMALL + 1)
 
 
 def no_spark():
@@ -220,15 +219,15 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     zone.put(3)  # not applied, so Spark is not started
     for _ in range(2):
         assert cycle(any_storage) == {"t": file_name(2)}
-        (line,) = status_report(any_storage).tables
+        (line,) = lake_of(any_storage).status().tables
         assert (line.state, line.last_file, line.backlog_files) == ("Failed", 2, 1)
-    (preview,) = preview_cycle(any_storage).tables
-    assert (preview.status.error["file"], preview.files) == (file_name(2), ())
+    (preview,) = lake_of(any_storage).mirror(dry_run=True).tables
+    assert (preview.error["file"], preview.file_names) == (file_name(2), ())
     assert [e.name for e in any_storage.list(f"{T.folder}/{PROCESSED}").files] == [file_name(1)]
     any_storage.write(path(2), before)
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
-    assert status_report(any_storage).tables[0].state == "Replicating"
+    assert lake_of(any_storage).status().tables[0].state == "Replicating"
 
 
 class Reads(Storage):
@@ -381,7 +380,7 @@ def test_a_rename_with_applied_and_new_files_stops_the_table(any_storage: Storag
     for number in (1, 2, 3):
         zone.put(number, OTHER)  # the former file 1 is in `_ProcessedFiles`
     cycle(any_storage)
-    (line,) = status_report(any_storage).tables
+    (line,) = lake_of(any_storage).status().tables
     assert (line.name, line.state, line.last_file) == ("t", "Failed", 2)
     assert line.error["file"] == file_name(2)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.places import IDENTITY, METADATA, PROCESSED
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
+from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
-from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror import applied_files, next_batch, state
+from mirrorlake.mirror import applied_files, next_batch, state, status
 from mirrorlake.mirror.state import TableState, save_states
-from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Listing, Storage
 
@@ -169,22 +169,22 @@ def state_of(storage: Storage, tail: str | None, last: int) -> TableState:
 def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
-    assert idle_folder(listed(storage), state_of(storage, None, 0))
+    assert status.idle_folder(listed(storage), state_of(storage, None, 0))
     put(storage, "b.csv", 1)
     (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
     applied = state_of(storage, state.file_signature(entry), 7)
-    assert idle_folder(listed(storage), applied)
-    assert not idle_folder(listed(storage), state_of(storage, None, 7))
+    assert status.idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), state_of(storage, None, 7))
     put(storage, "a.csv", 0)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     storage.delete(f"{T.folder}/a.csv")
-    assert idle_folder(listed(storage), applied)
+    assert status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 9)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 0)
     for changed in (("b.csv", 2, None), ("b.csv", 1, b"longer")):
         put(storage, *changed)
-        assert not idle_folder(listed(storage), applied)
+        assert not status.idle_folder(listed(storage), applied)
 
 
 def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
@@ -194,11 +194,11 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
     entry = listed(storage).file("applied")
     assert entry is not None
     known = state_of(storage, state.file_signature(entry), 4)
-    folder = listed_folder(listed(storage), known)
+    folder = status.listed_folder(listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
     save_states(storage, {T.folder: known})
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.last_file, line.backlog_files, line.waiting_for) == (4, 2, None)
     assert line.lag_seconds > 3600
 
@@ -207,19 +207,19 @@ def test_a_number_is_one_that_delta_can_keep(storage: Storage):
     largest = 2**63 - 1
     for name in ("#notes.txt", file_name(1), file_name(largest)):
         put(storage, name, 0)
-    assert list(list_folder(storage, T).numbered) == [1, largest]
+    assert list(zone.list_folder(storage, T).numbered) == [1, largest]
     for number in (0, largest + 1):
         put(storage, file_name(number), 0)
         with pytest.raises(SequenceError, match=f"not between 1 and {largest}"):
-            list_folder(storage, T)
+            zone.list_folder(storage, T)
         Path(storage.root, T.folder, file_name(number)).unlink()
 
 
 def test_a_skipped_file_has_an_empty_entry(storage: Storage):
     for number in (1, 3, 6):
         put(storage, file_name(number), 0)
-    ready, missing = list_folder(storage, T).pending(0, skip={2, 4})
+    ready, missing = zone.list_folder(storage, T).pending(0, skip={2, 4})
     assert [entry.name for entry in ready] == [file_name(number) for number in (1, 2, 3, 4)]
     assert [entry.size > 0 for entry in ready] == [True, False, True, False]
     assert missing == 5
-    assert list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None
+    assert zone.list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.markers import Marker
 from helpers.plans import facts_of, plan_files
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
-from mirrorlake.landing.metadata import Identity, Marker, TableMetadata
+from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.mirror import next_batch
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName, file_name

@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.places import STATE
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import BusyError, UsageError
@@ -15,7 +16,6 @@ from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import Shard, TableState, load_states, save_states
-from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -98,11 +98,11 @@ def test_each_mirror_has_its_share_and_status_has_all(any_storage: Storage) -> N
         f"state-{n}-of-3.json" for n in (1, 2, 3)
     ]
     assert set(load_states(any_storage) or {}) == {folder(name) for name in NAMES}
-    assert {line.name for line in status_report(any_storage).tables} == set(NAMES)
+    assert {line.name for line in lake_of(any_storage).status().tables} == set(NAMES)
     told = any_storage.read_json("Files/Monitoring/tables.json") or {}
     assert {entry["sourceTableName"] for entry in told["tables"]} == set(NAMES)
-    planned = preview_cycle(any_storage, None, MirrorOptions(shard="1/3")).tables
-    assert {one.status.name for one in planned} == set(seen[0])
+    planned = lake_of(any_storage).mirror(shard="1/3", dry_run=True).tables
+    assert {one.name for one in planned} == set(seen[0])
 
 
 def test_a_table_and_a_shard_exclude_each_other(any_storage: Storage) -> None:
@@ -186,7 +186,7 @@ def test_the_only_shard_has_all_tables_and_their_files(any_storage: Storage) -> 
     assert Shard.parse("1/1") == Shard.parse(None) == state.ALL
     with state.mirror_lease(any_storage, 0, Shard(1, 1)):
         assert [entry.name for entry in any_storage.list(STATE).files] == ["mirror.lock"]
-        with pytest.raises(BusyError, match="Another mirror of this lake is at work"):
+        with pytest.raises(BusyError, match="Another mirror of this lake is running"):
             state.mirror_lease(any_storage, 0).__enter__()
     declare(any_storage, *NAMES)
     assert cycle(any_storage, state.ALL) == cycle(any_storage) == sorted(NAMES)

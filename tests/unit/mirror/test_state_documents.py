@@ -192,7 +192,7 @@ def test_one_newer_document_of_several_is_refused(any_storage: Storage) -> None:
     save_states(any_storage, states_of(200))
     path = f"{STATE}/state-2-of-4.json"
     any_storage.write_json(path, {"format": state.FORMAT + 1, "tables": {}})
-    with pytest.raises(FormatError, match=r"state-2-of-4.json is of format 3.*knows up to 2"):
+    with pytest.raises(FormatError, match=r"state-2-of-4.json has format 3.*reads at most 2"):
         Engine(any_storage, lambda: pytest.fail("no")).run_cycle()
     assert any_storage.read_json(path) == {"format": state.FORMAT + 1, "tables": {}}
     any_storage.write(path, b"{")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
+from mirrorlake.landing import zone
 from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
@@ -31,7 +31,7 @@ def no_spark():
 
 
 def test_an_empty_lake(any_storage: Storage):
-    assert status_report(any_storage).tables == ()
+    assert lake_of(any_storage).status().tables == ()
     assert any_storage.list("").folders == ()
 
 
@@ -41,8 +41,8 @@ def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: St
     for folder in ("t", "a.schema/t", "b.schema/t", "b.schema/u", "_scratchPad", "a.schema/_x"):
         put(any_storage, folder, 1)
     names = [TableName("a", "t"), TableName("b", "t"), TableName("b", "u"), TableName(None, "t")]
-    assert list(find_tables(any_storage)) == names
-    assert [(t.schema, t.name) for t in status_report(any_storage).tables] == [
+    assert list(zone.find_tables(any_storage)) == names
+    assert [(t.schema, t.name) for t in lake_of(any_storage).status().tables] == [
         (name.schema, name.name) for name in names
     ]
 
@@ -66,7 +66,7 @@ def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiti
     any_storage.write(f"{ZONE}/t/_metadata.json", b"{}")
     known = TableState(None, "t", state="Replicating", last_file=applied, rows=7)
     save_states(any_storage, {f"{ZONE}/t": known})
-    (line,) = status_report(any_storage).tables
+    (line,) = lake_of(any_storage).status().tables
     assert (line.backlog_files, line.waiting_for) == (backlog, waiting)
     assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, "Replicating", None)
     assert (line.lag_seconds > 0) <= (backlog > 0)
@@ -79,7 +79,7 @@ def test_lag_is_the_age_of_the_oldest_file_not_applied(storage: Storage):
     for number, minutes in ((1, 60), (2, 10), (3, 5)):
         moment = (now - timedelta(minutes=minutes)).timestamp()
         os.utime(Path(storage.root, ZONE, "t", file_name(number)), (moment, moment))
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert line.lag_seconds == pytest.approx(600, abs=30)
 
 
@@ -87,7 +87,7 @@ def test_a_clock_that_runs_ahead_gives_no_negative_lag(storage: Storage):
     put(storage, "t", 1)
     ahead = datetime.now(timezone.utc).timestamp() + 3600
     os.utime(Path(storage.root, ZONE, "t", file_name(1)), (ahead, ahead))
-    assert status_report(storage).tables[0].lag_seconds == 0
+    assert lake_of(storage).status().tables[0].lag_seconds == 0
 
 
 BAD = [".hidden", "bad:name", "back\\slash", "x.SCHEMA", "line\nfeed", "x" * 201]
@@ -101,7 +101,7 @@ def test_a_bad_folder_is_reported_and_others_continue(storage: Storage, schema, 
     inner = name if schema is None else f"{schema}.schema/{name}"
     Path(storage.root, ZONE, inner).mkdir(parents=True)
     put(storage, "zz", 1)
-    bad, good = sorted(status_report(storage).tables, key=lambda line: line.name == "zz")
+    bad, good = sorted(lake_of(storage).status().tables, key=lambda line: line.name == "zz")
     assert (bad.schema, bad.name, bad.state) == (schema, name, "Failed")
     assert "Hint:" in bad.error["message"]
     assert (good.name, good.error, good.backlog_files) == ("zz", None, 1)
@@ -109,10 +109,10 @@ def test_a_bad_folder_is_reported_and_others_continue(storage: Storage, schema, 
 
 def test_a_bad_schema_folder_is_reported(storage: Storage):
     Path(storage.root, ZONE, "bad:one.schema", "t").mkdir(parents=True)
-    (found,) = find_tables(storage)
-    assert isinstance(found, BadFolder)
+    (found,) = zone.find_tables(storage)
+    assert isinstance(found, zone.BadFolder)
     assert found.folder == f"{ZONE}/bad:one.schema/t"
-    assert status_report(storage).failed
+    assert lake_of(storage).status().failed
 
 
 @pytest.mark.parametrize("place", [b"\xff", b"\xff.schema/t", b"s.schema/\xff"])
@@ -123,7 +123,7 @@ def test_a_folder_with_an_undecodable_name_does_not_stop_others(storage: Storage
     assert [line.state for line in report.tables if line.name != "zz"] == ["Failed"]
     assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["tables"]) == 2
     assert len(load_states(storage)) == 2
-    assert len(status_report(storage).failed) == 1
+    assert len(lake_of(storage).status().failed) == 1
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, 
     for name in names:
         any_storage.write(f"{ZONE}/t/{name}", b"x")
     put(any_storage, "zz", 1)
-    bad, good = status_report(any_storage).tables
+    bad, good = lake_of(any_storage).status().tables
     assert match in bad.error["message"]
     assert bad.error["file"] in names
     assert (bad.state, good.error) == ("Failed", None)
@@ -147,7 +147,7 @@ def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, 
 @pytest.mark.promise("LZ-13")
 def test_pending_files_end_at_a_gap(any_storage: Storage):
     put(any_storage, "t", 3, 1, 2, 5, 6)
-    folder = list_folder(any_storage, TableName(None, "t"))
+    folder = zone.list_folder(any_storage, TableName(None, "t"))
     ready, missing = folder.pending(1)
     assert [entry.name for entry in ready] == [file_name(2), file_name(3)]
     assert missing == 4
@@ -157,7 +157,7 @@ def test_pending_files_end_at_a_gap(any_storage: Storage):
 
 def test_looking_changes_nothing(any_storage: Storage):
     put(any_storage, "t", 1)
-    status_report(any_storage)
+    lake_of(any_storage).status()
     assert any_storage.list("Files").folders == ("LandingZone",)
     assert [e.name for e in any_storage.list(f"{ZONE}/t").files] == [file_name(1)]
 
@@ -213,8 +213,8 @@ def test_states_of_an_older_format_are_made_again(any_storage: Storage):
 def test_a_report_as_text_and_document(any_storage: Storage):
     put(any_storage, "t", 1)
     any_storage.write(f"{ZONE}/u/{file_name(0)}", b"")
-    report = status_report(any_storage)
-    assert repr(report) == "2 tables, 0 rows applied so far, 1 failed"
+    report = lake_of(any_storage).status()
+    assert repr(report) == "2 tables, 1 problem"
     assert set(report.as_dict()["tables"][0]) == {
         "name", "schema", "state", "rows", "last_file", "backlog_files", "backlog_bytes",
         "waiting_for", "waiting_since", "lag_seconds", "error",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -10,30 +11,30 @@ import pytest
 
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import TableNotFoundError
+from mirrorlake.mirror import status
 from mirrorlake.mirror.engine import Engine, watch
 from mirrorlake.mirror.options import Step, concurrent_tables
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import Report, status_of
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 REPLICATOR = "Files/Monitoring/replicator.json"
 
 
-def report(last: int, backlog: int = 0) -> Report:
+def report(last: int, backlog: int = 0) -> status.MirrorReport:
     state = TableState(None, "t", last_file=last)
-    line = status_of(state, None)
-    return Report((type(line)(**{**vars(line), "backlog_files": backlog}),))
+    line = status.MirroredTable.since(status.status_of(state, None), None)
+    return status.MirrorReport((replace(line, backlog_files=backlog),))
 
 
 class ScriptedEngine(Engine):
     """An engine whose cycles return prepared reports."""
 
-    def __init__(self, storage: Storage, script: list[Report | Exception]) -> None:
+    def __init__(self, storage: Storage, script: list[status.MirrorReport | Exception]) -> None:
         super().__init__(storage, lambda: pytest.fail("Spark was asked for"))
         self.script = script
 
-    def run_cycle(self, only: TableName | None = None) -> Report:
+    def run_cycle(self, only: TableName | None = None) -> status.MirrorReport:
         """Return the next report of the script."""
         step = self.script.pop(0)
         if isinstance(step, Exception):
@@ -57,7 +58,7 @@ class CountedPauses(Event):
         return self.left == 0
 
 
-def pauses(storage: Storage, script: list[Report], **options: Any) -> list[float]:
+def pauses(storage: Storage, script: list[status.MirrorReport], **options: Any) -> list[float]:
     stop, heard = CountedPauses(len(script)), []
     engine = ScriptedEngine(storage, list(script))
     last = watch(engine, stop, on_report=heard.append, **options)
@@ -70,7 +71,12 @@ def test_pauses_grow_while_nothing_happens_and_shrink_when_something_does(storag
     quiet, busy = report(1), report(2)
     waited = pauses(storage, [quiet] * 4 + [busy] * 3, interval=10)
     assert waited == [10, 15, 22.5, 33.75, 10, 15, 22.5]
-    backlog = [report(1), report(1, backlog=1), report(1, backlog=1), Report((), ("t",))]
+    backlog = [
+        report(1),
+        report(1, backlog=1),
+        report(1, backlog=1),
+        status.MirrorReport((), ("t",)),
+    ]
     assert pauses(storage, backlog, interval=10) == [10, 10, 15, 10]
 
 

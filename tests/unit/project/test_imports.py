@@ -1,11 +1,12 @@
-"""Imports go one way: between the library and its satellites, between packages, and in no circle.
+"""Imports between the library, its satellites and packages go one way, without circles.
 
-Imports within functions count, too; those that only a type checker runs do not.
+Imports within functions and under `TYPE_CHECKING` count as well.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -13,57 +14,20 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parents[3] / "lib"
 CORE = "mirrorlake"
-# A package of the library imports from packages that are named before it.
+# A package of the library imports only packages that are named before it.
 ORDER = (
-    *("errors", "names", "results", "registry", "notices", "storage", "spark"),
-    *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
-    *("source_status", "partitioning", "rows", "views", "show"),
-    *("monitoring", "table", "lake", "cli"),
+    *("errors", "names", "results", "registry", "notices", "show", "storage", "spark"),
+    *("delta", "landing", "query", "mirror", "history", "layout", "feed"),
+    *("source_status", "partitioning", "rows", "views", "sql"),
+    *("status", "inspection", "table", "lake", "cli"),
 )
-# Still to be removed: packages that import from their right.
-BACKWARDS: set[tuple[str, str]] = {
-    ("delta", "show"),  # a result draws itself
-    ("feed", "show"),
-    ("history", "show"),
-    ("layout", "show"),
-    ("partitioning", "show"),
-    ("views", "show"),
-    ("query", "feed"),
-    ("query", "history"),
-    ("query", "views"),
-}
 # What satellites may import: modules, or all modules of a package.
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
-    *("cli", "landing", "storage"),
+    *("cli", "inspection", "landing", "show", "status", "storage"),
     *("spark.session",),
 }
-# Still to be removed: what satellites import of the library besides.
-INTERNAL: dict[str, set[str]] = {
-    "mirrorlake_lab": {
-        "delta.actions",
-        "delta.commit_figures",
-        "delta.commits",
-        "delta.log_files",
-        "delta.snapshot",
-        "history.versions",
-        "layout.guardrails",
-        "mirror.operations",
-        "mirror.options",
-        "mirror.state",
-        "show.tables",
-        "spark.sql",
-        "views.definition",
-    },
-    "mirrorlake_runs": {
-        "spark.shared",
-    },
-    "mirrorlake_serve": {
-        "mirror.options",
-        "mirror.state",
-    },
-}
-SATELLITES = {  # and the satellites that each may import
+SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
     "mirrorlake_sources": set[str](),
     "mirrorlake_serve": {"mirrorlake_sources"},
@@ -76,39 +40,27 @@ def _name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All imports, those within functions too; not what only a type checker runs."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            for other in child.orelse:
-                yield from _statements(other)
-        else:
-            yield from _statements(child)
-
-
 def _imported(tree: ast.Module, modules: set[str]) -> set[str]:
-    """The library's modules that a module names in its imports."""
+    """Return the library's modules that a module imports anywhere."""
     found = set()
-    for one in _statements(tree):
-        if isinstance(one, ast.Import):
-            found |= {alias.name for alias in one.names}
-        else:
-            assert one.level == 0, "imports are absolute here"
-            below = [f"{one.module}.{alias.name}" for alias in one.names]
-            found |= {name if name in modules else str(one.module) for name in below}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in modules else str(node.module) for name in below}
     return found & modules
 
 
 def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """One circle after the other; of each that is found its last arrow is left out further on."""
+    """Return circles of imports; of each found circle, the last import is then left out."""
     left, found = {name: set(wanted) for name, wanted in imports.items()}, []
     while True:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            # Each is imported by the one after it; the first and the last are the same.
+            # Each module is imported by the next one; the first and the last are the same.
             circle = error.args[1][::-1]
             found.append(circle)
             left[circle[-2]].discard(circle[-1])
@@ -117,13 +69,17 @@ def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
 
 
 @cache
-def _imports() -> dict[str, set[str]]:
-    """The modules of the library and its satellites that each of them imports."""
+def _trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module of the library and its satellites."""
     paths = {_name_of(path): path for path in sorted(LIBRARY.rglob("*.py"))}
-    return {
-        name: _imported(ast.parse(path.read_text(encoding="utf-8")), set(paths)) - {name}
-        for name, path in paths.items()
-    }
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in paths.items()}
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """Return the modules of the library and its satellites that each of them imports."""
+    modules = set(_trees())
+    return {name: _imported(tree, modules) - {name} for name, tree in _trees().items()}
 
 
 def _edges() -> Iterator[tuple[str, str]]:
@@ -135,8 +91,14 @@ def _top(name: str) -> str:
 
 
 def _inside(name: str) -> str:
-    """A module of the library without the library's name."""
+    """Return the name of a module without the name of the library."""
     return name.partition(".")[2]
+
+
+def _package_of(name: str) -> str:
+    """Return the package of a module: of the library each package by itself, else the satellite."""
+    inside = _inside(name)
+    return f"{CORE}.{_top(inside)}" if _top(name) == CORE and "." in inside else _top(name)
 
 
 def test_no_module_imports_in_a_circle():
@@ -149,7 +111,7 @@ def test_the_library_imports_no_satellite():
     assert [edge for edge in _edges() if _top(edge[0]) == CORE != _top(edge[1])] == []
 
 
-def test_satellites_import_those_that_they_stand_on():
+def test_satellites_import_only_the_satellites_below_them():
     for name, other in _edges():
         if _top(name) != CORE and _top(other) not in (CORE, _top(name)):
             assert _top(other) in SATELLITES[_top(name)], (name, other)
@@ -159,21 +121,32 @@ def test_satellites_import_public_modules_of_the_library():
     found: dict[str, set[str]] = {}
     for name, other in _edges():
         inside = _inside(other)
-        is_public = {inside, inside.partition(".")[0]} & PUBLIC
+        is_public = {inside, _top(inside)} & PUBLIC
         if _top(name) != CORE and _top(other) == CORE and inside and not is_public:
             found.setdefault(_top(name), set()).add(inside)
-    assert found == INTERNAL
+    assert found == {}
 
 
 def test_packages_import_from_their_left():
     places = {name: place for place, name in enumerate(ORDER)}
     edges = [(_inside(a), _inside(b)) for a, b in _edges() if _top(a) == _top(b) == CORE]
-    pairs = {(_top(a), _top(b)) for a, b in edges if a and b}
-    assert {name for pair in pairs for name in pair} <= set(ORDER)
-    assert {(a, b) for a, b in pairs if places[a] < places[b]} == BACKWARDS
+    pairs = {(a, _top(b)) for a, b in edges if a and b}
+    assert {_top(name) for pair in pairs for name in pair} <= set(ORDER)
+    assert {(a, b) for a, b in pairs if places[_top(a)] < places[b]} == set()
 
 
-def test_lazy_imports_count_and_those_of_a_type_checker_do_not():
+def test_no_class_name_twice_within_a_package():
+    names = Counter(
+        (_package_of(name), node.name)
+        for name, tree in _trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert names["mirrorlake.views", "Definition"] == 1  # classes are found
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_imports_in_functions_and_for_type_checkers_count():
     text = """
 import os
 from typing import TYPE_CHECKING
@@ -186,5 +159,5 @@ def late():
     from mirrorlake import c
 """
     modules = {f"mirrorlake{end}" for end in ("", ".a", ".b", ".c")}
-    assert _imported(ast.parse(text), modules) == {"mirrorlake.b", "mirrorlake.c"}
+    assert _imported(ast.parse(text), modules) == {f"mirrorlake.{end}" for end in "abc"}
     assert _circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) in ([["a", "b", "a"]], [["b", "a", "b"]])

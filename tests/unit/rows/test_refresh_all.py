@@ -1,4 +1,4 @@
-"""Which view comes first, and what a run of them says."""
+"""The order in which views are refreshed, and the result of refreshing all."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import pytest
 
 from mirrorlake.errors import QueryError
 from mirrorlake.names import TableName
-from mirrorlake.views.definition import Definition, SourceStatus, ViewStatus
-from mirrorlake.views.refresh import Refresh
-from mirrorlake.views.refresh_all import ViewRun, ViewRuns, in_order_of_sources
+from mirrorlake.views import definition, refresh
 
 
-def view(name: str, *sources: str) -> Definition:
+def view(name: str, *sources: str) -> definition.Definition:
     columns = {TableName.parse(source): ("x",) for source in sources}
-    return Definition(TableName.parse(name), name, "SELECT 1", columns)
+    return definition.Definition(TableName.parse(name), name, "SELECT 1", columns)
 
 
-def status(name: str) -> ViewStatus:
-    sources = (SourceStatus("t", 3, 5), SourceStatus("u", None, 2), SourceStatus("w", 1, 1))
-    return ViewStatus(name, "behind", None, 4, sources, 61.5)
+def status(name: str) -> definition.ViewStatus:
+    sources = (
+        definition.SourceStatus("t", 3, 5),
+        definition.SourceStatus("u", None, 2),
+        definition.SourceStatus("w", 1, 1),
+    )
+    return definition.ViewStatus(name, "behind", None, 4, sources, 61.5)
 
 
-def refreshed(mode: str, changed: int | None, differences: int | None = None) -> Refresh:
-    return Refresh("v", mode, None, 5, {}, changed, {"inserted": 2}, 1.5, differences=differences)
+def refreshed(mode: str, changed: int | None, differences: int | None = None) -> refresh.Refresh:
+    return refresh.Refresh(
+        "v", mode, None, 5, {}, changed, {"inserted": 2}, 1.5, differences=differences
+    )
 
 
 def test_views_come_after_those_that_they_read() -> None:
     views = [view("a", "c"), view("b", "t"), view("c", "b", "t")]
-    assert [str(one.name) for one in in_order_of_sources(views)] == ["b", "c", "a"]
+    assert [str(one.name) for one in refresh.in_order_of_sources(views)] == ["b", "c", "a"]
 
 
 def test_views_that_read_each_other_are_all_there() -> None:
     views = [view("a", "b"), view("b", "a")]
-    assert {str(one.name) for one in in_order_of_sources(views)} == {"a", "b"}
+    assert {str(one.name) for one in refresh.in_order_of_sources(views)} == {"a", "b"}
 
 
 def test_rows_read_against_a_full_refresh() -> None:
-    runs = ViewRuns(
+    runs = refresh.ViewRuns(
         (
-            ViewRun(status("v"), refreshed("incremental", 7), 100),
-            ViewRun(status("w"), refreshed("full", None), 50),
-            ViewRun(status("x"), refreshed("nothing", 0), None),
+            refresh.ViewRun(status("v"), refreshed("incremental", 7), 100),
+            refresh.ViewRun(status("w"), refreshed("full", None), 50),
+            refresh.ViewRun(status("x"), refreshed("nothing", 0), None),
         )
     )
     assert [run.rows_read for run in runs.runs] == [7, 50, 0]
@@ -54,7 +58,7 @@ def test_rows_read_against_a_full_refresh() -> None:
 
 
 def test_a_failed_view_is_an_error_at_the_end() -> None:
-    runs = ViewRuns((ViewRun(status("v"), None, 10, "no such column"),))
+    runs = refresh.ViewRuns((refresh.ViewRun(status("v"), None, 10, "no such column"),))
     assert runs.shown().rows[0][:3] == ("v", "failed", "no such column")
     assert runs.rows_read() == {}
     with pytest.raises(QueryError, match="no such column"):
@@ -62,11 +66,11 @@ def test_a_failed_view_is_an_error_at_the_end() -> None:
 
 
 def test_a_view_that_is_not_its_query_is_an_error_at_the_end() -> None:
-    runs = ViewRuns((ViewRun(status("v"), refreshed("incremental", 7, 3), 10),))
+    runs = refresh.ViewRuns((refresh.ViewRun(status("v"), refreshed("incremental", 7, 3), 10),))
     with pytest.raises(QueryError, match="3 rows"):
         runs.check()
 
 
 def test_no_views() -> None:
-    assert repr(ViewRuns(())) == "the lake has no views"
-    ViewRuns(()).check()
+    assert repr(refresh.ViewRuns(())) == "the lake has no views"
+    refresh.ViewRuns(()).check()

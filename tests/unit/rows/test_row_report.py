@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.row_history import parse_key
+from mirrorlake.rows import row_history
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from mirrorlake.rows.row_history import parse_key
     ],
 )
 def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any) -> None:
-    assert parse_key(text, keys, "t") == wanted
+    assert row_history.parse_key(text, keys, "t") == wanted
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any)
 )
 def test_what_is_no_key_is_refused(text: str, keys: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_key(text, keys, "t")
+        row_history.parse_key(text, keys, "t")

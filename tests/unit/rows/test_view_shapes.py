@@ -1,14 +1,13 @@
-"""Which rule a view's query falls under, and which reason it gets if there is none."""
+"""The rule of a view's query, or the reason why no rule covers it."""
 
 from __future__ import annotations
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake.views.definition import QUERY_REASONS, STATE_REASONS
-from mirrorlake.views.query import parse_query
-from mirrorlake.views.shape import Method, Role, Shape, read_shape, settle_types
+from mirrorlake.views import definition
+from mirrorlake.views import shape as shapes
 
 COLUMNS = {
     "t": ["id", "g", "x", "d", "odd `name`"],
@@ -22,9 +21,9 @@ KNOWN |= {"min", "max", "avg", "count_if", "median", "collect_list", "first_valu
 KNOWN |= {"any", "approx_top_k", "array", "coalesce", "unix_timestamp"}
 
 
-def shape_of(sql: str, kinds: str = "") -> Shape:
-    shape = read_shape(parse_query(sql), COLUMNS, KNOWN)
-    return settle_types(shape, kinds.split() or ["int"] * len(shape.aggregates), ["int"])
+def shape_of(sql: str, kinds: str = "") -> shapes.Shape:
+    shape = shapes.read_shape(definition.parse_query(sql), COLUMNS, KNOWN)
+    return shapes.settle_types(shape, kinds.split() or ["int"] * len(shape.aggregates), ["int"])
 
 
 @pytest.mark.parametrize(
@@ -86,24 +85,24 @@ UNRULED = {
 @pytest.mark.parametrize(("code", "sql"), UNRULED.items(), ids=UNRULED)
 def test_queries_without_a_rule(code: str, sql: str) -> None:
     shape = shape_of(sql)
-    assert shape.method is Method.FULL
+    assert shape.method is shapes.Method.FULL
     assert shape.reason is not None
     assert (shape.reason.code, bool(shape.reason.why)) == (code, True)
 
 
 def test_an_aggregate_that_no_list_has_makes_no_view_of_rows() -> None:
-    assert shape_of("SELECT approx_top_k(x) FROM t").method is Method.FULL
-    assert shape_of("SELECT g, approx_top_k(x) FROM t GROUP BY g").method is Method.GROUPS
+    assert shape_of("SELECT approx_top_k(x) FROM t").method is shapes.Method.FULL
+    assert shape_of("SELECT g, approx_top_k(x) FROM t GROUP BY g").method is shapes.Method.GROUPS
 
 
 def test_whether_any_row_fulfils_a_condition_makes_no_view_of_rows() -> None:
-    assert shape_of("SELECT any(x > 1) FROM t").method is Method.FULL
+    assert shape_of("SELECT any(x > 1) FROM t").method is shapes.Method.FULL
 
 
 def test_every_reason_of_a_query_has_a_case() -> None:
-    assert {*UNRULED, "NESTED_COLUMN"} == set(QUERY_REASONS)
-    rows = read_shape(parse_query("SELECT id FROM t"), COLUMNS, KNOWN)
-    nested = settle_types(rows, [], ["array<int>"])
+    assert {*UNRULED, "NESTED_COLUMN"} == set(definition.QUERY_REASONS)
+    rows = shapes.read_shape(definition.parse_query("SELECT id FROM t"), COLUMNS, KNOWN)
+    nested = shapes.settle_types(rows, [], ["array<int>"])
     assert nested.reason is not None
     assert nested.reason.code == "NESTED_COLUMN"
 
@@ -127,30 +126,34 @@ def test_clocks_and_dice_are_found_anywhere(sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "kinds", "method"),
     [
-        ("SELECT g, sum(x) FROM t GROUP BY g", "bigint", Method.SUMS),
-        ("SELECT g, sum(x) FROM t GROUP BY g", "decimal(38,10)", Method.SUMS),
-        ("SELECT g, sum(x) FROM t GROUP BY g", "double", Method.GROUPS),
-        ("SELECT g, count(x) FROM t GROUP BY g", "double", Method.SUMS),
-        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(14,2)", Method.SUMS),
-        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(18,2)", Method.GROUPS),
-        ("SELECT sum(x) FROM t", "float", Method.FULL),
-        ("SELECT g, max(x) FROM t GROUP BY g", "decimal(38,10)", Method.EXTREMES),
-        ("SELECT g, min(x) FROM t GROUP BY g", "string", Method.EXTREMES),
-        ("SELECT g, min(x) FROM t GROUP BY g", "timestamp", Method.EXTREMES),
-        ("SELECT g, min(x) FROM t GROUP BY g", "double", Method.GROUPS),
-        ("SELECT g, min(x) FROM t GROUP BY g", "struct<a:int>", Method.GROUPS),
-        ("SELECT g, max(x), count(d) FROM t GROUP BY g", "int map<int,int>", Method.GROUPS),
-        ("SELECT g, max(x), avg(x) FROM t GROUP BY g", "int double", Method.GROUPS),
-        ("SELECT max(x) FROM t", "int", Method.FULL),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "bigint", shapes.Method.SUMS),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "decimal(38,10)", shapes.Method.SUMS),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "double", shapes.Method.GROUPS),
+        ("SELECT g, count(x) FROM t GROUP BY g", "double", shapes.Method.SUMS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(14,2)", shapes.Method.SUMS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(18,2)", shapes.Method.GROUPS),
+        ("SELECT sum(x) FROM t", "float", shapes.Method.FULL),
+        ("SELECT g, max(x) FROM t GROUP BY g", "decimal(38,10)", shapes.Method.EXTREMES),
+        ("SELECT g, min(x) FROM t GROUP BY g", "string", shapes.Method.EXTREMES),
+        ("SELECT g, min(x) FROM t GROUP BY g", "timestamp", shapes.Method.EXTREMES),
+        ("SELECT g, min(x) FROM t GROUP BY g", "double", shapes.Method.GROUPS),
+        ("SELECT g, min(x) FROM t GROUP BY g", "struct<a:int>", shapes.Method.GROUPS),
+        ("SELECT g, max(x), count(d) FROM t GROUP BY g", "int map<int,int>", shapes.Method.GROUPS),
+        ("SELECT g, max(x), avg(x) FROM t GROUP BY g", "int double", shapes.Method.GROUPS),
+        ("SELECT max(x) FROM t", "int", shapes.Method.FULL),
     ],
 )
-def test_types_decide_what_can_be_summed_up(sql: str, kinds: str, method: Method) -> None:
+def test_types_decide_what_can_be_summed_up(sql: str, kinds: str, method: shapes.Method) -> None:
     assert shape_of(sql, kinds).method is method
 
 
 def test_a_key_is_a_part_of_an_expression_only_where_the_parser_sees_one() -> None:
-    assert shape_of("SELECT id + x * 2, sum(x) FROM t GROUP BY id + x").method is Method.GROUPS
-    assert shape_of("SELECT (id + x) * 2, sum(x) FROM t GROUP BY id + x").method is Method.SUMS
+    assert (
+        shape_of("SELECT id + x * 2, sum(x) FROM t GROUP BY id + x").method is shapes.Method.GROUPS
+    )
+    assert (
+        shape_of("SELECT (id + x) * 2, sum(x) FROM t GROUP BY id + x").method is shapes.Method.SUMS
+    )
 
 
 def test_a_star_leaves_out_what_is_only_asked_for_a_partner() -> None:
@@ -167,13 +170,15 @@ def test_a_star_leaves_out_what_is_only_asked_for_a_partner() -> None:
     ],
 )
 def test_a_star_inside_of_a_function_is_not_written_out(sql: str) -> None:
-    shape = read_shape(parse_query(sql), COLUMNS, KNOWN | {"struct", "hash"})
+    shape = shapes.read_shape(definition.parse_query(sql), COLUMNS, KNOWN | {"struct", "hash"})
     assert shape.reason is not None
     assert shape.reason.code == "STAR"
 
 
 def test_other_relations_stand_for_the_tables_of_a_join() -> None:
-    query = parse_query("SELECT a.id FROM t a JOIN `t` ON a.g = t.g LEFT JOIN s AS o USING (g)")
+    query = definition.parse_query(
+        "SELECT a.id FROM t a JOIN `t` ON a.g = t.g LEFT JOIN s AS o USING (g)"
+    )
     relations = {one.start: f"r{number}" for number, one in enumerate(query.tables)}
     joins = "JOIN r1 AS `t` ON a.g = t.g LEFT JOIN r2 AS o USING (g)"
     assert query.source(relations) == f"FROM r0 AS a {joins}"
@@ -216,7 +221,7 @@ def test_items_are_written_over_what_is_kept() -> None:
 def test_tables_have_roles_in_joins(joins: str, roles: list[str]) -> None:
     shape = shape_of(f"SELECT t.id FROM {joins}")
     assert [member.role.value for member in shape.members] == roles
-    assert all(bool(m.links) == (m.role is not Role.LINEAR) for m in shape.members)
+    assert all(bool(m.links) == (m.role is not shapes.Role.LINEAR) for m in shape.members)
 
 
 @pytest.mark.parametrize(
@@ -235,14 +240,14 @@ def test_outer_joins_without_a_rule(joins: str) -> None:
 
 def test_what_is_no_query_is_refused() -> None:
     with pytest.raises(UsageError, match="one query"):
-        parse_query("DELETE FROM t")
+        definition.parse_query("DELETE FROM t")
     with pytest.raises(UsageError, match="one query"):
-        parse_query("SELECT 1; SELECT 2")
-    with pytest.raises(QueryError, match="can't be understood"):
-        parse_query("SELECT FROM WHERE (")
+        definition.parse_query("SELECT 1; SELECT 2")
+    with pytest.raises(QueryError, match="cannot be parsed"):
+        definition.parse_query("SELECT FROM WHERE (")
 
 
 def test_the_documentation_lists_every_reason() -> None:
     text = (PROJECT / "docs" / "views.md").read_text(encoding="utf-8")
-    for code, words in (QUERY_REASONS | STATE_REASONS).items():
+    for code, words in (definition.QUERY_REASONS | definition.STATE_REASONS).items():
         assert f"| `{code}` | {words} |" in text

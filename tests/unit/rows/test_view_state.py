@@ -1,4 +1,4 @@
-"""What a view's log tells of the versions that it shows; the logs are written by hand."""
+"""The versions that a view shows, read from its log; the logs are written by hand."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ import pytest
 from helpers.commits import write_lines
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import (
-    Definition,
-    ViewState,
-    commit_metadata,
-    hiding_columns,
-    list_definitions,
-    read_definition,
-    read_view_state,
-    view_status,
-)
+from mirrorlake.views import definition
 
 T = TableName(None, "t")
-VIEW = Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
+VIEW = definition.Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def create(storage: Storage) -> None:
 def refresh(storage: Storage, version: int, number: int, at: int, base: int | None = None) -> None:
     sources = {"t": {"id": "one", "version": at}}
     base = version - 1 if base is None else base
-    note = commit_metadata(VIEW, number, base, {"mode": "full", "reason": None}, sources)
+    note = definition.commit_metadata(VIEW, number, base, {"mode": "full", "reason": None}, sources)
     txn = {"txn": {"appId": VIEW.app_id, "version": number}}
     commit(storage, version, "WRITE", txn, added(True), userMetadata=note)
 
@@ -60,17 +51,17 @@ def added(changes: bool) -> dict[str, Any]:
 
 
 def standing(storage: Storage) -> tuple[int, int | None, str]:
-    found: ViewState = read_view_state(storage, VIEW)
+    found: definition.ViewState = definition.read_view_state(storage, VIEW)
     shown = found.sources.get("t", (None, None))[1]
     return found.number, shown, found.reason.code if found.reason else ""
 
 
 def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
     create(storage)
-    assert read_definition(storage, VIEW.name) == VIEW
-    assert list_definitions(storage) == [VIEW]
-    assert hiding_columns(storage, VIEW.name) == ["g"]
-    assert hiding_columns(storage, None) is None
+    assert definition.read_definition(storage, VIEW.name) == VIEW
+    assert definition.list_definitions(storage) == [VIEW]
+    assert definition.hiding_columns(storage, VIEW.name) == ["g"]
+    assert definition.hiding_columns(storage, None) is None
 
 
 def test_a_view_stands_where_its_last_refresh_left_it(storage: Storage) -> None:
@@ -103,7 +94,7 @@ def test_how_a_view_stands(storage: Storage) -> None:
         storage.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def status() -> tuple[str, str | None, int | None, float | None]:
-        found = view_status(storage, VIEW)
+        found = definition.view_status(storage, VIEW)
         (one,) = found.sources
         lag = found.lag_seconds
         return found.state, found.reason, one.newest, lag if lag is None else round(lag, -2)
@@ -127,7 +118,7 @@ def test_what_others_write_is_noticed(storage: Storage) -> None:
     refresh(storage, 1, 1, at=4)
     commit(storage, 2, "DELETE", added(True), userMetadata="[not a note")
     assert standing(storage) == (1, 4, "VIEW_CHANGED")
-    refresh(storage, 3, 2, at=7, base=1)  # it did not know of version 2
+    refresh(storage, 3, 2, at=7, base=1)  # a refresh that did not read version 2
     assert standing(storage) == (2, 7, "VIEW_CHANGED")
     refresh(storage, 4, 3, at=8)
     assert standing(storage) == (3, 8, "")

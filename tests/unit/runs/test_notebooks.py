@@ -14,8 +14,8 @@ import pytest
 import yaml
 from papermill.inspection import inspect_notebook
 
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake_runs.plan import load_plan
+from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake_runs import load_plan
 
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))
 LESSONS = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))

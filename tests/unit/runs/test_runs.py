@@ -15,13 +15,19 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake_runs import (
+    RunSummary,
+    clean_notebook,
+    load_plan,
+    notebook_files,
+    prepare,
+    read_records,
+    run_plan,
+)
 from mirrorlake_runs import plan as module
-from mirrorlake_runs.notebook_files import clean_file, clean_notebook, read_records
-from mirrorlake_runs.plan import load_plan, prepare
-from mirrorlake_runs.results import MIME, RunSummary
-from mirrorlake_runs.run import run_plan
 
+PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
+MIME = "application/vnd.mirrorlake.record+json"
 RECORDS = {"number": 7, "text": 'ä → "b"', "list": [1, None, {"deep": True}], "ratio": 0.5}
 
 
@@ -38,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "parameters").mkdir()
     head = new_code_cell("rows: int = 1  # rows", metadata={"tags": ["parameters"]})
     recording = (
-        "import os\nfrom mirrorlake_runs.results import record\n"
+        "import os\nfrom mirrorlake_runs import record\n"
         f"record(**{RECORDS!r})\nrecord(rows=rows, profile=os.environ[{PROFILE_VARIABLE!r}])"
     )
     write(
@@ -365,10 +371,10 @@ class TestClean:
     def test_a_file_is_written_only_if_it_has_to_be(self, tmp_path: Path) -> None:
         path = tmp_path / "n.ipynb"
         nbformat.write(executed(), path)
-        assert clean_file(path)
+        assert notebook_files.clean_file(path)
         assert nbformat.read(path, as_version=4) == clean_notebook(executed())
         written = path.stat().st_mtime_ns
-        assert not clean_file(path)
+        assert not notebook_files.clean_file(path)
         assert path.stat().st_mtime_ns == written
 
     def test_what_papermill_executed_becomes_what_was_there(self, ran, folders, tmp_path) -> None:

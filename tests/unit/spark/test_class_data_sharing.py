@@ -1,4 +1,4 @@
-"""Class archives: made once for a Java and a class path, used where they are, never missed."""
+"""Class archives: created once for a Java and a class path, used if they exist, never required."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mirrorlake.spark.java import Java, archive_flags, archive_path, ensure_archive
+from mirrorlake.spark import java
 
-JAVA = Java(Path("/jdk"), "17.0.1")
+JAVA = java.Java(Path("/jdk"), "17.0.1")
 PATHS = [Path("a.jar"), Path("b.jar")]
 
 
@@ -27,55 +27,55 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_java_and_class_path_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = archive_path(JAVA, PATHS)
+    mine = java.archive_path(JAVA, PATHS)
     others = {
-        archive_path(replace(JAVA, version="17.0.2"), PATHS),
-        archive_path(replace(JAVA, home=Path("/other")), PATHS),
-        archive_path(JAVA, PATHS[:1]),
-        archive_path(JAVA, PATHS[::-1]),
-        archive_path(JAVA, []),
+        java.archive_path(replace(JAVA, version="17.0.2"), PATHS),
+        java.archive_path(replace(JAVA, home=Path("/other")), PATHS),
+        java.archive_path(JAVA, PATHS[:1]),
+        java.archive_path(JAVA, PATHS[::-1]),
+        java.archive_path(JAVA, []),
     }
-    assert mine == archive_path(JAVA, list(PATHS))
+    assert mine == java.archive_path(JAVA, list(PATHS))
     assert len({mine, *others}) == 6
     monkeypatch.setattr(pyspark, "__file__", "/elsewhere/pyspark/__init__.py")
-    assert archive_path(JAVA, PATHS) not in {mine, *others}
+    assert java.archive_path(JAVA, PATHS) not in {mine, *others}
 
 
 def test_files_of_another_age_or_size_have_another_which_takes_its_place(training) -> None:
     training("TARGET.write_bytes(b'archive')")
-    other_path = ensure_archive(JAVA, PATHS[:1])
+    other_path = java.ensure_archive(JAVA, PATHS[:1])
     for change in (lambda: os.utime(PATHS[1], (1, 1)), lambda: PATHS[1].write_text("larger")):
-        before = ensure_archive(JAVA, PATHS)
+        before = java.ensure_archive(JAVA, PATHS)
         change()
-        assert archive_flags(JAVA, PATHS) == ""
-        after = ensure_archive(JAVA, PATHS)
+        assert java.archive_flags(JAVA, PATHS) == ""
+        after = java.ensure_archive(JAVA, PATHS)
         assert set(after.parent.iterdir()) == {other_path, after}
         assert before != after
 
 
 def test_flags_name_an_archive_that_is_there(cache: Path) -> None:
-    assert archive_flags(JAVA, PATHS) == ""
-    path = archive_path(JAVA, PATHS)
+    assert java.archive_flags(JAVA, PATHS) == ""
+    path = java.archive_path(JAVA, PATHS)
     assert path.parent == cache / "archives"
     path.mkdir(parents=True)
-    assert archive_flags(JAVA, PATHS) == ""
+    assert java.archive_flags(JAVA, PATHS) == ""
     path.rmdir()
     path.touch()
-    assert f'"-XX:SharedArchiveFile={path}" -Xshare:auto' in archive_flags(JAVA, PATHS)
-    assert archive_flags(JAVA, PATHS[:1]) == ""
+    assert f'"-XX:SharedArchiveFile={path}" -Xshare:auto' in java.archive_flags(JAVA, PATHS)
+    assert java.archive_flags(JAVA, PATHS[:1]) == ""
 
 
 def test_flags_in_a_training_process_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = archive_path(JAVA, PATHS)
+    path = java.archive_path(JAVA, PATHS)
     path.parent.mkdir(parents=True)
     path.touch()
     monkeypatch.setenv("MIRRORLAKE_ARCHIVE_TRAINING", "/x y/z.jsa")
-    assert archive_flags(JAVA, PATHS) == '"-XX:ArchiveClassesAtExit=/x y/z.jsa"'
+    assert java.archive_flags(JAVA, PATHS) == '"-XX:ArchiveClassesAtExit=/x y/z.jsa"'
 
 
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a program in the place of the training module; it finds TARGET, its archive's path."""
+    """Return a function that replaces the training module; TARGET is the path of the archive."""
     package = tmp_path / "stub" / "mirrorlake"
     (package / "cli").mkdir(parents=True)
     for folder in (package, package / "cli"):
@@ -96,7 +96,7 @@ def test_modules_of_the_working_folder_are_not_imported(
 ) -> None:
     training(f"assert {str(tmp_path)!r} not in sys.path\nTARGET.write_bytes(b'archive')\n")
     monkeypatch.chdir(tmp_path)
-    assert ensure_archive(JAVA, PATHS) is not None
+    assert java.ensure_archive(JAVA, PATHS) is not None
 
 
 def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
@@ -109,14 +109,14 @@ def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
     monkeypatch.setenv("MIRRORLAKE_PROFILE", "small")
-    path = ensure_archive(JAVA, PATHS)
-    assert path == archive_path(JAVA, PATHS)
+    path = java.ensure_archive(JAVA, PATHS)
+    assert path == java.archive_path(JAVA, PATHS)
     assert path.read_bytes() == b"archive"
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(path.parent.iterdir()) == [path]
     (notice,) = notices.messages
     assert notice.startswith("making a class archive, once")
-    assert ensure_archive(JAVA, PATHS) == path
+    assert java.ensure_archive(JAVA, PATHS) == path
     assert (folder / "calls").read_text() == "x"
     assert notices.messages == [notice]
 
@@ -133,11 +133,11 @@ def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
 )
 def test_one_that_fails_leaves_nothing_and_says_so(training, notices, program, reason) -> None:
     training(program)
-    assert ensure_archive(JAVA, PATHS) is None
-    assert list(archive_path(JAVA, PATHS).parent.iterdir()) == []
-    assert archive_flags(JAVA, PATHS) == ""
+    assert java.ensure_archive(JAVA, PATHS) is None
+    assert list(java.archive_path(JAVA, PATHS).parent.iterdir()) == []
+    assert java.archive_flags(JAVA, PATHS) == ""
     assert notices.messages[1:] == [
-        f"that did not work, so Spark starts as slowly as usual: {reason}"
+        f"the class archive could not be made, so Spark starts without it: {reason}"
     ]
     training("TARGET.write_bytes(b'archive')")
-    assert ensure_archive(JAVA, PATHS)
+    assert java.ensure_archive(JAVA, PATHS)

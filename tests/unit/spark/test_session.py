@@ -1,4 +1,4 @@
-"""What Spark is started with, here and elsewhere; no Spark is started."""
+"""The settings that Spark is started with, without starting it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.spark import session
-from mirrorlake.spark.java import Java
-from mirrorlake.spark.session import (
-    PROFILE_VARIABLE,
-    SESSION_CONFS,
-    closed_aside,
-    driver_memory_mib,
-    get_spark,
-    launch_environment,
-    new_session,
-)
+from mirrorlake.spark import java, jvm, session
 
-JAVA = Java(Path("/jdk"), "17.0.1")
+JAVA = java.Java(Path("/jdk"), "17.0.1")
 JARS = [Path("/c/delta.jar"), Path("/c/storage.jar")]
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
@@ -37,7 +27,7 @@ PROFILE = {
 
 
 class FakeSession:
-    """Keeps the settings it is given."""
+    """A fake session that records its settings."""
 
     def __init__(self) -> None:
         delta = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
@@ -52,7 +42,7 @@ class FakeSession:
 
 
 class FakeBuilder:
-    """Keeps what it is told, and fails if it is to."""
+    """A fake builder that records its settings, and fails on request."""
 
     def __init__(self) -> None:
         self.confs: dict[str, Any] = {}
@@ -71,19 +61,19 @@ class FakeBuilder:
 
 
 class Launches:
-    """How often Java and jars were looked for."""
+    """A fake of `launch_environment` that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self) -> tuple[Java, list[Path]]:
+    def __call__(self) -> tuple[java.Java, list[Path]]:
         self.count += 1
         return JAVA, JARS
 
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_GATEWAY_PORT", PROFILE_VARIABLE):
+    for name in ("SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_GATEWAY_PORT", "MIRRORLAKE_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "cache"))
 
@@ -98,7 +88,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
-    """The running session, if the test puts one in."""
+    """Return the list for the running session, which is empty unless a test adds one."""
     return []
 
 
@@ -121,11 +111,11 @@ DELTA = {
 
 
 def test_local_by_default(builder: FakeBuilder) -> None:
-    assert get_spark() is builder.session
+    assert session.get_spark() is builder.session
     confs = builder.confs
-    assert (DELTA | SESSION_CONFS).items() <= confs.items()
+    assert (DELTA | jvm.SESSION_CONFS).items() <= confs.items()
     assert confs["spark.master"] == "local[*]"
-    assert confs["spark.driver.memory"] == f"{driver_memory_mib('notebook')}m"
+    assert confs["spark.driver.memory"] == f"{session.driver_memory_mib('notebook')}m"
     assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar"
     assert confs["spark.driver.host"] == "127.0.0.1"
     assert confs["spark.ui.enabled"] == confs["spark.ui.showConsoleProgress"] == "false"
@@ -136,7 +126,7 @@ def test_local_by_default(builder: FakeBuilder) -> None:
 def test_memory_that_the_user_names_counts(builder, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 700m\n")
-    get_spark()
+    session.get_spark()
     assert builder.confs["spark.driver.memory"] == "700m"
 
 
@@ -146,8 +136,8 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
     for profile in session.PROFILES:
         builder.confs.clear()
         if way == "variable":
-            monkeypatch.setenv(PROFILE_VARIABLE, profile)
-        get_spark(profile if way == "argument" else None)
+            monkeypatch.setenv("MIRRORLAKE_PROFILE", profile)
+        session.get_spark(profile if way == "argument" else None)
         found[profile] = builder.confs["spark.driver.extraJavaOptions"]
         expected = 2 * (os.cpu_count() or 1) if profile == "batch" else 2
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
@@ -166,19 +156,19 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
 
 
 def test_the_argument_counts_more_than_the_variable(builder, monkeypatch) -> None:
-    monkeypatch.setenv(PROFILE_VARIABLE, "notebook")
-    get_spark("batch")
+    monkeypatch.setenv("MIRRORLAKE_PROFILE", "notebook")
+    session.get_spark("batch")
     assert "ParallelGC" in builder.confs["spark.driver.extraJavaOptions"]
-    monkeypatch.setenv(PROFILE_VARIABLE, "")
-    get_spark()
+    monkeypatch.setenv("MIRRORLAKE_PROFILE", "")
+    session.get_spark()
     assert "SerialGC" in builder.confs["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
 def test_an_unknown_profile_is_wrong_use(builder, launches, monkeypatch, way) -> None:
-    monkeypatch.setenv(PROFILE_VARIABLE, "fast" if way == "variable" else "batch")
+    monkeypatch.setenv("MIRRORLAKE_PROFILE", "fast" if way == "variable" else "batch")
     with pytest.raises(UsageError, match=r"no profile 'fast'.*Hint: choose one of .*batch"):
-        get_spark("fast" if way == "argument" else None)
+        session.get_spark("fast" if way == "argument" else None)
     assert (builder.confs, launches.count) == ({}, 0)
 
 
@@ -202,9 +192,9 @@ LOCAL_ONLY = {
 
 def test_a_cluster_gets_the_jars_and_nothing_local(builder, monkeypatch) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
-    assert get_spark() is builder.session
+    assert session.get_spark() is builder.session
     assert LOCAL_ONLY & set(builder.confs) == set(PROFILE)
-    assert builder.confs == DELTA | SESSION_CONFS | PROFILE | {
+    assert builder.confs == DELTA | jvm.SESSION_CONFS | PROFILE | {
         "spark.app.name": "mirrorlake",
         "spark.master": "spark://there:7077",
         "spark.jars": "/c/delta.jar,/c/storage.jar",
@@ -219,50 +209,50 @@ def test_what_the_user_has_for_a_cluster_stays(builder, monkeypatch, tmp_path) -
         "# jars of ours\nspark.jars  /u/a.jar,/u/b.jar\nspark.driver.extraClassPath=/u/x:/u/y\n"
         "spark.sql.shuffle.partitions: 64\n"
     )
-    get_spark()
+    session.get_spark()
     confs = builder.confs
     assert confs["spark.jars"] == "/c/delta.jar,/c/storage.jar,/u/a.jar,/u/b.jar"
     assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar:/u/x:/u/y"
-    assert "spark.sql.shuffle.partitions" not in confs  # the file's counts
+    assert "spark.sql.shuffle.partitions" not in confs  # the value of the file is used
     monkeypatch.delenv("SPARK_MASTER")
-    get_spark()
+    session.get_spark()
     assert builder.confs["spark.driver.extraClassPath"].endswith(":/u/x:/u/y")
 
 
 def test_long_jobs_on_a_cluster_have_sparks_own_partitions(builder, monkeypatch) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
-    get_spark("batch")
+    session.get_spark("batch")
     assert not set(PROFILE) & set(builder.confs)
 
 
 def test_a_connect_server_gets_what_a_session_may_set(builder, launches, monkeypatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://there")
     monkeypatch.setenv("SPARK_MASTER", "spark://not-there:7077")
-    assert get_spark() is builder.session
+    assert session.get_spark() is builder.session
     assert (builder.confs, launches.count) == ({}, 0)
-    assert builder.session.set == SESSION_CONFS
+    assert builder.session.set == jvm.SESSION_CONFS
 
 
 def test_no_folder_is_made_where_spark_is_started(builder, tmp_path) -> None:
-    """Spark makes its warehouse's folder at every start, by default in the working folder."""
-    get_spark()
+    """Spark creates its warehouse folder at every start, by default in the working folder."""
+    session.get_spark()
     assert builder.confs["spark.sql.warehouse.dir"] == str(tmp_path / "cache" / "spark-warehouse")
 
 
 def test_under_spark_submit_its_choices_stand(builder, launches, monkeypatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setenv("SPARK_MASTER", "spark://not-there:7077")
-    assert get_spark() is builder.session
+    assert session.get_spark() is builder.session
     assert launches.count == 0
-    assert builder.confs == DELTA | SESSION_CONFS
-    assert builder.session.set == SESSION_CONFS
+    assert builder.confs == DELTA | jvm.SESSION_CONFS
+    assert builder.session.set == jvm.SESSION_CONFS
 
 
 def test_a_running_session_is_joined(builder, launches, running) -> None:
     running.append(FakeSession())
-    assert get_spark("batch") is running[0]
+    assert session.get_spark("batch") is running[0]
     assert (builder.confs, launches.count) == ({}, 0)
-    assert running[0].set == SESSION_CONFS
+    assert running[0].set == jvm.SESSION_CONFS
 
 
 def test_a_running_session_without_delta_is_refused(builder, launches, running) -> None:
@@ -270,13 +260,13 @@ def test_a_running_session_without_delta_is_refused(builder, launches, running) 
     plain.conf.get = lambda _name, default: default
     running.append(plain)
     with pytest.raises(SetupError, match="no Delta"):
-        get_spark()
+        session.get_spark()
 
 
 def test_a_new_session_is_prepared_too() -> None:
     spark = FakeSession()
-    other = new_session(spark)  # type: ignore[arg-type]
-    assert (spark.set, other.set) == ({}, SESSION_CONFS)
+    other = session.new_session(spark)  # type: ignore[arg-type]
+    assert (spark.set, other.set) == ({}, jvm.SESSION_CONFS)
 
 
 def test_a_session_that_nobody_has_is_closed_in_a_thread_of_its_own() -> None:
@@ -293,9 +283,9 @@ def test_a_session_that_nobody_has_is_closed_in_a_thread_of_its_own() -> None:
         def __del__(self) -> None:
             self.client.close()
 
-    for _ in range(2):  # a failure is not the end
+    for _ in range(2):  # a failure does not end the thread
         one = Session()
-        one.__class__ = closed_aside(Session)
+        one.__class__ = session.closed_in_thread(Session)
         del one
         assert closed.get(timeout=10) is not threading.current_thread()
 
@@ -306,14 +296,14 @@ def test_refused_queries_are_not_logged_as_json(builder, monkeypatch, variable) 
         monkeypatch.setattr(logging.getLogger(logger), "level", logging.NOTSET)
     if variable:
         monkeypatch.setenv(variable, "1")
-    get_spark()
+    session.get_spark()
     assert [logging.getLogger(logger).level for logger in LOGGERS] == [logging.CRITICAL] * 2
 
 
 def test_a_start_that_fails_tells_what_the_jvm_said(builder, tmp_path, capfd) -> None:
     builder.failure = RuntimeError("no gateway")
     with pytest.raises(SetupError) as caught:
-        get_spark()
+        session.get_spark()
     text = str(caught.value)
     assert "Spark did not start: no gateway" in text
     assert "first line of the JVM | last line of the JVM" in text
@@ -331,7 +321,7 @@ def test_old_logs_go_when_spark_starts(builder, tmp_path) -> None:
         (folder / name).touch()
         moment = (folder / name).stat().st_mtime - days * 86_400
         os.utime(folder / name, (moment, moment))
-    get_spark()
+    session.get_spark()
     names = {path.name for path in folder.iterdir()}
     assert names >= {"spark-new.log", "mine.log"}
     assert "spark-old.log" not in names
@@ -339,7 +329,7 @@ def test_old_logs_go_when_spark_starts(builder, tmp_path) -> None:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None) -> None:
-    """Pretends how much memory there is, and what the control group allows."""
+    """Set the memory of the machine and the limit of its control group."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": mib * 256}.get)
     group = tmp_path / "memory.max"
     if limit is not None:
@@ -367,13 +357,13 @@ def test_driver_memory_is_half_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None, expected: int
 ) -> None:
     machine(monkeypatch, tmp_path, mib, limit)
-    assert driver_memory_mib("batch") == expected
-    assert driver_memory_mib("notebook") == min(expected, 2048)
-    assert driver_memory_mib("small") == 1024
+    assert session.driver_memory_mib("batch") == expected
+    assert session.driver_memory_mib("notebook") == min(expected, 2048)
+    assert session.driver_memory_mib("small") == 1024
 
 
 def test_driver_memory_of_this_very_machine() -> None:
-    assert 1024 <= driver_memory_mib("batch") <= 16 * 1024
+    assert 1024 <= session.driver_memory_mib("batch") <= 16 * 1024
 
 
 def test_what_a_launch_hands_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,9 +371,9 @@ def test_what_a_launch_hands_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.jars, "delta_jars", lambda: JARS)
     monkeypatch.setenv("JAVA_HOME", "/old")
     monkeypatch.setenv("PYSPARK_PYTHON", "python-of-mine")
-    assert launch_environment() == (JAVA, JARS)
+    assert session.launch_environment() == (JAVA, JARS)
     assert os.environ["JAVA_HOME"] == "/jdk"
     assert os.environ["PYSPARK_PYTHON"] == "python-of-mine"
     monkeypatch.delenv("PYSPARK_PYTHON")
-    launch_environment()
+    session.launch_environment()
     assert os.environ["PYSPARK_PYTHON"] == session.sys.executable
