@@ -369,7 +369,7 @@ class Publisher:
         if not self._seen.add(facts.bounds) and not self._has_rows:
             return None
         warning = (
-            f"{self.table} has keys, but the rows of {label} have no row marker. They are inserted "
+            f"{self.table} has keys, but the rows of {label} have no marker. They are inserted "
             "even if the table contains their keys."
         )
         if not self._warned:
