@@ -438,7 +438,7 @@ class Publisher:
         found: dict[str, str] = {}
         identity = read_identity(self._storage, self.table)
         snapshot = read_own_snapshot(self._storage, identity) if identity else None
-        # The table of another incarnation of this folder says nothing about its columns.
+        # Ignore the table of another incarnation of this folder.
         if snapshot and identity and identity.app_id in snapshot.txns:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
             _unite(found, kinds)
