@@ -67,7 +67,7 @@ def publish(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files to the landing zone, as they are unless --marker is given."""
+    """Publish files to the landing zone, unchanged unless --marker is given."""
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(
