@@ -1,13 +1,13 @@
 """mirrorlake: an open lakehouse in notebooks.
 
-Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
-travel in time, diagnose and improve. Start with `Lake`. All is imported when it is first asked for,
-so that an application that only publishes needs neither Spark nor matplotlib.
+Applications publish changes as files, and Spark mirrors them into Delta tables. Start with `Lake`.
+Names are imported on first use, so that an application that only publishes needs neither Spark nor
+matplotlib.
 
-`pip install mirrorlake` brings what publishes, lints, and shows status and ledger: no Spark. The
-rest imports what it needs where it needs it; where that is missing, an error says which extra to
-install. It is an ImportError too: libraries that only probe for another one (pyarrow for pandas,
-called by a module of ours) go on without.
+`pip install mirrorlake` installs what is needed to publish, to lint, and to read status and ledger;
+Spark is not among it. Other modules import further packages when they need them. If a package is
+missing, an error names the extra to install. The error is also a `ModuleNotFoundError`, so that a
+library which probes for an optional package (such as pandas by pyarrow) continues without it.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
 
 
 class MissingExtraError(SetupError, ModuleNotFoundError):
-    """An extra is not installed."""
+    """A missing package of an extra that is not installed."""
 
 
 class _Extras(MetaPathFinder):
-    """Asked last, when nobody has found a module: an error of ours if one of ours imports it."""
+    """An import hook for packages that are not installed; Python asks it last."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Finds nothing.
+        """Find no module.
 
         Raises:
-            MissingExtraError: a module of mirrorlake imports what an extra brings.
+            MissingExtraError: a module of mirrorlake imports a package of an extra.
         """
         extra = _EXTRA_OF.get(fullname)
         importer = _importer(sys._getframe(1)) if extra else ""
@@ -120,7 +120,7 @@ class _Extras(MetaPathFinder):
 
 
 def _importer(frame: FrameType | None) -> str:
-    """The module whose import statement runs."""
+    """Return the name of the module whose import statement runs."""
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")
         if name not in ("importlib._bootstrap", "_frozen_importlib"):

@@ -1,4 +1,4 @@
-"""The lake: `Files/` and `Tables/` under one root, and every operation on them."""
+"""The class `Lake`: publish to a lake, mirror it, query it and maintain it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from mirrorlake.table import Table
     from mirrorlake.views.api import Views
 
-_PATIENCE = 10.0  # seconds until `watch` looks at the other tables while one is still applied
+_PATIENCE = 10.0  # seconds until `watch` mirrors other tables while one is still being applied
 
 
 class Lake:
-    """A lake, by its root.
+    """A lake: tables in `Tables/`, published files and kept documents in `Files/`.
 
     Args:
         root: a path, or a URI of an object store. It need not exist yet.
@@ -111,10 +111,10 @@ class Lake:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; it starts now if there is none.
+        """The Spark session, which starts on first use.
 
         Raises:
-            SetupError: the given session could lose commits on this lake's store.
+            SetupError: with the given session, commits to this lake's store could be lost.
         """
         if not self._is_checked or self._spark is None:
             from mirrorlake.spark.s3 import check_log_store
@@ -133,7 +133,7 @@ class Lake:
         """Return the names of the Delta tables, in order.
 
         Args:
-            names: only these, separated by commas, in any case; by default all tables.
+            names: names separated by commas, in any case; by default all tables.
 
         Raises:
             TableNotFoundError: one of them does not exist; the hint has the nearest names.
@@ -316,8 +316,8 @@ class Lake:
         """Check the landing zone against the format's rules; reads only, needs no Spark.
 
         Args:
-            table: only this one; by default the whole zone.
-            on_file: called for each file with the table, the files done and their number.
+            table: check only this table; by default the whole landing zone.
+            on_file: called for each file with the table, the number of checked files and the total.
 
         Returns:
             The findings, with file, row, column and fix.
@@ -345,10 +345,9 @@ class Lake:
         """Run one mirror cycle: apply the published files, one commit per table.
 
         Args:
-            table: only this one; by default the whole landing zone.
+            table: mirror only this table; by default the whole landing zone.
             options: bounds of the cycle.
-            vorder: write files that are not in V-Order anew, in a second commit that changes no
-                data.
+            vorder: rewrite files that are not in V-Order, in a second commit that changes no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: called after every step of every table, with the table and the step.
             **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
@@ -356,7 +355,7 @@ class Lake:
 
         Returns:
             One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables. Without entries, if no publisher feeds the table or the lake.
+            other tables. There are no entries if no publisher feeds the table or the lake.
 
         Raises:
             UsageError: there is no such setting, or it has no such value.
@@ -366,8 +365,6 @@ class Lake:
             >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
             3 files with 1,024 rows applied
         """
-        from mirrorlake.mirror.engine import Engine
-
         chosen, only = make_options(options, settings), _name(table)
         with storage_errors(self.storage.root):
             if only is None and self._was_never_fed():
@@ -376,6 +373,8 @@ class Lake:
             try:
                 if dry_run:
                     return preview_cycle(self.storage, only, chosen)
+                from mirrorlake.mirror.engine import Engine
+
                 report = Engine(self.storage, lambda: self.spark, chosen, on_step).run_cycle(only)
             except TableNotFoundError:
                 if only is None or self.find(only) != only:
@@ -406,19 +405,22 @@ class Lake:
     ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
-        A table that takes long does not delay the others: the mirror looks at them meanwhile.
-        It looks at new and dropped folders at the end of the cycle.
+        A table that takes long does not delay the others: the mirror applies their new files
+        meanwhile. New and deleted folders are found by the next cycle.
 
         Args:
-            stop: an event, for example set by a signal handler. The running cycle finishes.
-            table: only this one; by default all.
-            interval: seconds between two cycles; longer after failures.
+            stop: an event, for example set by a signal handler. Running commits finish.
+            table: mirror only this table; by default all.
+            interval: seconds between two cycles; longer while nothing happens.
             options: as for `mirror`.
             on_step: as for `mirror`.
             on_report: called with the report of each cycle.
 
         Returns:
-            The last cycle's report.
+            The report of the last cycle.
+
+        Example:
+            >>> lake.watch(stop, interval=30)  # doctest: +SKIP
         """
         from mirrorlake.mirror.engine import Engine, watch
 
@@ -494,7 +496,7 @@ class Lake:
         """Compare tables with the manifests that their publishers wrote.
 
         Args:
-            table: only this one; by default all.
+            table: compare only this table; by default all.
 
         Returns:
             Row counts and checksums by ranges of keys, and the ranges that differ.
@@ -514,9 +516,9 @@ class Lake:
         """Find all data of a key; with `apply` remove it and search again.
 
         Args:
-            table: which table.
-            keys: the key, by column and value.
-            apply: remove what is found; by default it is only reported.
+            table: the table's name.
+            keys: the value of each key column, by column.
+            apply: remove the data; by default it is only reported.
 
         Returns:
             The places with the key's data: table, history, feed, quarantine, log, published files.
@@ -548,9 +550,9 @@ class Lake:
                 `name@20240428091500000`; their changes are
                 `table_changes('name', start[, end])`, with versions or timestamps.
             frame: a model whose frame is read, instead of the newest versions.
-            as_of: a version, or a timestamp (UTC if it has no zone), at which every table is read
-                that the query names without one. A table that did not change since is read at its
-                newest version.
+            as_of: a version, or a timestamp (UTC if it has no zone), for every table that the query
+                names without one. A table that did not change since then is read at its newest
+                version.
             read_only: refuse statements that are not queries.
 
         Raises:
@@ -570,7 +572,7 @@ class Lake:
 
     @property
     def views(self) -> Views:
-        """Tables that follow a query by the changes of its sources; see `Views`."""
+        """Incremental views: tables that follow a query; see `Views`."""
         from mirrorlake.views.api import Views
 
         return Views(self.storage, lambda: self.spark)
@@ -629,7 +631,7 @@ class Lake:
         )
 
     def unregister(self, *, dry_run: bool = False) -> Registration:
-        """Remove the names that `register` added from the catalog; tables and databases stay.
+        """Remove the names that `register` added from the catalog, but no tables or databases.
 
         Args:
             dry_run: only report it.
@@ -745,19 +747,20 @@ class Lake:
         start: int | None = None,
         dry_run: bool = False,
     ) -> ArchiveReport:
-        """Appends what is new in a table's feed to its permanent history.
+        """Append the new changes of a table's change feed to its permanent history.
 
-        Killed at any moment, it is made good by the next call.
+        Safe to interrupt: the next call completes the work.
 
         Args:
-            table: whose feed.
-            into: the archive; it is made by the first call.
-            start: the first version of a new archive. By default 0 if the feed holds everything
-                from there, else the newest version's rows as inserts, and then what changes.
-            dry_run: only say which versions are new.
+            table: the table with the change feed.
+            into: the archive; the first call creates it.
+            start: the first version of a new archive. By default 0 if the feed holds all changes
+                since then; else the archive starts with the newest version's rows as inserts.
+            dry_run: only report which versions are new.
 
         Raises:
-            FeedError: the feed no longer holds what follows, or the archive is another table's.
+            FeedError: the feed no longer holds the next changes, or the archive is of another
+                table.
 
         Example:
             >>> lake.archive("sales", "sales_history")  # doctest: +SKIP
@@ -777,23 +780,23 @@ class Lake:
         keys: Sequence[str] | None = None,
         dry_run: bool = False,
     ) -> FeedBatch:
-        """Brings a slowly changing dimension up to date with a table's feed.
+        """Bring a slowly changing dimension up to date with a table's change feed.
 
-        Killed at any moment, it is made good by the next call.
+        Safe to interrupt: the next call completes the work.
 
         Args:
-            table: whose feed.
-            into: the dimension; it is made by the first call.
-            stored_as: 1 keeps the latest row for each key, 2 all of them with their periods.
-            keys: the key columns; by default the table's own.
-            dry_run: only say which versions are new.
+            table: the table with the change feed.
+            into: the dimension; the first call creates it.
+            stored_as: 1 keeps the latest row of each key, 2 all rows with their periods.
+            keys: the key columns; by default those of the table.
+            dry_run: only report which versions are new.
 
         Returns:
-            The versions that were new.
+            The new versions.
 
         Raises:
             UsageError: there are no keys.
-            FeedError: the feed no longer holds what follows.
+            FeedError: the feed no longer holds the next changes.
 
         Example:
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
@@ -807,7 +810,7 @@ class Lake:
 
     @property
     def frames(self) -> Frames:
-        """The versions that models are read at; see `Frames`."""
+        """Frames: the pinned versions of tables that a model reads; see `Frames`."""
         from mirrorlake.history.frames import Frames
 
         return Frames(self.storage, lambda: self.spark)
@@ -834,11 +837,11 @@ class Lake:
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
 
     def analyze(self, tables: str = "", *, sku: str = "F2") -> FilesOverview:
-        """Return how the files of tables are, those first that need care.
+        """Return the state of the tables' files; tables that need maintenance come first.
 
         Args:
             tables: names separated by commas; empty for all tables.
-            sku: the capacity whose guardrails count, F2 to F2048.
+            sku: the capacity whose guardrails apply, F2 to F2048.
 
         Raises:
             TableNotFoundError: there is no such table; the hint has the nearest names.

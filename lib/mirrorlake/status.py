@@ -158,7 +158,7 @@ class LakeStatus(Result):
     when they are first used.
 
     Attributes:
-        statuses: the tables that publishers feed, ordered by name.
+        tables: the tables that publishers feed, ordered by name.
         storage: the lake's files.
         max_lag: most seconds that a published file, or a change of a view's source, may wait; None
             for no limit.
@@ -166,27 +166,15 @@ class LakeStatus(Result):
         expectations: the results of the queries that must return no row.
     """
 
-    statuses: tuple[TableStatus, ...]
+    tables: Entries[TableStatus]
     storage: Storage = field(repr=False, compare=False)
     max_lag: float | None = None
     max_backlog: int | None = None
     expectations: Expectations = Expectations()
 
     @cached_property
-    def tables(self) -> Entries[TableStatus]:
-        """The tables that publishers feed, ordered by name."""
-        columns = ("table", "state", "rows", "last file", "waiting", "lag", "problem", "fix")
-        some = any(one.problem or one.fix for one in self.statuses)  # else two empty columns
-        return Entries(
-            self.statuses,
-            columns if some else columns[:-2],
-            lambda one: _table_row(one)[: None if some else -2],
-            "No publisher feeds a table of this lake.",
-        )
-
-    @cached_property
     def _views(self) -> tuple[list[ViewStatus], str]:
-        others = delta_tables(self.storage, but=names_of(self.statuses))
+        others = delta_tables(self.storage, but=names_of(self.tables))
         try:
             return read_views(self.storage, others), ""
         except ImportError as error:  # the tables' status needs no extra
@@ -239,14 +227,15 @@ class LakeStatus(Result):
         """The problems of the tables: errors, and a lag or backlog beyond its limit."""
         found = [
             Problem("error", one.full_name, one.problem, one.fix)
-            for one in self.statuses
+            for one in self.tables
             if one.error
         ]
-        for one in self.statuses:
+        for one in self.tables:
             found += self._late(one.full_name, one.lag_seconds)
             if self.max_backlog is not None and one.backlog_files > self.max_backlog:
-                waiting = f"{one.backlog_files:,} of at most {counted(self.max_backlog, 'file')}"
-                found.append(Problem("backlog", one.full_name, f"The backlog is {waiting}."))
+                text = f"The backlog of {counted(one.backlog_files, 'file')} exceeds the limit of "
+                text += f"{counted(self.max_backlog, 'file')}."
+                found.append(Problem("backlog", one.full_name, text))
         return _problems(found, "The tables have no problems.")
 
     @cached_property
@@ -254,7 +243,7 @@ class LakeStatus(Result):
         """Missing files that later files wait for; they may still be published."""
         found = [
             Problem("missing file", one.full_name, one.problem, one.fix)
-            for one in self.statuses
+            for one in self.tables
             if one.waiting_for is not None and not one.error
         ]
         return _problems(found, "There are no warnings.")
@@ -266,23 +255,23 @@ class LakeStatus(Result):
 
     def _late(self, where: str, seconds: float) -> Iterator[Problem]:
         if self.max_lag is not None and seconds > self.max_lag:
-            limit = f"{lag_text(seconds)} of at most {self.max_lag:g} s"
-            yield Problem("lag", where, f"The lag is {limit}.")
+            text = f"The lag of {lag_text(seconds)} exceeds the limit of {self.max_lag:g} s."
+            yield Problem("lag", where, text)
 
     @property
     def failed(self) -> tuple[TableStatus, ...]:
         """The tables that an error stopped."""
-        return tuple(one for one in self.statuses if one.error)
+        return tuple(one for one in self.tables if one.error)
 
     @property
     def errors(self) -> TextTable:
         """One row per table that an error stopped: its file, row, column and message."""
-        return error_table(self.statuses)
+        return error_table(self.tables)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `status --json` prints."""
         return {
-            "tables": [one.as_dict() for one in self.statuses],
+            "tables": [one.as_dict() for one in self.tables],
             "views": [one.as_dict() for one in self.views],
             "sources": [one.as_dict() for one in self.sources],
         }
@@ -306,7 +295,7 @@ class LakeStatus(Result):
         """
         from mirrorlake.mirror.lag import plot_replication
 
-        return plot_replication(self.storage, largest_first(self.statuses), what)
+        return plot_replication(self.storage, largest_first(self.tables), what)
 
     def check(self) -> None:
         """Raise an error if there is a problem.
@@ -320,7 +309,7 @@ class LakeStatus(Result):
             raise CheckError(f"{first.where}: {first.message}{more}", hint=first.fix)
 
     def __repr__(self) -> str:
-        tables, problems = len(self.statuses), len(self.problems)
+        tables, problems = len(self.tables), len(self.problems)
         text = f"{counted(tables, 'table')}, {counted(problems, 'problem')}"
         return f"{text}, {counted(len(self.warnings), 'warning')}" if self.warnings else text
 
@@ -348,7 +337,7 @@ def read_status(
         raise UsageError("A limit is less than 0.", hint="give no limit, or one of 0 or more.")
     met = check_expectations(run, {} if expectations is None else expectations)
     tables = table_statuses(storage, rebuild=rebuild)
-    return LakeStatus(tables, storage, max_lag, max_backlog, met)
+    return LakeStatus(_table_entries(tables), storage, max_lag, max_backlog, met)
 
 
 def read_views(storage: Storage, tables: list[TableName]) -> list[ViewStatus]:
@@ -370,9 +359,21 @@ def read_views(storage: Storage, tables: list[TableName]) -> list[ViewStatus]:
     return [view_status(storage, one) for one in list_definitions(storage, marked)]
 
 
+def _table_entries(tables: tuple[TableStatus, ...]) -> Entries[TableStatus]:
+    columns = ("table", "state", "rows", "last file", "backlog", "lag", "problem", "fix")
+    # Without a problem or a fix, their two columns would be empty.
+    end = None if any(one.problem or one.fix for one in tables) else -2
+    return Entries(
+        tables,
+        columns[:end],
+        lambda one: _table_row(one)[:end],
+        "No publisher feeds a table of this lake.",
+    )
+
+
 def _table_row(one: TableStatus) -> tuple[Any, ...]:
-    counts = (Count(one.rows), Count(one.last_file), Count(one.backlog_files))
-    return (one.full_name, one.state, *counts, one.lag, one.problem, one.fix)
+    facts = (Count(one.rows), one.last_file, one.backlog, one.lag)
+    return (one.full_name, one.state, *facts, one.problem, one.fix)
 
 
 def _view_row(one: ViewStatus) -> tuple[Any, ...]:

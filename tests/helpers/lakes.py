@@ -1,4 +1,4 @@
-"""Lakes of tests that have a storage already, such as one in memory."""
+"""Open a lake on a storage that a test already has, such as one in memory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from mirrorlake_sources.status import write_report
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A table with two files that wait."""
+    """Return a lake's root with a table of two files that wait."""
     stock = Lake(tmp_path).publisher("stock", keys=["id"])
     stock.upsert([{"id": 1}])
     stock.upsert([{"id": 2}])
@@ -34,11 +34,13 @@ def test_limits_are_problems_only_if_they_are_set(root: Path) -> None:
     assert status.problems == ()
     assert status.problems.shown().rows == (("There are no problems.",),)
     assert repr(status) == "1 table, 0 problems"
-    assert status.shown().rows[0][:5] == ("stock", "Initialized", 0, 0, 2)
+    row = status.shown().rows[0]
+    assert row[:4] == ("stock", "Initialized", 0, 0)
+    assert row[4].startswith("2 files, ")
     late = Lake(root).status(max_lag=1e-9, max_backlog=1)
     assert [(p.kind, p.where) for p in late.problems] == [("lag", "stock"), ("backlog", "stock")]
-    assert late.problems[1].message == "The backlog is 2 of at most 1 file."
-    with pytest.raises(CheckError, match=r"stock: The lag is .* \(1 more problem.\)"):
+    assert late.problems[1].message == "The backlog of 2 files exceeds the limit of 1 file."
+    with pytest.raises(CheckError, match=r"stock: The lag of .* exceeds .* \(1 more problem.\)"):
         late.check()
     assert not Lake(root).status(max_backlog=2).problems
     assert sorted(root.rglob("*")) == before

@@ -17,7 +17,7 @@ from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, 
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable
 
-Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
+Outside = Literal["error", "clip"]  # for a start or end that the feed does not hold
 END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
 
 
@@ -145,7 +145,7 @@ def archive(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Append what is new in a table's change feed to a table that keeps it for good."""
+    """Append the new changes of a table's change feed to a permanent history table."""
     with progress("archiving …"):
         done = open_table(root, table).archive(into, start=start, dry_run=dry_run)
     tell(as_json, done.as_dict(), done, DRY_RUN * dry_run, failed=done.why_not)

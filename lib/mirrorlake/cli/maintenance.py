@@ -164,7 +164,7 @@ def maintain(
 
 
 def _titled(name: str, document: dict[str, Any]) -> tuple[str, TextTable]:
-    """A table for people with its title: of a summary its fields, else the first rows."""
+    """Return a title and a table for people; a summary has one row per field."""
     columns, rows = document["columns"], [list(row.values()) for row in document["rows"]]
     if name == "Summary":
         columns, rows = ["what", "value"], [list(pair) for pair in document["rows"][0].items()]

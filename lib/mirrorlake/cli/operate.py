@@ -1,4 +1,4 @@
-"""Commands of those who run a mirror: from pause and replay to quarantine and forget."""
+"""Commands that operate the mirror: pause, resume, skip, replay, …, quarantine and forget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, as types of their parameters."""
+"""Arguments and options that several commands share, as types of their parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Or
 
 
 def at_most_one(**given: object) -> None:
-    """Refuses options that exclude each other, by their names."""
+    """Check that at most one of these options is given.
+
+    Raises:
+        UsageError: several are given.
+    """
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} exclude each other.", hint="choose one.")

@@ -1,4 +1,4 @@
-"""Commands from the landing zone to the tables: publish, mirror, status, lint."""
+"""Commands of the landing zone and the mirror: publish, mirror, status, lint."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from mirrorlake.cli.printing import (
     progress,
     rich_table,
     say,
+    status_parts,
     tell,
     warn,
 )
@@ -66,7 +67,7 @@ def publish(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files to the landing zone; without --marker as they are."""
+    """Publish files to the landing zone, unchanged unless --marker is given."""
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(
@@ -79,7 +80,7 @@ def publish(
     published = []
     for file in files:
         published.append(publisher.publish(file, marker or ""))
-        if not as_json:  # at once: a later file may be refused
+        if not as_json:  # a later file may be refused, so print each at once
             say(published[-1])
             columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
             warn(f"columns of {file.name}: {columns}")
@@ -93,12 +94,12 @@ def publish(
 
 
 def _split_types(texts: list[str]) -> dict[str, str]:
-    """Return the declared types; commas separate columns, but for those in parentheses."""
+    """Return the declared types; commas separate columns, except within parentheses."""
     types = {}
     for one in (one for text in texts for one in re.split(r",(?![^(]*\))", text)):
         name, _, kind = one.rpartition("=")
         if not name.strip() or not kind.strip():
-            raise UsageError(f"{one!r} is no COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
+            raise UsageError(f"{one!r} is not COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
         types[name.strip()] = kind
     return types
 
@@ -109,7 +110,9 @@ def mirror(
     table: Only = None,
     watch: Watch = False,
     interval: Interval = 5,
-    on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
+    on_error: Annotated[
+        OnError, typer.Option(help="What a bad row or file does: stop its table, or be skipped.")
+    ] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
     deletion_vectors: Annotated[
         bool,
@@ -117,7 +120,7 @@ def mirror(
     ] = False,
     vorder: VOrder = False,
     shard: Annotated[
-        str | None, typer.Option(help="One of several shares of the tables, such as 2/8.")
+        str | None, typer.Option(help="Mirror only one share of the tables, such as 2/8.")
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -191,9 +194,10 @@ def status(
     found = open_lake(root).status(max_lag=max_lag, rebuild=rebuild)
     parts = [found.views.shown()] if found.views else []
     parts += [one.shown() for one in found.sources]
-    for text in (*found.notes, *map(str, found.problems)):
+    tables, *problems = status_parts(found)
+    for text in (*found.notes, *(found.table_problems if as_json else ())):
         warn(f"mirrorlake: {text}")
-    tell(as_json, found.as_dict(), found.shown(), *parts, found, failed=found.table_problems)
+    tell(as_json, found.as_dict(), tables, *parts, *problems, failed=found.table_problems)
 
 
 @app.command()
@@ -214,7 +218,10 @@ def lint(
 
 def _parts(report: MirrorReport) -> list[object]:
     """Return what people read of a cycle: its tables, their problems, what was dropped."""
+    from mirrorlake.status import Problem
+
     back = "was dropped with its folder; for 7 days `undrop` brings it back."
     dropped = [] if report.dry_run else [f"{name} {back}" for name in report.dropped]
-    fixes = [f"{one.full_name}: {one.problem} Fix: {one.fix}" for one in report.failed]
-    return [report.shown(), *fixes, *dropped, report]
+    found = (Problem("", one.full_name, one.problem, one.fix) for one in report.tables)
+    problems = (str(one) for one in found if one.message)
+    return [report.shown().without("problem"), *problems, *dropped, report]

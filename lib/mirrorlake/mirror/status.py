@@ -311,7 +311,7 @@ def error_table(tables: Iterable[TableStatus]) -> TextTable:
 
 
 def listed_folder(listing: Listing, state: TableState) -> Folder | None:
-    """The folder's files as a report counts them, from the listing alone; None if it can't."""
+    """Return the folder's files in their sequence, from its listing; None if it has an error."""
     if state.strategy == BY_TIME:
         tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
         last = state.last_file
@@ -319,11 +319,11 @@ def listed_folder(listing: Listing, state: TableState) -> Folder | None:
     try:
         return by_number(state.table, listing)
     except SequenceError:
-        return None  # it is in the state as the table's error
+        return None  # the state has this error
 
 
 def idle_folder(listing: Listing, state: TableState) -> Folder | None:
-    """The folder, if a listing alone shows that there is nothing to do in it."""
+    """Return the folder if its listing shows that the table has nothing to apply, else None."""
     if state.error is not None or state.seen is None:
         return None
     now = (listing.state_of(IDENTITY), listing.state_of(METADATA))
@@ -337,7 +337,13 @@ def idle_folder(listing: Listing, state: TableState) -> Folder | None:
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
+    """Return a table's status from its kept state and its folder.
+
+    Args:
+        state: the kept state.
+        folder: the folder's files; None if they are not known.
+        skip: numbers of files that an operator skips; their absence is no gap.
+    """
     behind = folder.behind(state.last_file) if folder else []
     waiting = folder.pending(state.last_file, skip)[1] if folder and behind else None
     blocked = folder.behind(waiting) if folder and waiting is not None else []
@@ -360,7 +366,7 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
 
 
 def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
-    """The state by the table's own log: a mirror may have been killed before it kept its own."""
+    """Return the state in line with the table's log: a mirror may be killed before it saves it."""
     last = last_applied(storage, table)
     if last <= state.last_file:
         return state
@@ -376,7 +382,7 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
     """
     states = None
     if not rebuild:
-        with suppress(FormatError):  # they are newer: the tables' logs tell as well
+        with suppress(FormatError):  # the format is newer: use the tables' logs instead
             states = load_states(storage) or {}
     if states is None:
         states = rebuild_states(storage, delta_tables(storage))
@@ -398,7 +404,7 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
             if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.state_of(IDENTITY)):
-                # The folder has a new incarnation, of which nothing may be applied yet.
+                # The folder is a new incarnation, and none of its files may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)
@@ -440,7 +446,7 @@ def preview_cycle(
 
 
 def _dropped(storage: Storage) -> tuple[str, ...]:
-    """The kept states' tables whose folders are gone, under whatever name."""
+    """Return the tables whose folders were deleted; renamed folders are not among them."""
     present = published_tables(storage)
     folders = {table.folder for table in present}
     gone = [s for folder, s in (load_states(storage) or {}).items() if folder not in folders]

@@ -50,16 +50,19 @@ class ShownRows(TextTable):
 def show_rows(
     df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
 ) -> ShownRows:
-    """The first rows of a Spark DataFrame; no others are fetched.
+    """Return the first rows of a Spark DataFrame as a table; no other rows are fetched.
 
     Args:
-        df: any DataFrame; its moments are shown in the session's time zone.
-        order_by: what makes the order certain: columns, or names with or without ` DESC`; nothing
-            for the DataFrame's own order.
-        limit: most rows.
+        df: any DataFrame; timestamps are shown in the session's time zone.
+        order_by: columns, or their names with or without ` DESC`; by default the order of the
+            DataFrame.
+        limit: most rows to show.
 
     Raises:
-        QueryError: Spark failed the query.
+        QueryError: the query failed.
+
+    Example:
+        >>> show_rows(lake.sql("SELECT * FROM stock"), order_by=["id DESC"])  # doctest: +SKIP
     """
     order = [
         sf.desc(by.removesuffix(" DESC")) if isinstance(by, str) and by.endswith(" DESC") else by
@@ -67,7 +70,7 @@ def show_rows(
     ]
     first = (df.orderBy(*order) if order else df).limit(limit + 1)
     names = first.columns
-    # By position: a query's columns may share a name. Python would turn moments into its own zone.
+    # By position: columns may have the same name. Python would convert timestamps to its time zone.
     first = first.toDF(*[f"c{number}" for number in range(len(names))])
     shown = [
         sf.col(name).cast("string") if kind == "timestamp" else sf.col(name)
@@ -81,22 +84,26 @@ def show_rows(
 
 @query_errors()
 def save_rows(df: DataFrame, path: str) -> int:
-    """Writes a DataFrame's rows to one Parquet file, and returns how many they are.
+    """Write the rows of a DataFrame to one Parquet file, and return their number.
 
-    All rows pass through this process's memory.
+    All rows are held in the memory of this process.
 
     Args:
-        df: any DataFrame; no two columns share a name.
-        path: the file; it must not be there yet. A relative path starts from `MIRRORLAKE_HOME`, or
-            the project.
+        df: any DataFrame without duplicate column names.
+        path: the file, which must not exist. A relative path starts from `MIRRORLAKE_HOME`, or
+            from the project.
 
     Raises:
-        UsageError: the file is there already, or its folder can't be written to.
-        QueryError: Spark failed the query.
+        UsageError: the file exists, or its folder can't be written to.
+        QueryError: the query failed.
+
+    Example:
+        >>> save_rows(lake.sql("SELECT * FROM stock"), "stock.parquet")  # doctest: +SKIP
+        3
     """
     target = Path(lake_path(path))
     if target.exists():
-        raise UsageError(f"{target} is there already.", hint="name another file, or remove it.")
+        raise UsageError(f"{target} already exists.", hint="name another file, or delete it.")
     rows = to_arrow(df)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,14 +114,14 @@ def save_rows(df: DataFrame, path: str) -> int:
 
 
 def rows_document(frame: DataFrame) -> dict[str, Any]:
-    """`{"columns": [names], "rows": [{column: value}]}`."""
+    """Return all rows as `{"columns": [names], "rows": [{column: value}]}`."""
     table = to_arrow(frame)
     rows = [{name: plain(value) for name, value in row.items()} for row in table.to_pylist()]
     return {"columns": table.column_names, "rows": rows}
 
 
 def plain(value: Any) -> Any:
-    """One value in JSON's own types."""
+    """Return a value as a type of JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, datetime):

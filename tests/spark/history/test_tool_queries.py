@@ -51,7 +51,7 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     target = tmp_path / "new" / "rows.parquet"
     assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
     assert pq.read_table(target).num_rows == 2
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         save_rows(rows, str(target))
     with pytest.raises(QueryError, match="not a query"):
         shop.sql("DELETE FROM stock", read_only=True)

@@ -1,4 +1,4 @@
-"""The commands as scripts meet them, without Spark: help, wrong use, JSON errors, dry runs."""
+"""The commands without Spark: help, wrong use, errors as JSON, dry runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Run = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process: what it printed, its status, and its JSON."""
+    """Run a command in this process; return its output, its status and its JSON."""
 
     def call(*arguments: Any, status: int = 0) -> SimpleNamespace:
         monkeypatch.setattr(sys, "argv", ["mirrorlake", *map(str, arguments)])
@@ -61,7 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @cache
 def commands() -> dict[str, Any]:
-    """Every command by its words, verbs of groups among them."""
+    """Return all commands by name, including those of groups."""
     found = {}
     for name, command in cli.command().commands.items():
         inner = getattr(command, "commands", None)

@@ -1,4 +1,4 @@
-"""The monitor page: the entry of each table, escaped names, and its speed."""
+"""The monitor page: the facts of each table, escaped names, and speed."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Pat
     began = time.process_time()
     live = monitor(lake)
     document = live.to_html()
-    assert (
-        time.process_time() - began < SECONDS
-    )  # processor time, because other tests run in parallel
+    assert time.process_time() - began < SECONDS  # CPU time: other tests run at the same time
     assert sum(one.status.full_name.startswith("t") for one in live.health.tables) >= 60
     assert sum(bool(one.lags) for one in live.health.tables) >= 60
     assert document.count("<svg") >= 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from mirrorlake.mirror import status
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """One table that is published and not yet mirrored, and one that no publisher feeds."""
+    """Return a lake with a table that was not yet mirrored, and one that no publisher feeds."""
     Lake(tmp_path).publisher("stock", keys=["id"]).upsert([{"id": 1}, {"id": 2}])
     write_deltalake(tmp_path / "Tables" / "other", rows_of({"id": [1]}))
     return tmp_path
@@ -23,6 +25,16 @@ def root(tmp_path: Path) -> Path:
 
 def files_of(root: Path) -> list[str]:
     return sorted(str(path) for path in root.rglob("*"))
+
+
+def test_a_dry_run_and_a_status_need_no_spark(root: Path) -> None:
+    program = (
+        "import sys; from mirrorlake import Lake; lake = Lake(sys.argv[1])\n"
+        "print(lake.mirror(dry_run=True), lake.status(), 'pyspark' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("(dry run) 1 table, 0 problems False\n")
 
 
 def test_a_dry_run_reports_what_would_be_applied(root: Path) -> None:

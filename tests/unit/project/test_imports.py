@@ -1,6 +1,6 @@
-"""Imports go one way: between the library and its satellites, between packages, and in no circle.
+"""Imports between the library, its satellites and packages go one way, without circles.
 
-Imports within functions count, too; those that only a type checker runs do not.
+Imports within functions count; those under TYPE_CHECKING do not.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parents[3] / "lib"
 CORE = "mirrorlake"
-# A package of the library imports from packages that are named before it.
+# A package of the library imports only from packages that are listed before it.
 ORDER = (
     *("errors", "names", "results", "registry", "notices", "show", "storage", "spark"),
     *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views"),
     *("status", "inspection", "table", "lake", "cli"),
 )
-# Still to be removed: packages that import from their right.
+# Exceptions, still to be removed: packages that import from a later one.
 BACKWARDS: set[tuple[str, str]] = {
     ("query", "feed"),
     ("query", "history"),
     ("query", "views"),
 }
-# What satellites may import: modules, or all modules of a package.
+# The modules and packages that satellites may import.
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
     *("cli", "inspection", "landing", "show", "status", "storage"),
     *("spark.session",),
 }
-# Still to be removed: what satellites import of the library besides.
+# Exceptions, still to be removed: other modules that satellites import.
 INTERNAL: dict[str, set[str]] = {
     "mirrorlake_runs": {
         "spark.shared",
@@ -42,7 +42,7 @@ INTERNAL: dict[str, set[str]] = {
         "mirror.state",
     },
 }
-SATELLITES = {  # and the satellites that each may import
+SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
     "mirrorlake_sources": set[str](),
     "mirrorlake_serve": {"mirrorlake_sources"},
@@ -56,7 +56,7 @@ def _name_of(path: Path) -> str:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All imports, those within functions too; not what only a type checker runs."""
+    """Yield all imports, including those within functions, but not those under TYPE_CHECKING."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child
@@ -68,7 +68,7 @@ def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _imported(tree: ast.Module, modules: set[str]) -> set[str]:
-    """The library's modules that a module names in its imports."""
+    """Return the library's modules that a module imports."""
     found = set()
     for one in _statements(tree):
         if isinstance(one, ast.Import):
@@ -81,13 +81,13 @@ def _imported(tree: ast.Module, modules: set[str]) -> set[str]:
 
 
 def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """One circle after the other; of each that is found its last arrow is left out further on."""
+    """Return the import circles; the last import of each is removed to find the next one."""
     left, found = {name: set(wanted) for name, wanted in imports.items()}, []
     while True:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            # Each is imported by the one after it; the first and the last are the same.
+            # Each module is imported by the next one; the first and the last are the same.
             circle = error.args[1][::-1]
             found.append(circle)
             left[circle[-2]].discard(circle[-1])
@@ -97,7 +97,7 @@ def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
 
 @cache
 def _imports() -> dict[str, set[str]]:
-    """The modules of the library and its satellites that each of them imports."""
+    """Return the imported modules of each module of the library and its satellites."""
     paths = {_name_of(path): path for path in sorted(LIBRARY.rglob("*.py"))}
     return {
         name: _imported(ast.parse(path.read_text(encoding="utf-8")), set(paths)) - {name}
@@ -114,12 +114,12 @@ def _top(name: str) -> str:
 
 
 def _inside(name: str) -> str:
-    """A module of the library without the library's name."""
+    """Return a module's name without the name of its top-level package."""
     return name.partition(".")[2]
 
 
 def test_no_module_imports_in_a_circle():
-    assert sum(map(len, _imports().values())) > 1000  # they are read
+    assert sum(map(len, _imports().values())) > 1000  # the files were read
     assert [" → ".join(circle) for circle in _circles(_imports())] == []
 
 

@@ -121,7 +121,7 @@ def test_changes_are_what_git_would_commit(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_this_project() -> None:
-    """Asked of a few tests only: all of them take seconds."""
+    """Check a few test files only: all of them would take seconds."""
     imports, tests = Imports(PROJECT), PROJECT / "tests"
     changed = PROJECT / "lib" / "mirrorlake" / "feed" / "net.py"
     for name in ("spark/feed/test_feed_net.py", "spark/feed/test_feed_read.py"):

@@ -1,4 +1,4 @@
-"""What figures say in words, and where the words go: outputs, cleaned notebooks, reports."""
+"""Descriptions of charts, and where they are used: outputs, cleaned notebooks, reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that fit: nothing touches the edge, labels stay apart, counts have whole ticks."""
+"""Layout of charts: nothing touches the edge, labels do not overlap, counts have integer ticks."""
 
 from __future__ import annotations
 

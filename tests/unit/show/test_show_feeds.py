@@ -1,4 +1,4 @@
-"""Plots of feeds, archives and periods, from reports built by hand."""
+"""Plots of change feeds, archives and periods, from reports built by hand."""
 
 from __future__ import annotations
 
