@@ -1,4 +1,4 @@
-"""Versions of a table that change no row."""
+"""Commit versions of a table that change no row."""
 
 from __future__ import annotations
 
