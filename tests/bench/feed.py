@@ -1,11 +1,10 @@
-"""The change feed: net changes against plain reads of the same feed, and dimensions.
+"""Benchmark the change feed: net changes against plain reads of the feed, and dimensions.
 
-Net: 100 versions of 10,000 changes each. Their commits and change files are written directly, to
-save time. The peers are Delta's own read, row by row, and ours, which reads columns. Range: the
-last
-tenth of the versions, against all of them, and against a feed with only these. Dimension: a type 2
-batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same changes into a table
-with the same rows and properties.
+Net: 100 versions of 10,000 changes each. Their commits and change files are written directly, which
+only saves time. The peers are Delta's own read, row by row, and ours, which reads columns.
+Range: the last tenth of the feed, against all of it, and against a feed with no other versions.
+Dimension: a type 2 batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same
+changes into a table with the same rows and properties.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def drain(rows: DataFrame) -> None:
 
 
 def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
-    """Create a table in which each version from 1 on changes 10,000 rows."""
+    """Create a table whose versions, from 1 on, each change 10,000 rows."""
     table = lake.create_table(name, COLUMNS, keys=["id"])
     changed: dict[int, tuple[object, ...] | None] = {}
     for number, version in enumerate(versions, 1):
@@ -50,7 +49,7 @@ def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
 
 
 def net_against_read(lake: Lake, pairs: int) -> BenchResult:
-    """Compare the net changes of 100 versions with plain reads of the feed: Delta's and ours."""
+    """Compare net changes of 100 versions with plain reads of the feed: Delta's and ours."""
     table = make_feed(lake, "net", range(1, VERSIONS + 1))
     source = lake.spark.read.format("delta").option("readChangeFeed", "true")
 
@@ -74,7 +73,7 @@ def net_against_read(lake: Lake, pairs: int) -> BenchResult:
 
 
 def range_against_table(lake: Lake, pairs: int) -> BenchResult:
-    """Compare the last tenth of a long feed with all of it and with a feed of these versions."""
+    """Compare the last tenth of a long feed with all of it, and with a feed of that length."""
     first = VERSIONS - VERSIONS // 10 + 1
     long = make_feed(lake, "long", range(1, VERSIONS + 1))
     short = make_feed(lake, "short", range(first, VERSIONS + 1))
@@ -100,13 +99,13 @@ def write_version(
     version: int,
     changed: dict[int, tuple[object, ...] | None],
 ) -> None:
-    """Write a commit of updates, deletes and inserts like a MERGE.
+    """Write a commit of updates, deletes and inserts, as a MERGE would.
 
     Args:
         table: the table.
         number: the version to write.
-        version: determines its rows.
-        changed: the rows of earlier versions, None for deleted ones; updated by this function.
+        version: the number from which its rows are computed.
+        changed: rows as left by earlier versions, or None for a deleted row; updated here.
     """
     chance = random.Random(version)
     ids = chance.sample(range(ROWS), CHANGES)
@@ -163,7 +162,7 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
 
     def changes() -> DataFrame:
         at = next(moment)
-        # 90 % change a row, 10 % are new; the seed makes both sides equal.
+        # Nine of ten changes update a row, one inserts a row. The seed makes both sides equal.
         spark.range(BATCH).selectExpr(
             f"IF(id % 10 = 0, {ROWS} + {at} * {BATCH} + id, (id * 7919 + {at} * 104729) % {ROWS})"
             " AS id",

@@ -1,12 +1,9 @@
-"""The history of one row: its cost on a table ten times as large, and against the table's feed.
+"""Benchmark the history of one row: on a table ten times as large, and against the change feed.
 
-Two tables of 20 and of 200 equal files get 12 updates of single rows, 3 of which concern the row.
-In
-one run, in turns, the bench compares the row's history on the small table with that on the large
-one
-(1 means no growth), and on the large one with the plain method: the feed of all versions filtered
-by
-the key.
+Two tables have the same row size, 20 files and 200 files. 12 updates of single rows follow, 3 of
+which concern the row. One run compares, in turns, the row's history on the small table and on the
+large one (1 means no growth), and on the large one with the plain way: the feed of all versions,
+filtered by the key.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def make(lake: Lake, name: str, files: int) -> Table:
-    """Create a table in the order of its keys, and commits that each change one row of a file."""
+    """Create a table ordered by its keys, and commits that each change one row of a file."""
     rows = lake.spark.range(0, files * ROWS_A_FILE, 1, files).selectExpr(
         "id", "concat('customer ', id % 977) AS name", "id * 0.37D AS amount"
     )
