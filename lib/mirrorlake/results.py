@@ -142,16 +142,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless the number is 1.
-
-    Example:
-        >>> counted(1, "file"), counted(2000, "file")
-        ('1 file', '2,000 files')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
     inner = "".join(
         f'<{tag} style="{style}">{escape(cell)}</{tag}>'

@@ -3,8 +3,7 @@
 The files are a few distinct ones under many names, because only the reading of footers is measured.
 Both sides read every file and produce a row for each row group and each column chunk. One
 measurement uses the local disk, where a footer costs a fraction of a millisecond. The other one
-uses
-a server that responds after 10 ms, like an object store, where parallel reads matter.
+uses a server that responds after 10 ms, like an object store, where parallel reads matter.
 
 The bench also compares the driver's peak memory at 1,000 and at 10,000 files: 1 means no growth.
 """

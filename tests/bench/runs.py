@@ -1,10 +1,9 @@
 """The overhead of a run: three notebooks without Spark, with `run` and with papermill alone.
 
 `beyond its notebooks` is the whole process of `mirrorlake run` without the seconds of its steps:
-the
-start of Python, the checks of the plan, the lease, the record, summary and report. The peer is one
-process that executes the same notebooks with papermill and keeps nothing else. It does not build
-jsonschema's IRI parser either.
+the start of Python, the checks of the plan, the lease, the record, summary and report. The peer is
+one process that executes the same notebooks with papermill and keeps nothing else. It does not
+build jsonschema's IRI parser either.
 """
 
 from __future__ import annotations

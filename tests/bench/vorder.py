@@ -1,9 +1,8 @@
 """V-Order: bytes of all candidate orders, scans before and after, and the rewrite against OPTIMIZE.
 
 Data: the flights, a star fact of 2,000,000 × 16, and a log with wide strings; all are shuffled,
-like
-a table with many writers. Bytes are of whole files with the same writer and codec, so a ratio is
-shuffled by ordered. Scans read three columns behind a filter.
+like a table with many writers. Bytes are of whole files with the same writer and codec, so a ratio
+is shuffled by ordered. Scans read three columns behind a filter.
 """
 
 from __future__ import annotations

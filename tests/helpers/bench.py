@@ -1,9 +1,8 @@
 """Benches: ratios measured side by side in one run, as the median of pairs.
 
 A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A bench whose
-parts
-can run separately has them as `PARTS`, by name. A ratio is how many times better this project is
-than the peer, so a higher ratio is better.
+parts can run separately has them as `PARTS`, by name. A ratio is how many times better this project
+is than the peer, so a higher ratio is better.
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
 Everything imports `Lake`, and `Lake` imports everything, so imports alone would select every test.
 Here a function or class counts only if code that counts refers to it, starting at the test. A
-method
-counts if code that counts uses its name on an object, in a module that imports the module of its
-class, directly or indirectly. A command counts if a test has its name, a fixture if a function
-takes
-it. Pages and notebooks, which are not found by names, count by their folder. The result may contain
-too many files, but not too few.
+method counts if code that counts uses its name on an object, in a module that imports the module of
+its class, directly or indirectly. A command counts if a test has its name, a fixture if a function
+takes it. Pages and notebooks, which are not found by names, count by their folder. The result may
+contain too many files, but not too few.
 """
 
 from __future__ import annotations
