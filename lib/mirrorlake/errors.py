@@ -114,11 +114,11 @@ class SourceError(MirrorlakeError):
 
 
 class BusyError(MirrorlakeError):
-    """Another process holds the lock on the same resource."""
+    """A resource that another process has locked."""
 
 
 class AlreadyRunningError(BusyError):
-    """The same plan is already running on the same lake (exit status 3)."""
+    """A plan that is already running on the same lake (exit status 3)."""
 
 
 class TableNotFoundError(MirrorlakeError):
@@ -126,7 +126,7 @@ class TableNotFoundError(MirrorlakeError):
 
 
 class TracesLeftError(MirrorlakeError):
-    """Data of a forgotten key is still present."""
+    """Data of a forgotten key that is still present."""
 
 
 class QueryError(MirrorlakeError):

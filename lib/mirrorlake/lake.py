@@ -134,7 +134,7 @@ class Lake:
         """Return the names of the Delta tables, in order.
 
         Args:
-            names: only these, separated by commas, in any case; by default all tables.
+            names: names separated by commas, in any case; by default all tables.
 
         Raises:
             TableNotFoundError: one of them does not exist; the hint has the nearest names.
@@ -317,8 +317,8 @@ class Lake:
         """Check the landing zone against the format's rules; reads only, needs no Spark.
 
         Args:
-            table: only this one; by default the whole zone.
-            on_file: called for each file with the table, the files done and their number.
+            table: check only this table; by default the whole landing zone.
+            on_file: called for each file with the table, the number of checked files and the total.
 
         Returns:
             The findings, with file, row, column and fix.
@@ -346,10 +346,9 @@ class Lake:
         """Run one mirror cycle: apply the published files, one commit per table.
 
         Args:
-            table: only this one; by default the whole landing zone.
+            table: mirror only this table; by default the whole landing zone.
             options: bounds of the cycle.
-            vorder: write files that are not in V-Order anew, in a second commit that changes no
-                data.
+            vorder: rewrite files that are not in V-Order, in a second commit that changes no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: called after every step of every table, with the table and the step.
             **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
@@ -357,7 +356,7 @@ class Lake:
 
         Returns:
             One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables. Without entries, if no publisher feeds the table or the lake.
+            other tables. There are no entries if no publisher feeds the table or the lake.
 
         Raises:
             UsageError: there is no such setting, or it has no such value.
@@ -408,13 +407,13 @@ class Lake:
     ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
-        A table that takes long does not delay the others: the mirror looks at them meanwhile.
-        It looks at new and dropped folders at the end of the cycle.
+        A table that takes long does not delay the others: the mirror applies their new files
+        meanwhile. New and deleted folders are found by the next cycle.
 
         Args:
-            stop: an event, for example set by a signal handler. The running cycle finishes.
-            table: only this one; by default all.
-            interval: seconds between two cycles; longer after failures.
+            stop: an event, for example set by a signal handler. Running commits finish.
+            table: mirror only this table; by default all.
+            interval: seconds between two cycles; longer while nothing happens.
             options: as for `mirror`.
             on_step: as for `mirror`.
             on_report: called with the report of each cycle.
@@ -504,7 +503,7 @@ class Lake:
         """Compare tables with the manifests that their publishers wrote.
 
         Args:
-            table: only this one; by default all.
+            table: compare only this table; by default all.
 
         Returns:
             Row counts and checksums by ranges of keys, and the ranges that differ.
@@ -524,9 +523,9 @@ class Lake:
         """Find all data of a key; with `apply` remove it and search again.
 
         Args:
-            table: which table.
-            keys: the key, by column and value.
-            apply: remove what is found; by default it is only reported.
+            table: the table's name.
+            keys: the value of each key column, by column.
+            apply: remove the data; by default it is only reported.
 
         Returns:
             The places with the key's data: table, history, feed, quarantine, log, published files.

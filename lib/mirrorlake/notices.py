@@ -33,7 +33,7 @@ _watch: CellWatch | None = None
 
 
 class _Lines(logging.Handler):
-    """Write to the current `sys.stderr`: notebooks replace it."""
+    """A handler that writes to the current `sys.stderr`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stderr.write(f"mirrorlake: {record.getMessage()}\n")

@@ -49,6 +49,12 @@ class TextTable:
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "rows": rows}
 
+    def without(self, *columns: str) -> TextTable:
+        """Return the table without these columns."""
+        kept = [i for i, name in enumerate(self.columns) if name not in columns]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return TextTable(tuple(self.columns[i] for i in kept), rows, self.more)
+
     def __repr__(self) -> str:
         lines = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -176,7 +176,7 @@ class LakeStatus(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the status lacks: the views, if a package that reads them is not installed."""
+        """Parts that are left out: the views, if a package that reads them is not installed."""
         return tuple(filter(None, (self._views[1],)))
 
     @cached_property

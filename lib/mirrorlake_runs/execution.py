@@ -29,23 +29,24 @@ from mirrorlake_runs.parameters import Scrubber
 from mirrorlake_runs.records import StepResult
 
 IMPORTED = threading.Event()
-"""papermill is there."""
-LONGEST = 80  # characters of a folder; a socket's whole path may have 107
+"""Set once papermill is imported."""
+LONGEST = 80  # characters of a folder; the path of a socket has at most 107
 _IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
 
 
 def private_sockets(folder: str) -> Config:
-    """How a kernel and its client talk: by sockets in a folder of the user's own.
+    """Return settings with which a kernel and its client use sockets in a private folder.
 
-    A TCP port can be taken by somebody else between the moment in which it is chosen and the one
-    in which the kernel binds it, and everybody on the machine can listen to it.
+    Another process could take a TCP port before the kernel binds it, and all users of the machine
+    can
+    connect to it.
 
     Args:
-        folder: a folder of one kernel, that only its user can enter.
+        folder: a folder of one kernel that only its user can enter.
 
     Returns:
-        Settings for a kernel's manager; empty where the path is too long for a socket.
+        Settings for a kernel's manager; empty if the path is too long for a socket.
     """
     if len(folder) > LONGEST:
         return Config()
@@ -53,15 +54,15 @@ def private_sockets(folder: str) -> Config:
 
 
 class StartedKernel:
-    """A kernel that comes up; its processes are a group of their own.
+    """A kernel process; it and its children are one process group.
 
     Args:
-        environment: what it has in its environment beyond ours.
-        scrubber: takes the secrets out of what it prints past the notebook.
+        environment: additional environment variables.
+        scrubber: removes secrets from the text that the kernel prints outside of the notebook.
 
     Attributes:
-        manager: what a notebook client drives it with.
-        group: its processes' number.
+        manager: the manager with which a notebook client controls the kernel.
+        group: the number of the process group.
     """
 
     def __init__(self, environment: Mapping[str, str], scrubber: Scrubber) -> None:
@@ -71,7 +72,7 @@ class StartedKernel:
         )
         try:
             run_sync(self.manager.start_kernel)(
-                # What it ran is in no history file; of itself it says errors alone.
+                # The kernel keeps no history file and logs only errors.
                 extra_arguments=["--log-level=ERROR", "--HistoryManager.hist_file=:memory:"],
                 env=os.environ | dict(environment),
                 stdout=subprocess.PIPE,
@@ -84,11 +85,11 @@ class StartedKernel:
         self.group: int | None = provisioner.pgid  # type: ignore[union-attr]
         printed = provisioner.process.stdout  # type: ignore[union-attr]
         descriptor = os.dup(printed.fileno())
-        printed.close()  # nobody else does if the kernel is killed
+        printed.close()  # the provisioner does not close it if the kernel is killed
         threading.Thread(target=_pass_on, args=(descriptor, scrubber), daemon=True).start()
 
     def close(self) -> None:
-        """Ends the kernel if nobody has yet, and takes its sockets away."""
+        """Shut the kernel down if it still runs, and delete its sockets."""
         if self.manager.has_kernel:
             run_sync(self.manager.shutdown_kernel)(now=True)
         self._folder.cleanup()
@@ -96,18 +97,19 @@ class StartedKernel:
 
 @dataclass
 class Execution:
-    """One attempt at one notebook; another thread may end it.
+    """One attempt to execute one notebook; another thread may end it.
 
     Attributes:
         name: the notebook as the plan names it.
         path: its file.
-        target: where the executed notebook is written.
-        parameters: what stands in its first cell; references to secrets as references.
+        target: the path of the executed notebook.
+        parameters: the values for the injected cell; secrets are references.
         secret_values: the parameters with secrets, resolved.
-        environment: what the kernel has in its environment beyond ours.
-        scrubber: takes the secrets out of what is written.
-        alone: whether no other notebook runs beside it, so that a terminal can show its progress.
-        earlier: what earlier attempts recorded.
+        environment: additional environment variables of the kernel.
+        scrubber: removes secrets from everything that is written.
+        alone: whether no other notebook runs in parallel, so that a terminal can show its progress.
+        earlier: the records of earlier attempts.
+        cell: the number of the current cell.
     """
 
     name: str
@@ -125,24 +127,24 @@ class Execution:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> StepResult:
-        """Executes the notebook; how it went, whatever happened."""
+        """Execute the notebook and return its result; never raise."""
         began = time.monotonic()
         status = "done"
         error: dict[str, Any] | None = None
         try:
             self._execute()
-        except BaseException as failure:  # a kernel that died, a disk that is full, one cancelled
+        except BaseException as failure:  # a dead kernel, a full disk, a cancelled task
             status, error = "failed", self._describe(failure)
         seconds = round(time.monotonic() - began, 1)
         if self._ended == _TIMED_OUT:
-            text = f"The notebook took longer than its timeout: ended after {seconds} s."
+            text = f"The notebook took longer than its timeout: stopped after {seconds} s."
             status = "failed"
             error = {"cell": self.cell, "name": "TimeoutError", "message": text}
         elif self._ended:
             status = "stopped"
             error = {"cell": self.cell, "name": "Stopped", "message": f"Stopped by {self._ended}."}
         records = dict(self.earlier)
-        with contextlib.suppress(Exception):  # a file that could not be written whole
+        with contextlib.suppress(Exception):  # the notebook file is incomplete
             from mirrorlake_runs.notebook_files import read_records
 
             records = read_records(self.target, self.earlier)
@@ -150,10 +152,10 @@ class Execution:
         return StepResult(self.name, status, seconds, str(self.target), error, records)
 
     def end(self, why: str = _TIMED_OUT) -> None:
-        """Kills the kernel with all that it started, Spark's JVM too.
+        """Kill the kernel with all processes that it started, Spark's JVM included.
 
         Args:
-            why: the signal that stops the run; by default the step's time is over.
+            why: the signal that stops the run; by default the step's timeout has passed.
         """
         with self._lock:
             self._ended = self._ended or why
@@ -166,7 +168,7 @@ class Execution:
             return
         kernel = None
         with warnings.catch_warnings():
-            # papermill and its kernels' libraries warn of their own future, not of ours.
+            # papermill and its libraries warn of their own deprecations.
             warnings.simplefilter("ignore")
             try:
                 kernel = StartedKernel(self.environment, self.scrubber)
@@ -185,16 +187,16 @@ class Execution:
                 )
             finally:
                 with self._lock:
-                    self._group = None  # the number may be another's now
+                    self._group = None  # the system may reuse the number
                 if kernel is not None:
                     kernel.close()
                 if threading.current_thread() is not threading.main_thread():
-                    ensure_event_loop().close()  # nbclient has made one for this thread
+                    ensure_event_loop().close()  # nbclient has created one for this thread
 
     def _started(self, group: int | None) -> None:
         with self._lock:
             self._group = group
-        if self._ended:  # meanwhile, by another thread
+        if self._ended:  # another thread has ended it meanwhile
             self.end(self._ended)
 
     def _at_cell(self, cell: int) -> None:
@@ -205,17 +207,17 @@ class Execution:
         if isinstance(failure, papermill.PapermillExecutionError):
             cell = failure.cell_index + 1 - bool(self.parameters)
             return {"cell": cell, "name": failure.ename, "message": failure.evalue}
-        # Counted as in the source: papermill's own cell with the parameters is left out.
+        # Cells are counted as in the source, without the cell that papermill injects.
         return {"cell": self.cell, "name": type(failure).__name__, "message": str(failure)}
 
 
 def import_papermill() -> Any:
-    """papermill, with our engine; imported by one thread, while others wait.
+    """Import papermill and register our engine; one thread imports while others wait.
 
-    Two that import the same packages at once may find them half made.
+    Two threads that import the same packages at once may see half-initialised modules.
     """
     with _IMPORTING:
-        # First, since it spares papermill's imports what takes long.
+        # First: it prevents a slow import within papermill.
         import_module("mirrorlake_runs.notebook_files")
         import papermill
         from papermill.engines import papermill_engines
@@ -228,7 +230,7 @@ def import_papermill() -> Any:
 
 
 def _pass_on(descriptor: int, scrubber: Scrubber) -> None:
-    """What the kernel's processes print past the notebook goes to stderr, without secrets."""
+    """Copy text that the kernel prints outside of the notebook to stderr, without secrets."""
     with open(descriptor, encoding="utf-8", errors="replace") as source:
         for line in source:
             sys.stderr.write(scrubber.text(line))

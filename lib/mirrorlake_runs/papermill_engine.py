@@ -23,26 +23,26 @@ from mirrorlake_runs.parameters import Scrubber
 
 
 class ScrubbingManager(NotebookExecutionManager):  # type: ignore[misc]  # papermill has no types
-    """papermill's state of a notebook, without secrets whenever it is saved."""
+    """papermill's state of a notebook, which removes secrets before each save."""
 
     scrubber: Scrubber
 
     def save(self, **_: Any) -> None:
-        """Writes the notebook."""
+        """Write the notebook."""
         self.scrubber.in_place(self.nb)
         write_ipynb(self.nb, self.output_path)
         self.last_save_time = self.now()
 
 
 class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill has no types
-    """papermill's client, which says where it is, and gives the kernel its secrets."""
+    """papermill's client; it reports the current cell and passes secrets to the kernel."""
 
     secret_values: dict[str, Any]
     on_cell: Callable[[int], None]
 
     def papermill_execute_cells(self) -> None:
-        """Executes the cells in order, up to the first that fails."""
-        before = 0  # papermill's own cell, which the reader's source does not have
+        """Execute the cells in order, up to the first that fails."""
+        before = 0  # the number of injected cells, which the source notebook does not have
         for index, cell in enumerate(self.nb.cells):
             tags = cell.metadata.get("tags", [])
             before += INJECTED in tags
@@ -55,21 +55,21 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
             except CellExecutionError as failure:
                 self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
                 break
-            except Exception as failure:  # a kernel that is gone
+            except Exception as failure:  # the kernel died
                 self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
                 raise
             finally:
                 self.nb_man.cell_complete(cell, cell_index=index)
 
     def _give_secrets(self) -> None:
-        """Outside of the notebook, silently: nothing is broadcast, no history is kept."""
+        """Set the secrets in the kernel, without an output or an entry in its history."""
         code = f"globals().update(__import__('json').loads({json.dumps(self.secret_values)!r}))"
         number = self.kc.execute(code, silent=True, store_history=False, allow_stdin=False)
         self.wait_for_reply(number)
 
 
-class _AboveTheBar:
-    """What cells print, on the terminal above papermill's progress bar, without secrets."""
+class _BarWriter:
+    """A stream that prints text above papermill's progress bar, without secrets."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber
@@ -82,7 +82,7 @@ class _AboveTheBar:
 
 
 class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
-    """papermill's engine: one kernel of its own for each notebook."""
+    """A papermill engine with a separate kernel for each notebook."""
 
     @classmethod
     def execute_notebook(
@@ -98,7 +98,7 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         on_cell: Callable[[int], None],
         **_: Any,
     ) -> Any:
-        """Executes a notebook and keeps it, whatever becomes of its kernel."""
+        """Execute a notebook; it is saved even if its kernel dies."""
         manager = ScrubbingManager(nb, output_path=output_path, progress_bar=progress_bar)
         manager.scrubber = scrubber
         manager.notebook_start()
@@ -108,7 +108,7 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
                 kernel_name=kernel_name,
                 startup_timeout=60,
                 timeout=None,
-                stdout_file=_AboveTheBar(scrubber) if progress_bar else None,
+                stdout_file=_BarWriter(scrubber) if progress_bar else None,
             )
             client.secret_values, client.on_cell = secret_values, on_cell
             client.km = kernel
@@ -116,7 +116,7 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         finally:
             manager.cleanup_pbar()
             for cell in nb.cells:
-                if "outputs" in cell:  # what was printed in parts is scrubbed as a whole
+                if "outputs" in cell:  # join parts of a text, so that secrets in it are found
                     cell.outputs = joined_streams(cell.outputs)
             manager.notebook_complete()
         return manager.nb

@@ -32,21 +32,22 @@ from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import store_now
 from mirrorlake.storage.paths import cache, home
 
-MIME = "application/vnd.mirrorlake.record+json"  # of the outputs that records are
-NOT_SUMMED = "not_summed"  # in their metadata
+MIME = "application/vnd.mirrorlake.record+json"  # type of the outputs of `record`
+NOT_SUMMED = "not_summed"  # key in the metadata of these outputs
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """How one notebook went.
+    """The result of one notebook.
 
     Attributes:
+        notebook: the notebook as the plan names it.
         status: `done`, `failed`, `stopped` or `skipped`.
         seconds: wall time of all attempts, without the pauses between them.
         output: the executed notebook of the last attempt, a path or URI.
         error: the failing cell (counted from 1), the exception's name and text; or None.
-        records: what the notebook recorded; numbers are summed over all attempts, see `record`.
-        attempts: how often it was executed.
+        records: the notebook's records; numbers are summed over all attempts, see `record`.
+        attempts: the number of attempts.
     """
 
     notebook: str
@@ -60,16 +61,16 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a plan went; also kept as `summary.json` beside the executed notebooks.
+    """The result of a plan; also stored as `summary.json` beside the executed notebooks.
 
     Attributes:
         plan: its name.
-        folder: where the executed notebooks lie.
+        folder: the path or URI of the executed notebooks.
         started, ended: ISO-8601 UTC.
-        parameters: those that counted in every notebook that has them.
+        parameters: the values that applied to every notebook that has them.
         steps: the notebooks in the plan's order.
         run: the run's id.
-        signal: what stopped it, SIGTERM or SIGINT; 0 if nothing did.
+        signal: the signal that stopped it, SIGTERM or SIGINT; 0 if none did.
         kept: False if the summary could not be written.
     """
 
@@ -91,7 +92,7 @@ class RunSummary:
         return "failed" if self.failed else "done"
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `summary.json` and of `run --json`."""
+        """Return the document of `summary.json` and of `run --json`."""
         return {
             "run": self.run,
             "plan": self.plan,
@@ -104,7 +105,7 @@ class RunSummary:
 
     @property
     def failed(self) -> StepResult | None:
-        """The first step that failed, if one did."""
+        """The first failed step, or None."""
         return next((step for step in self.steps if step.status == "failed"), None)
 
 
@@ -112,12 +113,18 @@ def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
     """Record results, by name, in the output of the running cell.
 
     A step of a plan may have several attempts. Its numbers are summed over them, so that the work
-    of an attempt that failed later counts. Of other values the last one is kept.
+    of an
+    attempt that failed later counts. Of other values the last one is kept.
 
     Args:
-        not_summed: names of numbers that describe a state, such as how many tables there are; the
-            last one is kept.
-        results: values that JSON can hold.
+        not_summed: names of numbers that describe a state, such as the number of tables; the last
+            one
+            is kept.
+        results: values that JSON supports.
+
+    Example:
+        >>> record(rows=12)  # doctest: +SKIP
+        rows: 12
     """
     from IPython.display import display
 
@@ -128,23 +135,25 @@ def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
 RUNNING, LOST = "running", "lost"
-SILENCE = 300.0  # seconds of a run on another machine, after which it is taken for lost
+SILENCE = 300.0  # seconds after which a run on another machine without a sign is lost
 _READERS = 16
 
 
 class RunNotFoundError(MirrorlakeError):
-    """There is no run of that name."""
+    """The run does not exist."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as it is listed; `document` is all of its record.
+    """A run as `list_runs` returns it.
 
     Attributes:
         run: its id.
+        plan: its plan's name.
         status: `done`, `failed`, `stopped`, `running` or `lost`.
-        started, ended: ISO-8601 UTC; `ended` is empty if nobody knows.
-        folder: where its results are, a path or URI.
+        started, ended: ISO-8601 UTC; `ended` is empty if it is unknown.
+        folder: the path or URI of its results.
+        document: the complete record.
     """
 
     run: str
@@ -162,31 +171,31 @@ class RunRecord:
 
     @property
     def places(self) -> list[Path]:
-        """The folders of this machine that may have its files, first the one it works in."""
+        """The local folders that may have its files; the first is its working folder."""
         record = runs_folder() / self.run
         return [record] if self.is_remote else list(dict.fromkeys([Path(self.folder), record]))
 
     def as_dict(self) -> dict[str, Any]:
-        """One entry of `runs list --json`."""
+        """Return the run's entry of `runs list --json`."""
         names = ("run", "plan", "status", "started", "ended", "folder")
         return {name: getattr(self, name) for name in names}
 
 
 def runs_folder() -> Path:
-    """Where the records of runs are."""
+    """Return the folder of the records of runs."""
     return home() / "runs"
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """A run's record, as its file holds it."""
+    """Return a record as the text of its file."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Puts a file there in one step, so that nobody reads half of it.
+    """Write a file atomically, so that no process reads a part of it.
 
     Raises:
-        OSError: a disk is full or read-only; what was there stays.
+        OSError: the disk is full or read-only; an existing file does not change.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -200,15 +209,19 @@ def write_whole(path: Path, text: str) -> None:
 def list_runs(
     *, plan: str | None = None, failed: bool = False, folder: str | Path | None = None
 ) -> list[RunRecord]:
-    """All runs that have a record, the newest first.
+    """Return all runs that have a record, newest first.
 
     Args:
-        plan: only those of a plan.
-        failed: only those that failed, were stopped or are lost.
-        folder: where the records are, a folder or URI; by default `runs/`.
+        plan: only runs of this plan.
+        failed: only runs that failed, were stopped or are lost.
+        folder: the folder or URI of the records; by default `runs/`.
 
     Raises:
         SetupError: a store can't be reached.
+
+    Example:
+        >>> [one.status for one in list_runs(plan="nightly")]  # doctest: +SKIP
+        ['done', 'failed']
     """
     place = runs_folder() if folder is None else folder
     found = _list_remote(str(place)) if "://" in str(place) else _list_local(Path(place))
@@ -225,11 +238,15 @@ def list_runs(
 
 
 def find_run(run: str) -> RunRecord:
-    """A run by its id, or by the folder or URI of its results.
+    """Return a run by its id, or by the folder or URI of its results.
 
     Raises:
-        RunNotFoundError: there is none.
+        RunNotFoundError: the run does not exist.
         SetupError: a store can't be reached.
+
+    Example:
+        >>> find_run("nightly-20260101T020000000000").status  # doctest: +SKIP
+        'done'
     """
     found: RunRecord | None = None
     if "://" in run:
@@ -243,7 +260,8 @@ def find_run(run: str) -> RunRecord:
         return found
     known = ", ".join(record.run for record in list_runs()[:3])
     raise RunNotFoundError(
-        f"There is no run {run!r}.", hint=f"the newest are {known}." if known else "none was kept."
+        f"There is no run {run!r}.",
+        hint=f"the newest runs are {known}." if known else "there are no records of runs.",
     )
 
 
@@ -262,11 +280,11 @@ def _list_remote(place: str) -> list[RunRecord]:
 
 
 def read_record(place: Path | Storage, name: str = "") -> RunRecord | None:
-    """The record in a place, or in a folder there; None if there is none.
+    """Return the record in a folder, or None.
 
     Args:
-        place: a folder of this machine, or what lies behind a URI.
-        name: a folder in it.
+        place: a local folder or a storage.
+        name: a subfolder.
     """
     path = f"{name}/{RECORD}" if name else RECORD
     try:
@@ -277,18 +295,18 @@ def read_record(place: Path | Storage, name: str = "") -> RunRecord | None:
         record = RunRecord(**texts, ended=str(document.get("ended") or ""), document=document)
         datetime.fromisoformat(record.started)
         if Path(record.run).name != record.run:
-            raise ValueError(record.run)  # a name from outside, which would lead elsewhere
+            raise ValueError(record.run)  # the id would lead to another folder
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if record.status == RUNNING and not _lives(document.get("process") or {}, place, path):
+    if record.status == RUNNING and not _is_alive(document.get("process") or {}, place, path):
         return replace(record, status=LOST)
     return record
 
 
-def _lives(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
-    """Whether the process of a run is there; on another machine, whether it was lately."""
+def _is_alive(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
+    """Return whether a run's process exists; on another machine, whether the record is recent."""
     if process.get("host") == socket.gethostname():
-        born = _born(process.get("pid"))
+        born = _start_time(process.get("pid"))
         return born is not None and born == process.get("born")
     try:
         silence = _silence(place, path)
@@ -298,7 +316,7 @@ def _lives(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
 
 
 def _silence(place: Path | Storage, path: str) -> float:
-    """Seconds since a record was written, by one clock: that of its disk or of its store."""
+    """Return the seconds since a record was written, by the clock of its disk or store."""
     if isinstance(place, Storage):
         found = place.stat(path)
         return (store_now(place, path) - found.modified).total_seconds() if found else 0.0
@@ -311,29 +329,29 @@ def _silence(place: Path | Storage, path: str) -> float:
 
 
 def slug(name: str) -> str:
-    """A name as a part of a file's name; what is no letter, digit, dot or dash becomes `_`."""
+    """Return a name for use in a file name: letters, digits, dots and dashes; others become `_`."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip(".")[:60] or "_"
 
 
 def this_process() -> dict[str, Any]:
-    """What a record says of the process that runs it: `host`, `pid`, `born`."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
+    """Return the entry of a record for this process: `host`, `pid`, `born`."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "born": _start_time(os.getpid())}
 
 
-def _born(pid: Any) -> str | None:
-    """When a process of this machine began, in the system's own unit; None if it is gone."""
+def _start_time(pid: Any) -> str | None:
+    """Return the start time of a local process in the system's unit; None if it does not exist."""
     try:
         text = Path(f"/proc/{int(pid)}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text.rpartition(")")[2].split()
     except FileNotFoundError:
-        return None if Path("/proc/self").exists() else _is_there(int(pid))
+        return None if Path("/proc/self").exists() else _exists(int(pid))
     except (OSError, ValueError, TypeError):
         return None
     return None if fields[0] == "Z" else fields[19]
 
 
-def _is_there(pid: int) -> str | None:
-    """Where there is no /proc: only whether a process is there."""
+def _exists(pid: int) -> str | None:
+    """Return whether a process exists, on a system without /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -351,24 +369,28 @@ def prune_runs(
     apply: bool = False,
     folder: str | Path | None = None,
 ) -> list[RunRecord]:
-    """Runs that are no longer wanted, of each plan; only with `apply` they are deleted.
+    """Return the runs of each plan that exceed the limits; with `apply` delete them.
 
     Args:
-        keep: how many done runs of each plan stay.
-        days: how long done runs stay, even if there are more; by default not at all.
-        keep_failed: how many runs that failed, were stopped or are lost stay; by default all.
-        apply: whether to delete.
-        folder: where the records are, a folder or URI; by default `runs/`.
+        keep: the number of completed runs of each plan to keep.
+        days: keep completed runs that are younger, in days; by default age does not matter.
+        keep_failed: the number of runs that failed, were stopped or are lost to keep; by default
+            all.
+        apply: delete the runs; by default they are only returned.
+        folder: the folder or URI of the records; by default `runs/`.
 
     Returns:
-        The runs that were, or would be, deleted; never one that runs.
+        The runs that were or would be deleted; never a run in progress.
 
     Raises:
         UsageError: a number is negative.
-        SetupError: a store can't be reached; what was not deleted is still listed.
+        SetupError: a store can't be reached; runs that were not deleted are still listed.
+
+    Example:
+        >>> prune_runs(keep=30, apply=True)  # doctest: +SKIP
     """
     if keep < 0 or (keep_failed or 0) < 0:
-        raise UsageError("The number of runs to keep is negative.")
+        raise UsageError("The number of runs to keep is negative.", hint="give at least 0.")
     limit = datetime.now(timezone.utc) - timedelta(days=days) if days is not None else None
     seen: Counter[tuple[str, bool]] = Counter()
     chosen = []
@@ -390,11 +412,11 @@ def prune_runs(
 
 
 def _delete(record: RunRecord) -> None:
-    """Takes away what the run made, its record last, and folders that are empty then."""
+    """Delete the run's files, its record last, and folders that are empty then."""
     listed = [str(name) for name in record.document.get("files", [])]
     made = [name for name in [*listed, SUMMARY, REPORT, RECORD] if Path(name).name == name]
 
-    def is_there(place: Path | Storage) -> bool:  # not the results of a later run
+    def is_there(place: Path | Storage) -> bool:  # skip the results of a later run
         found = read_record(place)
         return found is not None and found.run == record.run
 
@@ -413,7 +435,17 @@ def _delete(record: RunRecord) -> None:
 
 
 def find_report(record: RunRecord) -> Path | None:
-    """A run's report as a file of this machine; one behind a URI is fetched into the cache."""
+    """Return the local file of a run's report, or None if it has none.
+
+    A report behind a URI is copied to the cache.
+
+    Args:
+        record: the run.
+
+    Example:
+        >>> find_report(list_runs()[0])  # doctest: +SKIP
+        PosixPath('runs/nightly-20260101T020000000000/report.html')
+    """
     for place in record.places:
         if (place / REPORT).is_file():
             return place / REPORT

@@ -68,11 +68,11 @@ _DOCUMENTS = ("parameters", "versions", "steps")
 
 
 class RecordError(MirrorlakeError):
-    """A run's record can't be written."""
+    """The record of a run can't be written."""
 
 
 class RecordKeeper:
-    """Writes a run's record, and renews it while a `with` block runs.
+    """Write a run's record, and renew it while a `with` block runs.
 
     Args:
         prepared: the run.
@@ -87,28 +87,28 @@ class RecordKeeper:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def __enter__(self) -> RecordKeeper:
-        """Begins to renew the record."""
+        """Start to renew the record."""
         self._thread.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Ends it."""
+        """Stop to renew the record."""
         self._over.set()
         self._thread.join()
 
     def keep(self, document: dict[str, Any], *, must: bool = False) -> None:
-        """Writes the record as the run stands; a disk that is full stops nothing that runs.
+        """Write the record; an error does not stop a running run.
 
         Args:
             document: the record.
-            must: whether a record that can't be written is an error.
+            must: raise if the record can't be written.
 
         Raises:
-            RecordError: it can't, and must.
+            RecordError: the record can't be written, and `must` is set.
         """
         with self._lock:
             self._text = as_text(document)
-            # Of a run that can't begin no record is left: here comes last what can be written.
+            # A run that can't start leaves no record: the local record is written last.
             steps = (self._send, self._write) if must else (self._write, self._send)
             try:
                 for step in steps:
@@ -118,7 +118,7 @@ class RecordKeeper:
                 text = f"The run {run} can't be recorded in {place}: {first_line(error)}."
                 if must:
                     raise RecordError(
-                        text, hint="make room there, or choose another folder by --out."
+                        text, hint="free some space, or choose another folder with --out."
                     ) from error
                 _log.warning(text)
 
@@ -126,7 +126,7 @@ class RecordKeeper:
         work, *others = self._prepared.places
         write_whole(work / RECORD, self._text)
         for place in others:
-            with contextlib.suppress(OSError):  # the results are where they are wanted
+            with contextlib.suppress(OSError):  # the working folder has the record
                 write_whole(place / RECORD, self._text)
 
     def _send(self) -> None:
@@ -136,7 +136,7 @@ class RecordKeeper:
 
     def _renew(self) -> None:
         while not self._over.wait(self._beat):
-            # A store or disk out of reach: the next time it may be there again.
+            # The next attempt may reach a store or disk that is unavailable now.
             with self._lock, contextlib.suppress(OSError, BaseError):
                 for folder in self._prepared.places:
                     if (folder / RECORD).is_file():
@@ -144,12 +144,12 @@ class RecordKeeper:
                 self._send()
 
 
-def bring_back(record: RunRecord, work: Path) -> None:
-    """Fetches the notebooks that a run behind a URI has executed so far, those that are missing.
+def fetch_notebooks(record: RunRecord, work: Path) -> None:
+    """Copy the executed notebooks of a run behind a URI that are missing on this machine.
 
     Args:
-        record: the run; nothing happens if it is not behind a URI.
-        work: the folder of this machine where it goes on.
+        record: the run; nothing is copied if it is local.
+        work: the local folder in which it continues.
     """
     if not record.is_remote:
         return
@@ -178,16 +178,16 @@ def warm_up_report() -> None:
 def finish(
     prepared: Prepared, summary: RunSummary, document: dict[str, Any], metrics: Path | None
 ) -> RunSummary:
-    """Keeps a run's results, and tells who wants to know.
+    """Write a run's results, metrics and history, and call its hooks.
 
     Args:
         prepared: the run.
-        summary: how it went.
+        summary: its result.
         document: its record.
         metrics: a file for Prometheus.
 
     Returns:
-        The summary; its `kept` is False if it could not be written.
+        The summary; `kept` is False if it could not be written.
     """
     text = as_text(summary.as_dict())
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
@@ -213,7 +213,7 @@ def finish(
 
 
 def _add_to_history(document: dict[str, Any], roots: set[str]) -> None:
-    """Appends a run to a table in the lake of its first root; starts Spark, for some seconds."""
+    """Append the run to a table in the lake of its first root; starts Spark for some seconds."""
     import pyarrow as pa
 
     from mirrorlake.lake import Lake
@@ -231,7 +231,7 @@ def _add_to_history(document: dict[str, Any], roots: set[str]) -> None:
 
 
 def _copy_out(prepared: Prepared) -> None:
-    """Copies a run's files to where its results are wanted."""
+    """Copy a run's files to the URI of its results."""
     target = Storage(prepared.out)
     for path in sorted(prepared.work.iterdir()):
         if path.is_file() and not path.name.startswith("."):
@@ -239,7 +239,7 @@ def _copy_out(prepared: Prepared) -> None:
 
 
 def _try(what: str, call: Callable[[], object]) -> bool:
-    """Whether something could be done; what went wrong is said, without secrets' values."""
+    """Return whether a call succeeded; log its error without secrets."""
     try:
         call()
     except Exception as error:
@@ -248,7 +248,7 @@ def _try(what: str, call: Callable[[], object]) -> bool:
     return True
 
 
-HOOK_LIMIT = 10.0  # seconds for all attempts at one hook
+HOOK_LIMIT = 10.0  # seconds for all attempts of one hook
 HOOK_ATTEMPTS = 3
 _HOOK_PAUSE = 0.5
 _QUIET = urllib.request.build_opener()
@@ -256,15 +256,15 @@ STATUSES = ("done", "failed", "stopped", "skipped")
 
 
 def call_hooks(hooks: list[Any], summary: str, prepared: Prepared) -> list[dict[str, Any]]:
-    """Calls each hook of an outcome, again if it fails, up to a limit of time.
+    """Call each hook of an outcome; retry a failed hook up to a time limit.
 
     Args:
         hooks: as the plan has them.
-        summary: the document that they get.
+        summary: the document for the hooks.
         prepared: the run.
 
     Returns:
-        For the record, how each went: `hook`, `status`, `attempts`, `error`.
+        For the record, the result of each hook: `hook`, `status`, `attempts`, `error`.
     """
     return [_call_hook(hook, summary, prepared) for hook in hooks]
 
@@ -283,7 +283,7 @@ def _call_hook(hook: Any, summary: str, prepared: Prepared) -> dict[str, Any]:
             time.sleep(max(0.0, min(_HOOK_PAUSE * attempts, end - time.monotonic())))
         else:
             return {"hook": shown, "status": "done", "attempts": attempts, "error": None}
-    _log.warning(f"the hook {shown} was given up: {error}")
+    _log.warning(f"the hook {shown} failed: {error}")
     return {"hook": shown, "status": "failed", "attempts": attempts, "error": error}
 
 
@@ -301,7 +301,7 @@ def _call_once(hook: Any, summary: str, prepared: Prepared, limit: float) -> Non
 
 
 def _run_hook(command: list[str], summary: str, prepared: Prepared, limit: float) -> None:
-    """Runs a command in a group of its own, which is ended as a whole if it hangs."""
+    """Run a command in its own process group, which is killed as a whole at the time limit."""
     with subprocess.Popen(
         [str(resolve(part, prepared.secrets)) for part in command],
         stdin=subprocess.PIPE,
@@ -316,32 +316,32 @@ def _run_hook(command: list[str], summary: str, prepared: Prepared, limit: float
             raise
     text = prepared.scrubber.text(shown.decode(errors="replace")).strip()
     if text:
-        _log.info(f"the hook {command[0]} says: {text}")
+        _log.info(f"the hook {command[0]} printed: {text}")
     if process.returncode:
         raise UsageError(f"exit status {process.returncode}{': ' * bool(text)}{text[-300:]}")
 
 
 def _post_hook(url: str, summary: str, run: str, key: str, limit: float) -> None:
     body = summary.encode(errors="backslashreplace")
-    # The id is the same for each attempt, so that the receiver can tell a second one.
+    # The id is the same for each attempt, so that the receiver can recognise a repetition.
     headers = {"Content-Type": "application/json", "X-Mirrorlake-Run": run}
     if key:
         digest = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
         headers["X-Mirrorlake-Signature"] = f"sha256={digest}"
     if not url.startswith(("http://", "https://")):
-        raise UsageError("the address of a hook is http or https")
+        raise UsageError("the address of a hook must be http or https")
     request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - checked
     with _QUIET.open(request, timeout=limit) as answer:
         answer.read(1)
 
 
 def write_metrics(path: Path, document: dict[str, Any], roots: Iterable[str]) -> None:
-    """Writes the figures.
+    """Write the metrics of a run and of its lakes.
 
     Args:
         path: the file.
         document: the run's record.
-        roots: the lakes that it worked on.
+        roots: the run's lakes.
 
     Raises:
         OSError: the file can't be written.
@@ -431,7 +431,7 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
         return ""
     try:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    except Exception as error:  # a notebook that was cut off while it was written
+    except Exception as error:  # the file is incomplete
         return f"<p>The notebook can't be shown: {html.escape(str(error))}</p>"
     cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     for cell in cells:
@@ -446,7 +446,7 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
 
 
 def _is_failing(cell: Any) -> bool:
-    """Whether a cell is the one that a notebook ended in."""
+    """Return whether a cell is the one that failed."""
     if any(output.output_type == "error" for output in cell.get("outputs", [])):
         return True
     known = cell.metadata.get("papermill", {})

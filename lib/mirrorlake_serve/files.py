@@ -32,9 +32,9 @@ from mirrorlake.names import fingerprint
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve.protocol import FOLDER_MARK, RequestError, bad_request, not_found, readable
 
-Reader = Callable[[int, int], Iterator[bytes]]  # the bytes from a position up to another
+Reader = Callable[[int, int], Iterator[bytes]]  # yields the bytes from start up to end
 _CHUNK = 1 << 20
-_NO_TIME = datetime(2020, 1, 1, tzinfo=timezone.utc)  # object stores keep none of a folder
+_NO_TIME = datetime(2020, 1, 1, tzinfo=timezone.utc)  # object stores have no times of folders
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Info:
 
     Attributes:
         path: relative to the lake's root.
-        size: in bytes, 0 of a folder.
-        etag: in quotes; changes with every change of the file.
+        size: in bytes; 0 for a folder.
+        etag: with quotes; changes whenever the file changes.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Info:
         return self.path.rpartition("/")[2]
 
     def empty(self, path: str, etag: str) -> Info:
-        """The same time, of an empty file."""
+        """Return the properties of an empty file with the same time."""
         return replace(self, path=path, size=0, etag=etag)
 
 
@@ -67,8 +67,8 @@ class LakeFiles:
     """The files of one lake.
 
     Args:
-        storage: where they lie.
-        scratch: a local folder for what is on its way; on the lake's own disk if it has one.
+        storage: the lake's storage.
+        scratch: a local folder for temporary files, on the lake's own disk if the lake is local.
     """
 
     def __init__(self, storage: Storage, scratch: Path) -> None:
@@ -77,7 +77,7 @@ class LakeFiles:
         self._last = 0
 
     def stat(self, path: str) -> Info | None:
-        """The properties of what is at a path, or None."""
+        """Return the properties of a file or folder; None if it does not exist."""
         root = self.storage.local
         if root is not None:
             try:
@@ -91,7 +91,7 @@ class LakeFiles:
         return _folder(path) if found.folders or found.files else None
 
     def children(self, path: str) -> list[Info]:
-        """What lies directly in a folder, ordered by name; nothing if there is no such folder."""
+        """Return the files and folders in a folder, ordered by name; empty if it does not exist."""
         inner = f"{path}/" if path else ""
         root = self.storage.local
         found: list[Info] = []
@@ -101,7 +101,7 @@ class LakeFiles:
                 os.scandir(root / path) as entries,
             ):
                 for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # moved away meanwhile
+                    with contextlib.suppress(FileNotFoundError):  # the mirror moved the file
                         found.append(_local_info(inner + entry.name, entry.stat()))
         else:
             listing = self.storage.list(path)
@@ -110,18 +110,11 @@ class LakeFiles:
         visible = (info for info in found if info.name != FOLDER_MARK and _is_text(info.name))
         return sorted(visible, key=lambda info: info.name)
 
-    def walk(self, path: str, *, recursive: bool) -> Iterator[Info]:
-        """What lies in a folder, and in its folders; each folder before what is in it."""
-        for info in self.children(path):
-            yield info
-            if recursive and info.is_folder:
-                yield from self.walk(info.path, recursive=True)
-
     def open(self, path: str) -> tuple[Info, Reader]:
-        """A file's properties, and what reads from just that file.
+        """Return a file's properties and a reader of exactly that file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
         """
         root = self.storage.local
         if root is None:
@@ -139,7 +132,7 @@ class LakeFiles:
             yield chunk
 
     def make_folder(self, path: str) -> bool:
-        """Makes a folder with those above it; False if it was there."""
+        """Create a folder with its parents; return False if it already exists."""
         if self.stat(path) is not None:
             return False
         if self.storage.local is not None:
@@ -149,11 +142,20 @@ class LakeFiles:
         return True
 
     def place(self, staged: Path, path: str, *, overwrite: bool) -> bool:
-        """Puts a finished local file at a path in one step; without `overwrite` False if taken."""
+        """Move a complete local file to a path atomically.
+
+        Args:
+            staged: the local file.
+            path: the target.
+            overwrite: whether an existing file is replaced.
+
+        Returns:
+            False if the path exists and `overwrite` is False.
+        """
         root = self.storage.local
         if root is None:
             return self._upload(staged, path, overwrite)
-        for _ in range(2):  # the folder may be deleted in between
+        for _ in range(2):  # the folder may be deleted after mkdir
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 return _put(staged, root / path, overwrite)
@@ -170,10 +172,18 @@ class LakeFiles:
         return True
 
     def move(self, source: str, path: str, *, overwrite: bool) -> bool:
-        """Moves a file; without `overwrite` False if the path is taken.
+        """Move a file.
+
+        Args:
+            source: the file.
+            path: the target.
+            overwrite: whether an existing file is replaced.
+
+        Returns:
+            False if the path exists and `overwrite` is False.
 
         Raises:
-            FileNotFoundError: there is no such source.
+            FileNotFoundError: the source does not exist.
         """
         root = self.storage.local
         if root is not None:
@@ -184,16 +194,16 @@ class LakeFiles:
         return self.storage.rename(source, path)
 
     def touch(self, file: Path) -> None:
-        """Makes now the time of a local file, later than of any other that was placed here."""
+        """Set a local file's time to now, and later than that of each file placed before."""
         self._last = max(time.time_ns(), self._last + 1000)
         os.utime(file, ns=(self._last, self._last))
 
     def local_info(self, file: Path) -> Info:
-        """The properties of a local file, as it has them once it is placed on the lake's disk."""
+        """Return the properties that a local file has once it is placed on the lake's disk."""
         return _local_info(file.name, file.stat())
 
     def delete_folder(self, path: str) -> None:
-        """Removes a folder; on local disks it is gone in one step."""
+        """Delete a folder; on a local disk it disappears atomically."""
         root = self.storage.local
         if root is None:
             self.storage.delete_folder(path)
@@ -204,7 +214,7 @@ class LakeFiles:
         shutil.rmtree(trash, ignore_errors=True)
 
     def same(self, file: Path | str, path: str) -> bool:
-        """Whether a local file, or one of the lake, has the same bytes as a file of the lake."""
+        """Return whether a file, local or of the lake, has the same bytes as a file of the lake."""
         with (
             open(file, "rb") if isinstance(file, Path) else self.storage.open(file) as mine,
             self.storage.open(path) as theirs,
@@ -240,7 +250,7 @@ def _put(source: Path, target: Path, overwrite: bool) -> bool:
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # a name on disk that is not UTF-8 has no address
+    except UnicodeEncodeError:  # a name that is not UTF-8 has no URL
         return False
     return True
 
@@ -262,10 +272,10 @@ def _local_info(path: str, stat: os.stat_result) -> Info:
 
 @dataclass(frozen=True)
 class Page:
-    """Some entries of a listing.
+    """One page of a listing.
 
     Attributes:
-        after: where the next page begins; "" if there is none.
+        after: the token of the next page; empty on the last page.
     """
 
     entries: list[Info]
@@ -275,17 +285,17 @@ class Page:
 def page_of(
     files: LakeFiles, parts: tuple[str, ...], recursive: bool, most: int, token: str | None
 ) -> Page:
-    """A page of what lies in a folder, folders before what is in them.
+    """Return one page of a folder's listing; each folder comes before its contents.
 
     Args:
-        files: the lake's.
+        files: the lake's files.
         parts: the folder's path.
-        recursive: whether the folders in it are listed, too.
-        most: how many entries at most.
-        token: the earlier page's `after`.
+        recursive: whether subfolders are listed as well.
+        most: the largest number of entries.
+        token: `after` of the previous page.
 
     Raises:
-        RequestError: there is no such folder, or the token is not one of ours.
+        RequestError: the folder does not exist, or the token is invalid.
     """
     path = readable(parts)
     info = files.stat(path)
@@ -305,7 +315,7 @@ def page_of(
 
 
 def visible(files: LakeFiles, path: str, *, recursive: bool) -> Iterator[Info]:
-    """What lies in a folder and is served."""
+    """Yield the files and folders in a folder that the server shows."""
     for info in files.children(path):
         try:
             readable(tuple(info.path.split("/")))
@@ -317,31 +327,33 @@ def visible(files: LakeFiles, path: str, *, recursive: bool) -> Iterator[Info]:
 
 
 def encode_token(name: str) -> str:
-    """A token that names the last entry of a page."""
+    """Return a token that names the last entry of a page."""
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
 def decode_token(token: str) -> str:
-    """The name in a token.
+    """Return the name in a token.
 
     Raises:
-        RequestError: there is none.
+        RequestError: the token is invalid.
     """
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise bad_request("InvalidQueryParameterValue", "The continuation is not ours.") from None
+        raise bad_request(
+            "InvalidQueryParameterValue", "The continuation token is invalid."
+        ) from None
 
 
 class Receipts:
-    """Which renames were done, so that one whose answer was lost can be asked for again.
+    """Completed renames, which let the server recognise a retry.
 
-    A source that was uploaded once may be renamed once; the same rename again is a retry. A source
-    that several uploads shared gives no receipt.
+    A source that was uploaded once can be renamed once; the same rename again is a retry. A source
+    that was uploaded several times has no receipt.
 
     Args:
         file: the journal, on a local disk.
-        most: how many are remembered.
+        most: the largest number of receipts.
     """
 
     def __init__(self, file: Path, *, most: int = 10_000) -> None:
@@ -360,28 +372,28 @@ class Receipts:
                 self._rewrite()
 
     def uploaded(self, source: str) -> None:
-        """Somebody has begun to upload this file."""
+        """Record that an upload of this file began."""
         with self._lock:
             if len(self._uploads) > self._most:
-                self._uploads.clear()  # then there is one receipt too many, or a retry fails
+                self._uploads.clear()  # at worst one receipt too many, or a refused retry
             self._uploads[source] = self._uploads.get(source, 0) + 1
             if source in self._done:
                 self._note(source, None)
 
     def renaming(self, source: str, target: str) -> None:
-        """The file is about to be renamed."""
+        """Record that the file is about to be renamed."""
         with self._lock:
             if self._uploads.pop(source, 0) <= 1:
                 self._note(source, target)
 
     def failed(self, source: str) -> None:
-        """The rename was refused."""
+        """Record that the rename was refused."""
         with self._lock:
             if source in self._done:
                 self._note(source, None)
 
     def is_retry(self, source: str, target: str) -> bool:
-        """Whether exactly this rename was done."""
+        """Return whether exactly this rename was completed."""
         return self._done.get(source) == target
 
     def _note(self, source: str, target: str | None) -> None:
@@ -405,12 +417,12 @@ class Receipts:
 
 
 class Upload:
-    """One file on its way.
+    """One file that is being uploaded.
 
     Attributes:
-        path: where it will be, relative to the lake's root.
-        etag: of the file as created; it stays the same until the file is published.
-        created: when it was begun, in seconds since 1970.
+        path: its path once it is published, relative to the lake's root.
+        etag: the ETag of the created file; it does not change until the file is published.
+        created: the time of its creation, in seconds since 1970.
         data: the local file with its bytes.
     """
 
@@ -429,7 +441,7 @@ class Upload:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """While a request writes to the file."""
+        """Count a request that writes to the file while the block runs."""
         with self._lock:
             self._writers += 1
         try:
@@ -439,39 +451,39 @@ class Upload:
                 self._writers -= 1
 
     def begin(self) -> None:
-        """Makes both files."""
+        """Create the data file and the journal."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.data.touch()
         self._note({"path": self.path, "etag": self.etag, "created": self.created})
 
     @classmethod
     def load(cls, journal: Path) -> Upload | None:
-        """An upload of an earlier server; None if its journal makes no sense."""
+        """Return an upload of an earlier server; None if its journal is invalid."""
         try:
             first, *rest = journal.read_text(encoding="utf-8").split("\n")
             head = json.loads(first)
             found = cls(head["path"], journal.parent, journal.stem)
             found.etag, found.created = head["etag"], head["created"]
-            for line in rest[:-1]:  # a line without its end was being written
+            for line in rest[:-1]:  # a line without its end was not written completely
                 note = json.loads(line)
                 found._learn(note["at"], note["length"], note.get("block"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        # Two names: the server was killed while it published the file, which must stay as it is.
+        # Two links: the server was killed while it published the file, which must not change.
         return found if found.data.exists() and found.data.stat().st_nlink == 1 else None
 
     def reserve(self, length: int) -> int:
-        """A place for a block's bytes."""
+        """Return the position of a new block's bytes."""
         with self._lock:
             at = self._end
             self._end += length
             return at
 
     def add(self, at: int, length: int, block: str | None = None) -> None:
-        """Notes that these bytes are in the file, whole."""
+        """Record that a range of bytes is complete."""
         with self._lock:
             if self._is_removed:
-                raise RequestError(409, "PathConflict", "The file was made again meanwhile.")
+                raise RequestError(409, "PathConflict", "The file was created again meanwhile.")
             note = {"at": at, "length": length} | ({} if block is None else {"block": block})
             self._note(note)
             self._learn(at, length, block)
@@ -489,7 +501,7 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """How many bytes from the beginning on are there."""
+        """The number of complete bytes from the start of the file."""
         with self._lock:
             end = 0
             for at, length in sorted(self._extents.items()):
@@ -500,25 +512,28 @@ class Upload:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """The blocks that are there, with their sizes."""
+        """The complete blocks with their sizes."""
         with self._lock:
             return {block: length for block, (_, length) in self._blocks.items()}
 
     def finish(self, position: int) -> Path:
-        """The file with all bytes up to a position.
+        """Return the file with all bytes up to a position.
 
         Raises:
-            RequestError: some of them are missing.
+            RequestError: some of the bytes are missing.
         """
         if position > self.size:
             raise bad_request(
                 "InvalidFlushPosition",
-                f"The flush is at {position}, but {self.size} bytes were appended.",
+                f"The flush position is {position}, but the appended data ends at {self.size}.",
             )
         return self._cut([(0, position)])
 
     def _cut(self, extents: Sequence[tuple[int, int]]) -> Path:
-        """The file of these pieces: the upload's own, if they lie in order and nobody writes."""
+        """Return a file of these ranges.
+
+        It is the upload's own file if the ranges are in order and no request writes to it.
+        """
         end, in_order = 0, self._writers == 0
         for at, length in extents:
             in_order &= at == end
@@ -533,10 +548,10 @@ class Upload:
         return made
 
     def finish_blocks(self, wanted: Sequence[str]) -> Path:
-        """The file that the blocks make, in this order.
+        """Return the file that these blocks make, in this order.
 
         Raises:
-            RequestError: one of them was not uploaded.
+            RequestError: a block was not uploaded.
         """
         with self._lock:
             missing = [block for block in wanted if block not in self._blocks]
@@ -545,7 +560,7 @@ class Upload:
             return self._cut([self._blocks[block] for block in wanted])
 
     def remove(self) -> None:
-        """Removes its files."""
+        """Delete the upload's files."""
         with self._lock:
             self._is_removed = True
         for file in (self._journal, self.data, self.data.with_suffix(".made")):
@@ -556,9 +571,9 @@ class Uploads:
     """The open uploads of one lake, at most one for each path.
 
     Args:
-        folder: where they are kept, on a local disk.
-        most: how many may be open at once.
-        seconds: how long one may stay open.
+        folder: their folder, on a local disk.
+        most: the largest number of open uploads.
+        seconds: the time after which an upload is removed.
     """
 
     def __init__(self, folder: Path, *, most: int = 10_000, seconds: float = 86_400) -> None:
@@ -570,7 +585,7 @@ class Uploads:
         self._swept = time.time()
 
     def load(self) -> None:
-        """Finds what an earlier server has left; removes what is too old, or makes no sense."""
+        """Load the uploads of an earlier server; delete expired and invalid files."""
         if not self.folder.is_dir():
             return
         known: set[str] = set()
@@ -587,16 +602,16 @@ class Uploads:
                     file.unlink(missing_ok=True)
 
     def create(self, path: str) -> Upload:
-        """Begins an upload, in place of one that was open for the path.
+        """Begin an upload; it replaces an open upload for the same path.
 
         Raises:
-            RequestError: too many are open.
+            RequestError: too many uploads are open.
         """
         with self._lock:
             self.sweep()
             if len(self._open) >= self._most and path not in self._open:
                 raise RequestError(
-                    429, "TooManyRequests", f"{self._most} uploads are open. Flush some of them."
+                    429, "TooManyRequests", f"{self._most:,} uploads are open. Flush some of them."
                 )
             self.discard(path)
             name = f"{fingerprint(path)}-{uuid.uuid4().hex[:8]}"
@@ -605,25 +620,33 @@ class Uploads:
             return made
 
     def get_or_create(self, path: str) -> Upload:
-        """The open upload for a path; the first of several parallel requests begins it.
+        """Return the open upload for a path; the first of several parallel requests creates it.
 
         Raises:
-            RequestError: too many are open.
+            RequestError: too many uploads are open.
         """
         with self._lock:
             return self._open.get(path) or self.create(path)
 
     def get(self, path: str) -> Upload | None:
-        """The open upload for a path."""
+        """Return the open upload for a path, or None."""
         return self._open.get(path)
 
     def below(self, folder: str) -> list[Upload]:
-        """The open uploads for paths in a folder."""
+        """Return the open uploads for paths in a folder."""
         with self._lock:
             return [one for path, one in self._open.items() if path.startswith(f"{folder}/")]
 
     def discard(self, path: str, upload: Upload | None = None) -> bool:
-        """Ends the upload for a path; if one is given, only that one. False if there was none."""
+        """Remove the open upload for a path.
+
+        Args:
+            path: the path.
+            upload: remove only this upload; by default any.
+
+        Returns:
+            False if there was no such upload.
+        """
         with self._lock:
             found = self._open.get(path)
             if found is None or upload not in (None, found):
@@ -633,7 +656,7 @@ class Uploads:
         return True
 
     def sweep(self) -> None:
-        """Once a minute, removes what has been open for too long."""
+        """Remove expired uploads, at most once a minute."""
         now = time.time()
         if now - self._swept < min(60, self._seconds):
             return
@@ -643,7 +666,7 @@ class Uploads:
                 self.discard(path, upload)
 
     def scratch(self) -> Path:
-        """The name of a new file beside the uploads, for one request."""
+        """Return the path of a new temporary file beside the uploads."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / f"{uuid.uuid4().hex}.part"
 
@@ -652,7 +675,7 @@ def _copy(source: int, sink: int, at: int, length: int) -> None:
     while length:
         chunk = os.pread(source, min(_CHUNK, length), at)
         if not chunk:
-            raise bad_request("InvalidBlockList", "A block was cut short.")
+            raise bad_request("InvalidBlockList", "A block is incomplete.")
         os.write(sink, chunk)
         at += len(chunk)
         length -= len(chunk)

@@ -29,7 +29,7 @@ from mirrorlake.names import (
 
 
 class Dialect(Enum):
-    """Which protocol a request speaks; each writes errors its own way."""
+    """The protocol of a request; each has its own form of errors."""
 
     DFS = "dfs"
     BLOB = "blob"
@@ -37,13 +37,13 @@ class Dialect(Enum):
 
 
 class RequestError(MirrorlakeError):
-    """A request that is refused.
+    """A refused request.
 
     Args:
         status: the HTTP status.
         code: the protocol's error code, such as `PathNotFound`.
-        message: what was found.
-        headers: further headers of the answer.
+        message: the problem.
+        headers: additional headers of the response.
     """
 
     def __init__(
@@ -55,11 +55,10 @@ class RequestError(MirrorlakeError):
         self.headers = headers or {}
 
     def response(self, dialect: Dialect, *, head: bool = False) -> Response:
-        """The answer, with the code in header and body; a HEAD has neither body nor its type."""
+        """Return the response with the code in header and body; a HEAD has no body and no type."""
         headers = {"x-ms-error-code": self.code, **self.headers}
-        if (
-            head or self.status == 304
-        ):  # a JSON type on an empty body makes pyarrow's client abort the process
+        # pyarrow's client aborts its process if an empty body has a JSON type.
+        if head or self.status == 304:
             return Response(status_code=self.status, headers=headers)
         if dialect is Dialect.BLOB:
             body = (
@@ -75,23 +74,23 @@ class RequestError(MirrorlakeError):
 
 
 def xml_text(text: str) -> str:
-    """Text as it may stand in XML 1.0; what may not becomes a question mark."""
+    """Return text escaped for XML 1.0; invalid characters become question marks."""
     allowed = (c if c >= " " and not 0xD800 <= ord(c) <= 0xDFFF else "?" for c in text)
     return escape("".join(allowed).replace("\ufffe", "?").replace("\uffff", "?"))
 
 
-def not_found(message: str = "There is no file or folder at this path.") -> RequestError:
-    """404, as both dialects say it for a path."""
+def not_found(message: str = "The path does not exist.") -> RequestError:
+    """Return the error 404 for a path, as both dialects write it."""
     return RequestError(404, "PathNotFound", message)
 
 
 def bad_request(code: str, message: str) -> RequestError:
-    """400 with a code."""
+    """Return the error 400 with a code."""
     return RequestError(400, code, message)
 
 
 def forbidden(message: str) -> RequestError:
-    """403 for what this server never lets anybody do."""
+    """Return the error 403 for an operation that this server never permits."""
     return RequestError(403, "AuthorizationPermissionMismatch", message)
 
 
@@ -99,15 +98,16 @@ _LONGEST_PATH = 1024  # characters, as in the protocol
 _LONGEST_PART = 255  # bytes, as on disks
 _STILL_ENCODED = re.compile(r"%(2f|5c|2e|00|0a|0d)", re.IGNORECASE)
 _STAGED = re.compile(r"_\d{20}\.(parquet|csv)", re.ASCII | re.IGNORECASE)
-FOLDER_MARK = "_folder"  # stands for an empty folder where the storage has no folders
+FOLDER_MARK = "_folder"  # represents an empty folder in an object store
 _READABLE = (ZONE, MONITORING, TABLES)
 
 
 def decode(raw: str) -> tuple[str, ...]:
-    """The parts of a path as it was sent, decoded once.
+    """Return the parts of a raw path, decoded once.
 
     Raises:
-        RequestError: it is not UTF-8, too long, or a part can't be a file's or folder's name.
+        RequestError: the path is not UTF-8 or too long, or a part can't be the name of a file or
+            folder.
     """
     try:
         text = unquote_to_bytes(raw).decode()
@@ -119,7 +119,7 @@ def decode(raw: str) -> tuple[str, ...]:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The parts of a decoded path; empty ones at its ends are dropped. Raises as `decode`."""
+    """Return the parts of a decoded path without empty parts at its ends; raises as `decode`."""
     stripped = text.strip("/")
     parts = tuple(stripped.split("/")) if stripped else ()
     for part in parts:
@@ -135,33 +135,37 @@ def _problem(part: str) -> str:
     if part in (".", ".."):
         return "would leave its folder"
     if "\\" in part or _STILL_ENCODED.search(part):
-        return "has an encoded or foreign separator in it"
+        return "contains an encoded or foreign separator"
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in part):
-        return "has a control character in it"
+        return "contains a control character"
     if len(part.encode()) > _LONGEST_PART:
         return f"is longer than {_LONGEST_PART} bytes"
     return ""
 
 
 def rename_source(header: str) -> tuple[str, ...]:
-    """The parts of a rename's or copy's source: a path, or a URL with or without a query."""
+    """Return the parts of the source of a rename or copy.
+
+    Args:
+        header: a path, or a URL with or without a query.
+    """
     found = header.strip()
     if re.match(r"https?://", found, re.IGNORECASE):
         try:
             found = urlsplit(found).path
         except ValueError:
-            raise bad_request("InvalidSourceUri", "The source is not a URL.") from None
+            raise bad_request("InvalidSourceUri", "The source is not a valid URL.") from None
     return decode(found.partition("?")[0])
 
 
 @dataclass(frozen=True)
 class Target:
-    """A path within a lake, and what it means in the format.
+    """A path within a lake, and its role in the published format.
 
     Attributes:
         path: relative to the lake's root.
-        table: the table whose folder it lies directly in; None elsewhere.
-        name: its last part.
+        table: the table whose folder directly contains the path; None for other paths.
+        name: the last part of the path.
     """
 
     path: str
@@ -170,17 +174,17 @@ class Target:
 
     @property
     def is_visible(self) -> bool:
-        """Whether the mirror may read it as a data file."""
+        """Whether the mirror may read the file as a data file."""
         return self.table is not None and not self.name.startswith(("_", "."))
 
     @property
     def number(self) -> int | None:
-        """The number of a data file that is numbered."""
+        """The number of a numbered data file, or None."""
         return file_number(self.name) if self.is_visible else None
 
     @property
     def is_in_partition(self) -> bool:
-        """True for a data file in a visible partition folder such as `Region=eu`."""
+        """Whether it is a data file in a visible partition folder such as `Region=eu`."""
         folders = self.path.removeprefix(f"{ZONE}/").split("/")[:-1]
         is_hidden = any(folder.startswith(("_", ".")) for folder in folders)
         is_data = self.table is None and file_number(self.name) is not None
@@ -188,48 +192,50 @@ class Target:
 
     @property
     def is_staged(self) -> bool:
-        """Whether it is a data file before its rename, by its name."""
+        """Whether the name is that of a data file before its rename."""
         return self.table is not None and bool(_STAGED.match(self.name))
 
     @property
     def is_metadata(self) -> bool:
-        """Whether it declares a table."""
+        """Whether the file declares a table."""
         return self.table is not None and self.name == METADATA
 
 
 def readable(parts: tuple[str, ...]) -> str:
-    """The path of what may be read: the zone, the monitoring files, the tables, and above them.
+    """Return the path if it may be read.
+
+    These are the landing zone, the monitoring files, the tables, and the parents of these folders.
 
     Raises:
-        RequestError: it is none of those.
+        RequestError: the path is not one of these.
     """
     path = "/".join(parts)
     inside = any(path == base or path.startswith(f"{base}/") for base in _READABLE)
     above = any(f"{base}/".startswith(f"{path}/") for base in _READABLE)
     if not (inside or above or not path):
-        raise RequestError(404, "PathNotFound", f"Only {', '.join(_READABLE)} are served.")
+        raise RequestError(404, "PathNotFound", f"The path is not in {', '.join(_READABLE)}.")
     return path
 
 
 def writable(parts: tuple[str, ...]) -> Target:
-    """The target of a write.
+    """Return the target of a write.
 
     Raises:
-        RequestError: it lies outside the landing zone, or is the mirror's own.
+        RequestError: the path is not in the landing zone, or belongs to the mirror.
     """
     zone = tuple(ZONE.split("/"))
     if parts[: len(zone)] != zone:
-        raise forbidden(f"Nothing but {ZONE} can be written to.")
+        raise forbidden(f"Only {ZONE} is writable.")
     inner = parts[len(zone) :]
     if not inner:
-        raise RequestError(409, "OperationNotAllowedOnThePath", f"{ZONE} itself stays as it is.")
+        raise RequestError(409, "OperationNotAllowedOnThePath", f"{ZONE} itself can't be changed.")
     if inner[-1] in (IDENTITY, FOLDER_MARK):
-        raise forbidden(f"{inner[-1]} is not a publisher's file.")
+        raise forbidden(f"Publishers can't write {inner[-1]}.")
     return Target("/".join(parts), _table(inner), inner[-1])
 
 
 def _table(inner: tuple[str, ...]) -> TableName | None:
-    """The table in whose folder a path of the zone lies directly."""
+    """Return the table whose folder directly contains a path of the zone, or None."""
     folders = inner[:-1]
     schema: str | None = None
     if folders and folders[0].endswith(SCHEMA_SUFFIX):

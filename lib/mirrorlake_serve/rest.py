@@ -28,20 +28,20 @@ from mirrorlake_sources import Journal, journals_of, run_source
 
 _ROOT = re.compile(r"(/v1)*/(workspaces|operations)(/|\Z)")
 _KIND = "MirroredDatabase"
-_TEXT = 256
-_DOCUMENT = 1 << 20
+_TEXT = 256  # characters of a name or description
+_DOCUMENT = 1 << 20  # bytes of a request
 
 
 def is_rest(path: str) -> bool:
-    """Whether a path belongs to the control plane."""
+    """Return whether a path belongs to the control plane."""
     return path == "/v1" or path.startswith("/v1/") or bool(_ROOT.match(path))
 
 
 async def answer_rest(request: Request, workspace: Workspace, mirrors: Mirrors) -> Response:
-    """Answers one request to the control plane.
+    """Respond to one request to the control plane.
 
     Raises:
-        RequestError: it is refused.
+        RequestError: the request is refused.
     """
     path = re.sub(r"\A(/v1)+", "", request.url.path).strip("/")
     parts = path.split("/")
@@ -61,17 +61,21 @@ class _Rest:
         self.body = body
 
     def answer(self, parts: list[str]) -> Response:
-        """The answer by the parts of the path."""
+        """Return the response for the parts of a path."""
         method = self.request.method
         if parts[0] == "operations" and len(parts) in (2, 3):
-            raise RequestError(404, "OperationNotFound", "Nothing here takes long enough for one.")
+            raise RequestError(
+                404,
+                "OperationNotFound",
+                "The operation does not exist; all requests complete at once.",
+            )
         if parts == ["workspaces"]:
             self._only("GET")
             return JSONResponse({"value": [self._workspace()]})
         if parts[0] != "workspaces":
-            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+            raise RequestError(404, "EndpointNotFound", "The endpoint does not exist.")
         if not self.workspace.is_called(parts[1]):
-            raise RequestError(404, "WorkspaceNotFound", "There is no such workspace.")
+            raise RequestError(404, "WorkspaceNotFound", "The workspace does not exist.")
         if len(parts) == 2:
             self._only("GET")
             return JSONResponse(self._workspace())
@@ -80,13 +84,13 @@ class _Rest:
             wanted = self.request.query_params.get("type", _KIND)
             return self._list() if wanted == _KIND else JSONResponse({"value": []})
         if kind not in ("mirroreddatabases", "items"):
-            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+            raise RequestError(404, "EndpointNotFound", "The endpoint does not exist.")
         if len(parts) == 3:
             self._only("GET", "POST")
             return self._list() if method == "GET" else self._create()
         item = self.workspace.find(parts[3])
         if item is None:
-            raise RequestError(404, "ItemNotFound", "There is no such mirrored database.")
+            raise RequestError(404, "ItemNotFound", "The mirrored database does not exist.")
         if len(parts) == 4:
             self._only("GET", "PATCH", "DELETE")
             return {"GET": self._get, "PATCH": self._update, "DELETE": self._delete}[method](item)
@@ -106,7 +110,7 @@ class _Rest:
             "gettablesmirroringstatus": self._tables,
         }
         if action not in actions:
-            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+            raise RequestError(404, "EndpointNotFound", "The endpoint does not exist.")
         self._only("POST", *(("GET",) if action.endswith("status") else ()))
         return actions[action](item)
 
@@ -169,7 +173,8 @@ class _Rest:
     def _start(self, item: Item) -> Response:
         if item.definition is None:
             raise bad_request(
-                "MirroringDefinitionMissing", "It has no mirroring.json: updateDefinition first."
+                "MirroringDefinitionMissing",
+                f"{item.name!r} has no mirroring.json. Hint: call updateDefinition first.",
             )
         self.mirrors.start(item.storage)
         return Response(status_code=200)
@@ -198,7 +203,9 @@ class _Rest:
         if value is None and not required:
             return ""
         if not isinstance(value, str) or len(value) > _TEXT or (required and not value.strip()):
-            raise bad_request("InvalidParameter", f"{name} is not a text of 1 to {_TEXT}.")
+            raise bad_request(
+                "InvalidParameter", f"{name} is not a text of 1 to {_TEXT} characters."
+            )
         return value
 
     def _definition(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -221,17 +228,19 @@ def _json(data: bytes) -> Any:
 _log = logging.getLogger("mirrorlake.serve.debezium")
 _PREFIX = "/debezium/"
 _LARGEST = 64 << 20  # bytes of one POST
-_RETRY = 5.0  # seconds after a publisher that failed as a whole
-_AGAIN = 30.0  # … after which a stopped table is tried again
+_RETRY = 5.0  # seconds before a journal is published again after an error
+_AGAIN = 30.0  # seconds before a stopped table is retried
 
 
 def is_debezium(path: str) -> bool:
-    """Whether a path belongs to this door."""
+    """Return whether a path belongs to the endpoint for Debezium's events."""
     return path.startswith(_PREFIX)
 
 
-class DebeziumDoor:
-    """The journals of a server's lakes; each is published by a thread of its own.
+class DebeziumSink:
+    """The endpoint for Debezium's events: appends them to journals and publishes the journals.
+
+    Each journal is published by its own thread.
 
     Args:
         workspace: the lakes.
@@ -239,12 +248,12 @@ class DebeziumDoor:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._open: dict[tuple[str, str], _Published] = {}
+        self._open: dict[tuple[str, str], _JournalPublisher] = {}
         self._lock = Lock()
-        workspace.leaving = self.forget
+        workspace.on_delete = self.forget
 
     def resume(self) -> None:
-        """Goes on with the journals that earlier servers have left."""
+        """Continue to publish the journals of earlier servers."""
         if self._workspace.read_only:
             return
         for item in self._workspace.items:
@@ -253,14 +262,14 @@ class DebeziumDoor:
                     self._journal(item, name)
 
     async def answer(self, request: Request) -> Response:
-        """Answers one POST, once its events are on the disk.
+        """Respond to one POST once its events are durable.
 
         Raises:
-            RequestError: it is refused; nothing of it is taken.
+            RequestError: the request is refused; none of its events is stored.
         """
         parts = decode(request.scope["raw_path"].decode("ascii", "replace"))
         if len(parts) != 2:
-            raise RequestError(404, "EndpointNotFound", "POST to /debezium/NAME.")
+            raise RequestError(404, "EndpointNotFound", "The endpoint is /debezium/NAME.")
         if request.method != "POST":
             raise RequestError(405, "UnsupportedHttpVerb", "Use POST here.")
         item = self._item(request.query_params.get("lake", ""))
@@ -268,13 +277,13 @@ class DebeziumDoor:
         return JSONResponse({"events": await run_in_threadpool(self._take, item, parts[1], body)})
 
     def close(self) -> None:
-        """Ends the publishing, with whole batches published."""
+        """Stop all publishers after complete batches."""
         with self._lock:
             found, self._open = list(self._open.values()), {}
         _close(found)
 
     def forget(self, item: Item) -> None:
-        """Ends the publishing of one lake."""
+        """Stop the publishers of one lake."""
         with self._lock:
             found = {key: one for key, one in self._open.items() if key[0] == item.id}
             self._open = {key: one for key, one in self._open.items() if key not in found}
@@ -290,19 +299,21 @@ class DebeziumDoor:
         with self._lock:
             key = (item.id, name)
             if key not in self._open:
-                self._open[key] = _Published(Journal(item.storage, name), item)
+                self._open[key] = _JournalPublisher(Journal(item.storage, name), item)
             return self._open[key].journal
 
     def _item(self, text: str) -> Item:
         item = self._workspace.find(text) if text else self._workspace.main
         if item is None:
-            problem = f"There is no lake {text!r}." if text else "The server has several lakes."
-            raise bad_request("InvalidInput", f"{problem} Hint: say which one: ?lake=NAME.")
+            problem = (
+                f"The lake {text!r} does not exist." if text else "The server has several lakes."
+            )
+            raise bad_request("InvalidInput", f"{problem} Hint: name a lake: ?lake=NAME.")
         return item
 
 
-class _Published:
-    """A journal, and the thread that publishes it."""
+class _JournalPublisher:
+    """A journal and the thread that publishes it."""
 
     def __init__(self, journal: Journal, item: Item) -> None:
         self.journal = journal
@@ -314,12 +325,12 @@ class _Published:
         self._thread.start()
 
     def end(self) -> None:
-        """Asks for the end; whole batches are published before it."""
+        """Request the end of the thread; it publishes complete batches first."""
         self._ended = True
         self._round.set()
 
     def wait(self) -> None:
-        """Returns once nothing is published any more."""
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -334,12 +345,14 @@ class _Published:
                     on_report=self._look,
                 )
             except Exception:
-                _log.exception("Publishing %s failed; it is tried again.", self.journal.name)
+                _log.exception(
+                    "Publishing the journal %s failed; it is retried.", self.journal.name
+                )
                 self._round.wait(_RETRY)
             self._round.clear()
 
     def _look(self, report: SourceReport) -> None:
-        """A stopped table is tried again after a while: somebody may have mended it."""
+        """Restart the source after a while if a table is stopped: its cause may be fixed."""
         if not report.failed:
             return
         self._failed = self._failed or time.monotonic()
@@ -347,7 +360,7 @@ class _Published:
             self._round.set()
 
 
-def _close(found: Collection[_Published]) -> None:
+def _close(found: Collection[_JournalPublisher]) -> None:
     for one in found:
         one.end()
     for one in found:

@@ -1,6 +1,6 @@
-"""Publish databases, event streams and folders into the landing zone exactly once; no Spark.
+"""Publish databases, event streams and folders into the landing zone exactly once, without Spark.
 
-Names are imported when they are first used, because each source needs packages of its own.
+Names are imported when they are first used, because each source needs other packages.
 """
 
 from __future__ import annotations

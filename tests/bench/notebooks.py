@@ -1,6 +1,6 @@
-"""The notebooks in a plan with a JVM each, against `one_spark`: one JVM that they share.
+"""The notebooks of a plan with one JVM each, against `one_spark` with a common JVM.
 
-A ratio above 1 says that sharing is quicker; the JVM's start is counted.
+A ratio above 1 means that sharing is quicker; the start of the JVM is included.
 """
 
 from __future__ import annotations

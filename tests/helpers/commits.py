@@ -1,4 +1,4 @@
-"""Commits of a table `t`, written line by line, for readers of logs; no data file exists."""
+"""Write commits of a table `t` action by action, for tests that read only the log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration
 
 
 def write_lines(storage: Storage, version: int, *actions: dict[str, Any], log: str = LOG) -> None:
-    """Write a version with these actions only."""
+    """Write a version with only these actions."""
     lines = [json.dumps(action, separators=(",", ":")) for action in actions]
     storage.write(f"{log}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
 
 
 def commit(storage: Storage, version: int, *actions: dict[str, Any], **info: object) -> None:
-    """Write a version with a `commitInfo`, which `info` changes."""
+    """Write a version with a commit info, whose fields `info` overrides."""
     told = {"timestamp": 1, "operation": "WRITE", "operationMetrics": {"numFiles": "2"}, **info}
     write_lines(storage, version, {"commitInfo": told}, *actions)
 
@@ -29,5 +29,5 @@ def add(path: str) -> dict[str, Any]:
 
 
 def remove(path: str, at: int) -> dict[str, Any]:
-    """Return the action that removes a file at a time in milliseconds."""
+    """Return the action that removes a file at a timestamp, in milliseconds since 1970."""
     return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}

@@ -1,11 +1,11 @@
-"""Mutants: small wrong changes of a module, to see whether its tests notice.
+"""Mutation tests: small wrong changes of a module show whether its tests detect errors.
 
     python tests/helpers/mutants.py [NAME …]
 
-scores what `DECIDING` names, each by the tests beside it, and lists the mutants that survive. A
-mutant is one changed operator, number, condition or result; texts are left alone, and so are the
-lines of `raise`, which say what is wrong. Each runs in a process of its own; where Spark evaluates
-what is decided, the processes share a JVM.
+tests the code in `DECIDING`, each with its tests, and lists the mutants that survive. A mutant is
+one changed operator, number, condition or result. Texts and `raise` statements are not changed.
+Each
+mutant runs in its own process; if Spark evaluates the code, the processes share a JVM.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PATIENCE_SECONDS = 40
 
 @dataclass(frozen=True)
 class Deciding:
-    """Code that decides what becomes of rows.
+    """Code that determines the rows of tables.
 
     Attributes:
         module: under `lib`.
         tests: under `tests`; those in `spark` start their sessions in one JVM.
-        functions: which of its top-level functions and classes; by default all.
+        functions: its top-level functions and classes to change; by default all.
     """
 
     module: str
@@ -42,7 +42,7 @@ class Deciding:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether a test of it does."""
+        """Whether one of the tests needs Spark."""
         return any(test.startswith("spark/") for test in self.tests)
 
 
@@ -143,9 +143,9 @@ class Mutant:
     """One wrong change.
 
     Attributes:
-        line: where.
-        change: what, as `before → after`.
-        tree: the whole module with it.
+        line: its line.
+        change: the change, as `before → after`.
+        tree: the whole module with the change.
     """
 
     line: int
@@ -154,11 +154,11 @@ class Mutant:
 
 
 def mutants(source: str, functions: tuple[str, ...] = ()) -> Iterator[Mutant]:
-    """All mutants of a module.
+    """Yield all mutants of a module.
 
     Args:
         source: its text.
-        functions: only those of these top-level functions and classes; by default all.
+        functions: only these top-level functions and classes; by default all.
     """
     tree = ast.parse(source)
     places = [n for n, _ in enumerate(_places(tree, functions))]
@@ -196,7 +196,7 @@ def _inner(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mutate(node: ast.AST, change: int) -> bool:
-    """Makes the change of this number in a node; False if there is none."""
+    """Make the change with this number in a node; return False if it does not exist."""
     match node:
         case ast.Compare(ops=ops) if change < len(ops) and type(ops[change]) in _SWAPS:
             ops[change] = _SWAPS[type(ops[change])]()
@@ -228,7 +228,7 @@ def _is_none(value: ast.expr | None) -> bool:
 
 
 def survives(path: Path, mutant: Mutant, tests: list[str]) -> bool:
-    """Whether the tests pass with a mutant, in a process of its own; one that hangs is caught."""
+    """Return whether the tests pass with a mutant, in a separate process with a time limit."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -245,7 +245,7 @@ def survives(path: Path, mutant: Mutant, tests: list[str]) -> bool:
 def _run(path: Path, mutant: Mutant, tests: list[str]) -> int:
     import pytest
 
-    for name in list(sys.modules):  # what this process has imported already is not mutated
+    for name in list(sys.modules):  # modules that are imported already can't be mutated
         if name.startswith(("mirrorlake", "helpers")):
             del sys.modules[name]
     loader = importlib.machinery.SourceFileLoader
@@ -261,8 +261,8 @@ def _run(path: Path, mutant: Mutant, tests: list[str]) -> int:
 
 
 def main(names: list[str]) -> None:
-    """Scores modules, and lists what survives."""
-    for heavy in ("pytest", "pyarrow.parquet", "pyspark.sql", "sqlglot"):  # no mutant is in them
+    """Test modules, and list the surviving mutants."""
+    for heavy in ("pytest", "pyarrow.parquet", "pyspark.sql", "sqlglot"):  # these are not mutated
         importlib.import_module(heavy)
     os.chdir(PROJECT)
     for name in names or DECIDING:
@@ -271,7 +271,7 @@ def main(names: list[str]) -> None:
 
 
 def score(name: str, after_each: Callable[[], None]) -> None:
-    """Scores one of `DECIDING`; `after_each` is called after each mutant's process."""
+    """Test one entry of `DECIDING`; `after_each` is called after each mutant's process."""
     deciding = DECIDING[name]
     path = PROJECT / "lib" / deciding.module
     source = path.read_text(encoding="utf-8")
@@ -295,7 +295,7 @@ def score(name: str, after_each: Callable[[], None]) -> None:
 
 @contextmanager
 def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
-    """Has the tests' sessions start in one JVM; gives what ends the session that one has left."""
+    """Let the tests' sessions start in one JVM; yield a function that ends the last session."""
     if not wanted:
         yield lambda: None
         return

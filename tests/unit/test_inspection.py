@@ -13,13 +13,18 @@ from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
 from mirrorlake.names import TableName
 
+KEYS = {"mirrorlake.keys": '["id"]'}
+
 
 @pytest.fixture
 def parted(tmp_path: Path) -> Lake:
     """A table of three versions: two partitions, one more row, one row deleted."""
     place = tmp_path / "Tables" / "parted"
     rows = pa.table({"id": [1, 2, 3], "part": ["a", "b", "b"]})
-    write_deltalake(place, rows, partition_by=["part"], configuration={"mirrorlake.keys": '["id"]'})
+    write_deltalake(place, rows, partition_by=["part"])
+    commit = place / "_delta_log" / f"{0:020}.json"  # delta-rs accepts no other properties
+    text = commit.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(KEYS)}')
+    commit.write_text(text)
     write_deltalake(place, pa.table({"id": [4], "part": ["a"]}), mode="append")
     DeltaTable(place).delete("part = 'b'")
     return Lake(tmp_path)
@@ -31,7 +36,7 @@ def test_it_has_the_facts_of_the_log(parted: Lake) -> None:
     assert (found.version, found.earliest) == (2, 0)
     assert [column["name"] for column in found.columns] == ["id", "part"]
     assert (found.keys, found.partition_columns) == (("id",), ["part"])
-    assert found.properties == {"mirrorlake.keys": '["id"]'}
+    assert found.properties == KEYS
     assert not found.has_feed
     assert found.protocol.startswith("reader 1, writer ")
     assert found.readable_range().newest == 2

@@ -150,7 +150,7 @@ def maintain(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Run a maintenance policy over all tables; it can say apply itself."""
+    """Run a maintenance policy over all tables; the policy can also set apply."""
     from mirrorlake.history.maintenance import load_policy
 
     lake = open_lake(root)

@@ -89,7 +89,7 @@ def run(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Partition new files and merge small ones; a dry run counts what is pending."""
+    """Partition new files and merge small ones; a dry run counts the pending files."""
     at_most_one(watch=watch, dry_run=dry_run)
     from mirrorlake.partitioning.store import tables_with_policies
 

@@ -20,6 +20,8 @@ from mirrorlake.results import Count, Finding, TextTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.status import LakeStatus
+
 APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
 NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
@@ -89,6 +91,12 @@ def rich_table(shown: TextTable) -> RichTable:
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def status_parts(status: LakeStatus) -> list[object]:
+    """Return what people read of a lake's status: the tables, then each problem as a line."""
+    problems = [str(one) for one in (*status.problems, *status.warnings)]
+    return [status.shown().without("problem", "fix"), *problems, status]
 
 
 def _cell(value: object) -> str:

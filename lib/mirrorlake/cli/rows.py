@@ -30,7 +30,7 @@ def enable(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = Fa
 
 @rows.command()
 def disable(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
-    """Disable row tracking: ids can't be trusted afterwards; the table feature stays."""
+    """Disable row tracking; the ids are no longer reliable, but the table feature is kept."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.disable(apply=apply)
     _tell(done, as_json)

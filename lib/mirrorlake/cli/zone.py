@@ -30,6 +30,7 @@ from mirrorlake.cli.printing import (
     progress,
     rich_table,
     say,
+    status_parts,
     tell,
     warn,
 )
@@ -66,7 +67,7 @@ def publish(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files to the landing zone, as they are unless --marker is given."""
+    """Publish files to the landing zone, unchanged unless --marker is given."""
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(
@@ -193,9 +194,10 @@ def status(
     found = open_lake(root).status(max_lag=max_lag, rebuild=rebuild)
     parts = [found.views.shown()] if found.views else []
     parts += [one.shown() for one in found.sources]
-    for text in (*found.notes, *map(str, found.problems)):
+    tables, *problems = status_parts(found)
+    for text in (*found.notes, *(found.table_problems if as_json else ())):
         warn(f"mirrorlake: {text}")
-    tell(as_json, found.as_dict(), found.shown(), *parts, found, failed=found.table_problems)
+    tell(as_json, found.as_dict(), tables, *parts, *problems, failed=found.table_problems)
 
 
 @app.command()
@@ -216,7 +218,10 @@ def lint(
 
 def _parts(report: MirrorReport) -> list[object]:
     """Return what people read of a cycle: its tables, their problems, what was dropped."""
+    from mirrorlake.status import Problem
+
     back = "was dropped with its folder; for 7 days `undrop` brings it back."
     dropped = [] if report.dry_run else [f"{name} {back}" for name in report.dropped]
-    fixes = [f"{one.full_name}: {one.problem} Fix: {one.fix}" for one in report.failed]
-    return [report.shown(), *fixes, *dropped, report]
+    found = (Problem("", one.full_name, one.problem, one.fix) for one in report.tables)
+    problems = (str(one) for one in found if one.message)
+    return [report.shown().without("problem"), *problems, *dropped, report]

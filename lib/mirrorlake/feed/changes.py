@@ -30,19 +30,19 @@ from mirrorlake.feed.ranges import (
     Outside,
     Span,
     bridge,
+    empty_feed,
     in_order,
     key_columns,
     net_changes,
-    nothing,
+    range_error,
     read_feed,
     readable_span,
-    refusal,
     resolve_span,
 )
 from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import quote
-from mirrorlake.results import Result, TextTable, moment_text
+from mirrorlake.results import Result, TextTable, counted, moment_text
 from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 COLUMNS = ("version", "made (UTC)", "change", "what")
 KINDS = {"inserted": "insert", "updated": "update_postimage", "deleted": "delete"}
-_KIND, _VERSION, _MOMENT = RESERVED
+_KIND, _VERSION, _TIMESTAMP = RESERVED
 _OLD, _NEW = "update_preimage", "update_postimage"
 _MOST_EVENTS = 50
 _MOST_BARS = 60
@@ -62,15 +62,15 @@ _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColu
 
 
 class Changes:
-    """What changed in a table, version by version.
+    """The change feed of a table, as `table.changes` returns it.
 
     A row of the feed has the table's columns, `_change_type` (insert, update_preimage,
-    update_postimage, delete), `_commit_version` and `_commit_timestamp`. Ends of a range are
-    versions, or timestamps `yyyy-MM-dd[ HH:mm:ss[.SSS]]` in the session's time zone; both ends
-    are included.
+    update_postimage, delete), `_commit_version` and `_commit_timestamp`. The ends of a range are
+    versions, or timestamps `yyyy-MM-dd[ HH:mm:ss[.SSS]]` in the session's time zone; both ends are
+    included.
 
     Args:
-        table: whose changes.
+        table: the table.
     """
 
     def __init__(self, table: TableHandle) -> None:
@@ -85,21 +85,21 @@ class Changes:
         beyond_latest: Outside | None = None,
         before_feed: Outside = "error",
     ) -> DataFrame:
-        """All changes of a range.
+        """Return all changes of a range of versions.
 
         Args:
-            start: the first version, or a timestamp: the first version from then on.
-            end: the last version, or a timestamp: the last version until then. By default the
-                newest.
-            across_gaps: compare versions where the feed can't be read; each row then names its
-                origin in `_change_origin`.
-            beyond_latest: `error` or `clip` ends beyond the newest version; by default what
-                Spark's `changeDataFeed.timestampOutOfRange.enabled` says.
+            start: the first version, or a timestamp for the first version at or after it.
+            end: the last version, or a timestamp for the last version at or before it; by default
+                the newest version.
+            across_gaps: compare versions where the feed can't be read; each row then has its origin
+                in `_change_origin`.
+            beyond_latest: `error` or `clip` for ends beyond the newest version; by default the
+                setting `spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled` decides.
             before_feed: `error`, or `clip` to start where the readable feed starts.
 
         Raises:
-            FeedError: the feed doesn't hold the whole range; with the way to mend it.
-            UsageError: an end is neither version nor timestamp, or the start is after the end.
+            FeedError: the feed lacks a part of the range; the hint names a fix.
+            UsageError: an end is neither a version nor a timestamp, or the start is after the end.
 
         Example:
             >>> lake.table("sales").changes.read(3, 5).show()  # doctest: +SKIP
@@ -116,27 +116,27 @@ class Changes:
         beyond_latest: Outside | None = None,
         before_feed: Outside = "error",
     ) -> DataFrame:
-        """One outcome for each key over a range: what cancels out is left out.
+        """Return one outcome per key over a range; changes that cancel each other out are omitted.
 
         Args:
-            start: as for `read`, whose errors it shares.
+            start: as for `read`.
             end: as for `read`.
-            keys: the key columns; by default those that the table's publisher declared. Only
-                declared keys are relied on to tell all rows apart, which is quicker; the job
-                fails where they don't.
+            keys: the key columns; by default those that the table's publisher declared. Declared
+                keys are assumed to identify rows, which is faster; the job fails if they don't.
             across_gaps: as for `read`.
             beyond_latest: as for `read`.
             before_feed: as for `read`.
 
         Raises:
-            UsageError: no keys are given and none are declared, or one is not in the table.
+            FeedError: as for `read`.
+            UsageError: as for `read`; or no keys are given or declared, or a key is not a column.
 
         Example:
             >>> lake.table("sales").changes.net(3, 5, keys=["id"]).show()  # doctest: +SKIP
         """
         chosen = key_columns(self._table, keys)
         rows, span = self._read(start, end, across_gaps, beyond_latest, before_feed)
-        # Declared keys are relied on to tell rows apart; given ones may be any columns.
+        # Declared keys are assumed to identify rows; given ones may be any columns.
         unique = range(span.start, span.end + 1) if keys is None else None
         return net_changes(rows.drop(ORIGIN), chosen, unique=unique)
 
@@ -148,11 +148,11 @@ class Changes:
         if not across:
             span = readable_span(table, timeline, start, end, beyond, before)
             if span.is_empty:
-                return nothing(table), span
+                return empty_feed(table), span
             return read_feed(table.spark, table.path, span.start, span.end), span
         span = resolve_span(table.spark, timeline, start, end, beyond)
         if span.is_empty:
-            return nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}"), span
+            return empty_feed(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}"), span
         found = examine(table, timeline, span.start, span.end, files=True)
         return bridge(table, timeline, found), span
 
@@ -166,27 +166,28 @@ class Changes:
         exclude_regex: str | None = None,
         schema_tracking: str | None = None,
     ) -> DataFrame:
-        """The changes as a Structured Streaming source.
+        """Return the changes as a Structured Streaming source.
 
         Args:
-            start: the first version or timestamp; up to one after the newest. By default the
-                newest version's rows come first, as inserts, and then what changes.
-            end: the last version or timestamp: later changes are left out. Delta itself ignores an
-                end in streams. For `availableNow` triggers; go on from the version after it with a
-                new checkpoint, not with the same one.
-            max_files: most files in a micro-batch. Changed rows of a version stay in one; a
-                version that only inserts may be split between files. `Cursor.for_each` has the
-                same limits and splits no version at all.
-            max_bytes: about how much a micro-batch reads, such as `"64m"`.
-            exclude_regex: data files to leave out, by their paths within the table. Change files
-                are never left out.
-            schema_tracking: a folder inside the checkpoint's, which lets a stream go on after
-                columns were renamed, dropped or widened; it stops there once, and has to be
-                started again.
+            start: the first version or timestamp, at most the version after the newest. By default
+                the stream starts with the newest version's rows as inserts, and then continues with
+                changes.
+            end: the last version or timestamp; later changes are left out. (Delta itself ignores an
+                end in streams.) Use it with `availableNow` triggers. To continue after it, start a
+                stream with a new checkpoint at the next version.
+            max_files: the most files in a micro-batch. Changed rows of a version stay together; a
+                version that only inserts rows may be split between files. `Cursor.for_each` has the
+                same limit and never splits a version.
+            max_bytes: the approximate amount of data in a micro-batch, such as `"64m"`.
+            exclude_regex: a regular expression for data files to skip, by their path within the
+                table. Change files are never skipped.
+            schema_tracking: a folder within the checkpoint's folder, which lets a stream continue
+                after columns were renamed, dropped or widened. At such a change the stream stops
+                once and must be restarted.
 
         Raises:
-            FeedError: the feed can't be read from there; with what to do.
-            UsageError: the ends make no sense.
+            FeedError: the feed can't be read from the start; the hint names a fix.
+            UsageError: an end is invalid.
 
         Example:
             >>> lake.table("sales").changes.stream(3).writeStream  # doctest: +SKIP
@@ -199,7 +200,7 @@ class Changes:
             "excludeRegex": exclude_regex and keep_change_files(exclude_regex),
             "schemaTrackingLocation": schema_tracking,
         }
-        if schema_tracking is not None:  # else Delta stops at every start after such a change
+        if schema_tracking is not None:  # without these, every start after the change fails
             options |= dict.fromkeys(_ALLOWED, "always")
         given = {name: value for name, value in options.items() if value is not None}
         reader = reader.options(**given)
@@ -207,21 +208,21 @@ class Changes:
             if end is not None:
                 raise UsageError(
                     "A stream with an end needs a start.",
-                    hint="start at version 0, or read the snapshot as a batch: table.read().",
+                    hint="set start=0, or read the newest rows with table.read().",
                 )
             return reader.load(table.path)
         timeline = read_versions(table.storage, table.name.table_path)
         latest = timeline.latest
-        # One after the latest is what a consumer that has read everything goes on from.
+        # A consumer that has read everything continues with the version after the newest.
         from_now = str(start) == str(latest + 1)
         span = resolve_span(table.spark, timeline, latest if from_now else start, end, None)
         first = span.start + from_now
         found = examine(table, timeline, span.start, latest, files=False)
         passable = {"schema"} if schema_tracking else set()
         if any(finding.rule not in passable for finding in found.blocking):
-            raise refusal(found)
-        # Delta refuses to start after the latest version, and to go on from a checkpoint with
-        # another start than it was made with: so it starts one before; that version is pruned.
+            raise range_error(found)
+        # Delta refuses to start after the newest version, and to continue from a checkpoint with
+        # another start than before. So the stream starts one version earlier and filters it out.
         before = max(first - 1, timeline.first)
         if before < first and examine(table, timeline, before, before, files=False).blocking:
             before = first
@@ -231,22 +232,23 @@ class Changes:
         return rows if end is None else rows.where(F.col(COMMIT_VERSION) <= span.end)
 
     def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
-        """A consumer's place in the feed, kept in the lake.
+        """Return a consumer's position in the feed, which is stored in the lake.
 
         Args:
-            consumer: its name.
-            start: the first version that it reads, if it has no place yet.
+            consumer: the consumer's name.
+            start: the first version to read if the consumer has no position yet.
 
         Example:
-            >>> lake.table("sales").changes.cursor("billing").lag()  # doctest: +SKIP
+            >>> lake.table("sales").changes.cursor("billing").lag  # doctest: +SKIP
+            Lag(versions=2, seconds=61.5)
         """
         return Cursor(self._table, consumer, start=start)
 
     def enable(self, *, rename_reserved: bool = False) -> int:
-        """Switches the feed on.
+        """Enable the change feed; do nothing if it is on.
 
         Args:
-            rename_reserved: rename columns whose names the feed needs for itself.
+            rename_reserved: rename columns whose names are reserved for the change feed.
 
         Returns:
             The first version whose changes can be read.
@@ -261,15 +263,15 @@ class Changes:
         return enable_feed(self._table, rename_reserved=rename_reserved)
 
     def diagnose(self, start: int | None = None, end: int | None = None) -> Diagnosis:
-        """What stands in the way of reading the feed, and the ranges that can be read.
+        """Return the findings about the feed, and the ranges of versions that can be read.
 
         Args:
-            start: the first version asked about; by default the oldest there ever was.
-            end: the last version asked about; by default the newest.
+            start: the first version; by default 0.
+            end: the last version; by default the newest.
 
         Example:
             >>> lake.table("sales").changes.diagnose().readable  # doctest: +SKIP
-            [(0, 7)]
+            ((0, 7),)
         """
         table = self._table
         timeline = read_versions(table.storage, table.name.table_path)
@@ -286,22 +288,22 @@ class Changes:
         where: str = "",
         across_gaps: bool = False,
     ) -> FeedReport:
-        """A range to be looked at: findings, changes by version and kind, one key's history.
+        """Return an overview of a range: findings, changes by version and kind, one key's history.
 
-        Unlike `read` it refuses nothing that it can show in part.
+        Unlike `read`, it returns the part that can be read instead of failing.
 
         Args:
             start: the first version, or a timestamp; empty for the newest versions.
             end: the last version, or a timestamp; empty for the newest.
-            newest: how many versions to look at without a start.
+            newest: the number of versions, if `start` is empty.
             keys: as for `net`.
-            where: only changed rows of this predicate, old or new.
+            where: a SQL predicate; only changed rows that match it, before or after, are counted.
             across_gaps: as for `read`.
 
         Raises:
-            FeedError: an end beyond the newest version.
-            UsageError: the ends make no sense, or a key is no column.
-            QueryError: Spark refuses the predicate.
+            FeedError: an end is beyond the newest version.
+            UsageError: an end is invalid, or a key is not a column.
+            QueryError: Spark refused the predicate.
 
         Example:
             >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
@@ -312,9 +314,9 @@ class Changes:
 
 
 def keep_change_files(regex: str) -> str:
-    """A regular expression that finds what another finds, but never in a change file's path.
+    """Return a regular expression that matches the same paths, except those of change files.
 
-    Change files have a folder of their own, but under column mapping only a name.
+    Change files have a folder of their own; with column mapping, only their name differs.
 
     Example:
         >>> import re
@@ -328,18 +330,18 @@ def keep_change_files(regex: str) -> str:
 
 @dataclass(frozen=True)
 class FeedReport(Result):
-    """What a range of a feed holds.
+    """An overview of a range of a change feed.
 
     Attributes:
-        table: which table.
-        start, end: the versions that were asked about.
-        shown_from, shown_to: those whose changes are counted; None if none can be read.
-        diagnosis: what the doctor found.
-        by_version: one row a version: when, what, rows inserted, updated, deleted.
-        raw: rows inserted, updated, deleted, each change counted.
-        net: the same, each key counted once; empty without keys.
-        keys: the columns that tell rows apart.
-        followed: whose history `timeline` is.
+        table: the table's name.
+        start, end: the versions of the range.
+        shown_from, shown_to: the versions whose changes are counted; None if none can be read.
+        diagnosis: the findings about the range.
+        by_version: one row per version: time, operation, rows inserted, updated and deleted.
+        raw: rows inserted, updated and deleted; every change counts.
+        net: the same with one outcome per key; empty without keys.
+        keys: the key columns.
+        followed: the key whose history is in `timeline`.
         timeline: the changes of one key, in words.
         notes: what is not shown, and why.
     """
@@ -359,7 +361,7 @@ class FeedReport(Result):
     notes: tuple[str, ...] = ()
 
     def shown(self) -> TextTable:
-        """The figures: each kind of change raw and net, then the notes."""
+        """Return the number of raw and net changes of each kind, then the notes."""
         rows: list[tuple[Any, ...]] = [
             (f"rows {kind}", f"{count:,}", f"{self.net[kind]:,}" if self.net else "")
             for kind, count in self.raw.items()
@@ -409,9 +411,9 @@ class FeedReport(Result):
 
     def __repr__(self) -> str:
         if self.shown_from is None or self.shown_to is None:
-            return f"{self.table}: no change can be read; {' '.join(self.notes)}"
+            return f"{self.table}: no changes can be read; {' '.join(self.notes)}"
         span = span_text((self.shown_from, self.shown_to), "version")
-        return f"{self.table}, {span}: {sum(self.raw.values()):,} changes"
+        return f"{self.table}, {span}: {counted(sum(self.raw.values()), 'change')}"
 
 
 @query_errors()
@@ -425,22 +427,19 @@ def report_changes(
     where: str,
     across_gaps: bool,
 ) -> FeedReport:
-    """Looks at a range of a table's feed.
-
-    Arguments and errors are those of `Changes.report`.
-    """
+    """Return an overview of a range of a feed; see `Changes.report`."""
     timeline = read_versions(table.storage, table.name.table_path)
     if newest < 1:
-        raise UsageError(f"{newest} versions can't be shown.", hint="1 or more.")
+        raise UsageError(f"{newest} versions can't be shown.", hint="ask for 1 or more.")
     has_keys = bool(keys or declared_keys(table.snapshot().properties))
     chosen = key_columns(table, list(keys) or None) if has_keys else ()
-    span = _asked(table, timeline, start, end, newest)
+    span = _requested_span(table, timeline, start, end, newest)
     found = examine(table, timeline, span.start, span.end, files=True)
     notes: list[str] = []
-    readable = span if across_gaps else _readable(found, notes)
+    readable = span if across_gaps else _readable_part(found, notes)
     counts: dict[int, dict[str, Any]] = {}
     net: dict[str, int] = {}
-    followed, told = "", TextTable(COLUMNS, ())
+    followed, events = "", TextTable(COLUMNS, ())
     if readable is not None:
         if across_gaps and found.blocking:
             rows = bridge(table, timeline, found).drop(ORIGIN)
@@ -448,15 +447,16 @@ def report_changes(
             rows = read_feed(table.spark, table.path, readable.start, readable.end)
         if where.strip():
             rows = rows.where(where)
-        counted = changes_by_version(rows).collect()
-        counts = {line[_VERSION]: line.asDict() for line in counted}
+        counts = {line[_VERSION]: line.asDict() for line in changes_by_version(rows).collect()}
         if chosen:
             (line,) = net_changes(rows, chosen).agg(*_count_kinds()).collect()
             net = line.asDict()
         else:
-            notes.append("The table declares no keys, so there is no net result: name them.")
+            notes.append(
+                "The table declares no keys, so there is no net result. Name them with keys."
+            )
         if counts:
-            followed, told = _follow(rows, chosen, where)
+            followed, events = _follow_key(rows, chosen, where)
     return FeedReport(
         table=str(table.name),
         start=span.start,
@@ -469,12 +469,14 @@ def report_changes(
         net=net,
         keys=chosen,
         followed=followed,
-        timeline=told,
+        timeline=events,
         notes=tuple(notes),
     )
 
 
-def _asked(table: TableHandle, timeline: Timeline, start: str, end: str, newest: int) -> Span:
+def _requested_span(
+    table: TableHandle, timeline: Timeline, start: str, end: str, newest: int
+) -> Span:
     given, last = str(start).strip(), str(end).strip() or None
     if given:
         span = resolve_span(table.spark, timeline, given, last)
@@ -484,40 +486,40 @@ def _asked(table: TableHandle, timeline: Timeline, start: str, end: str, newest:
     if span.is_empty:
         raise UsageError(
             f"No version of {table.name} was committed between {start} and {end}.",
-            hint=f"the newest is {timeline.latest}.",
+            hint=f"the newest version is {timeline.latest}.",
         )
     return span
 
 
-def _readable(found: Diagnosis, notes: list[str]) -> Span | None:
-    """The newest part of a range that the feed holds."""
+def _readable_part(found: Diagnosis, notes: list[str]) -> Span | None:
+    """Return the newest part of a range that the feed contains."""
     blocking = found.blocking
     reserved = any(finding.rule == "reserved-column" for finding in blocking)
     if not blocking:
         return Span(found.start, found.end)
     if reserved or not found.readable:
-        notes.append(f"{blocking[0].message} {blocking[0].fix}")
+        notes.append(f"{blocking[0].message} Hint: {blocking[0].fix}")
         return None
     last = Span(*found.readable[-1])
     notes.append(
         f"Of {span_text((found.start, found.end), 'version')} only"
-        f" {span_text((last.start, last.end))} can be read: the doctor says why."
+        f" {span_text((last.start, last.end))} can be read. The diagnosis has the reason."
     )
     return last
 
 
 def changes_by_version(rows: DataFrame) -> DataFrame:
-    """When each version was made, and how many rows it inserted, updated and deleted."""
+    """Return each version's timestamp, and its inserted, updated and deleted rows."""
     changed = rows.where(F.col(_KIND) != _OLD)
-    return changed.groupBy(_VERSION).agg(F.max(_MOMENT).alias("made (UTC)"), *_count_kinds())
+    return changed.groupBy(_VERSION).agg(F.max(_TIMESTAMP).alias("made (UTC)"), *_count_kinds())
 
 
 def _count_kinds() -> list[Column]:
     return [F.count_if(F.col(_KIND) == feed).alias(kind) for kind, feed in KINDS.items()]
 
 
-def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, TextTable]:
-    """The history of the key that changed most often; without keys what the predicate finds."""
+def _follow_key(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, TextTable]:
+    """Return the history of the key that changed most often; without keys, that of `where`."""
     followed = where if where.strip() else ""
     if keys:
         columns = [F.col(quote(key)) for key in keys]
@@ -529,8 +531,10 @@ def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, Text
     if not followed:
         return "", TextTable(COLUMNS, ())
     found = as_texts(in_order(rows, keys).limit(_MOST_EVENTS + 1)).collect()
-    told = tell_changes([dict(zip(rows.columns, row, strict=True)) for row in found], keys=keys)
-    return followed, TextTable(COLUMNS, told.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
+    events = describe_changes(
+        [dict(zip(rows.columns, row, strict=True)) for row in found], keys=keys
+    )
+    return followed, TextTable(COLUMNS, events.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
 
 
 def _by_version(
@@ -544,27 +548,27 @@ def _by_version(
     rows = []
     for version in range(span.start, span.end + 1):
         commit, line = commits.get(version), counts.get(version, {})
-        made = "" if commit is None else moment_text(str(commit.timestamp))
+        committed = "" if commit is None else moment_text(str(commit.timestamp))
         what = "" if commit is None else commit.operation
-        rows.append((version, made, what, *(line.get(kind, 0) for kind in KINDS)))
+        rows.append((version, committed, what, *(line.get(kind, 0) for kind in KINDS)))
     return TextTable(columns, tuple(rows))
 
 
-def tell_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTable:
-    """One line for each change of a row.
+def describe_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTable:
+    """Describe each change of a row in one line.
 
     Args:
-        rows: changes as a feed has them, ordered by version; one key's or one row's.
-        keys: columns that say which row it is; they come first.
+        rows: changes with the columns of a feed, ordered by version, of one key or row.
+        keys: the columns that identify the row; they come first.
 
     Returns:
-        Version, time, `insert`, `update`, `delete` (or another kind, as it is), and the values: of
-        an update only those that changed, old and new.
+        Version, time, kind (`insert`, `update`, `delete`, or another kind unchanged) and values; an
+        update shows only the values that changed, old and new.
 
     Example:
         >>> old = {"id": 1, "n": 4, "_change_type": "update_preimage", "_commit_version": 2}
         >>> new = old | {"n": 5, "_change_type": "update_postimage"}
-        >>> tell_changes([old, new], keys=["id"]).rows
+        >>> describe_changes([old, new], keys=["id"]).rows
         ((2, '', 'update', 'id 1: n 4 → 5'),)
     """
     lines: list[tuple[Any, ...]] = []
@@ -579,12 +583,17 @@ def tell_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTable:
             before = old[0] if paired and row[_KIND] == _NEW else None
             kind = "update" if before is not None else str(row[_KIND])
             lines.append(
-                (version, moment_text(str(row.get(_MOMENT) or "")), kind, _what(row, before, keys))
+                (
+                    version,
+                    moment_text(str(row.get(_TIMESTAMP) or "")),
+                    kind,
+                    _describe_values(row, before, keys),
+                )
             )
     return TextTable(COLUMNS, tuple(lines))
 
 
-def _what(row: Row, before: Row | None, keys: Sequence[str]) -> str:
+def _describe_values(row: Row, before: Row | None, keys: Sequence[str]) -> str:
     names = [name for name in row if not name.startswith("_") and name not in keys]
     which = ", ".join(f"{name} {short(row[name])}" for name in keys if name in row)
     if before is None:
@@ -596,12 +605,14 @@ def _what(row: Row, before: Row | None, keys: Sequence[str]) -> str:
             if name in row and before.get(name) != row[name]
         ]
     more = len(parts) - _MOST_COLUMNS
-    text = ", ".join(parts[:_MOST_COLUMNS]) + (f" and {more} more columns" if more > 0 else "")
-    return ": ".join(part for part in (which, text or "as it was") if part)
+    text = ", ".join(parts[:_MOST_COLUMNS]) + (
+        f" and {counted(more, 'more column')}" if more > 0 else ""
+    )
+    return ": ".join(part for part in (which, text or "unchanged") if part)
 
 
 def as_texts(rows: DataFrame) -> DataFrame:
-    """The same rows with moments as text: Python would turn them into its own time zone."""
+    """Return the same rows with timestamps as text; Python would convert their time zone."""
     return rows.select(
         *[
             F.col(quote(name)).cast("string").alias(name)
@@ -613,7 +624,7 @@ def as_texts(rows: DataFrame) -> DataFrame:
 
 
 def short(value: Any) -> str:
-    """A value as people read it, cut where it is long.
+    """Return a value as text, shortened if it is long.
 
     Example:
         >>> short(None), short("a" * 50)[-3:]

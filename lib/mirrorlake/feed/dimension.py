@@ -1,4 +1,7 @@
-"""Follow a table's change feed, or its snapshots, with a slowly changing dimension."""
+"""The operation behind `Table.dimension`: update a slowly changing dimension from a table.
+
+The changes are read from the table's change feed, or from snapshots; `scd` merges them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
 
-_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
+_MOST_KEYS, _MOST_PERIODS = 12, 40  # shown
 _LETTERS = 32
 _ONLY_FOR_CHANGES = (
     *("sequence_by", "ignore_null_updates", "apply_as_deletes", "apply_as_truncates"),
@@ -61,7 +64,7 @@ def follow_feed(
 
 
 def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
-    """Apply what is new in the feed, and return it."""
+    """Apply the new changes of the feed, and return them."""
     batch = cursor.read()
     if not batch.is_empty and not dry_run:
         apply_changes(_as_changes(batch.rows, dimension), _path(cursor.table, into), dimension)
@@ -71,12 +74,12 @@ def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: b
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class DimensionReport(FollowReport):
-    """What a run of a dimension did.
+    """The result of updating a dimension.
 
     Attributes:
         start: the first version that was new.
         end: the last version that is applied now.
-        newest: the newest version of the table.
+        newest: the table's newest version.
     """
 
     start: int
@@ -85,7 +88,7 @@ class DimensionReport(FollowReport):
 
     @property
     def periods(self) -> dict[str, tuple[tuple[int, int | None], ...]]:
-        """The periods of the keys in `details`: first version, and the one that ended it."""
+        """The periods of the keys in `details`: the first version, and the one that ended it."""
         return self.figures.periods
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,7 +104,7 @@ class DimensionReport(FollowReport):
         }
 
     def plot(self) -> Chart:
-        """Plot the periods of a type 2 dimension: a line per key, a bar per period."""
+        """Plot the periods of a type 2 dimension: one line per key, one bar per period."""
         from mirrorlake.show.chart import COLOURS, ROW_INCHES, count_ticks, say, start_chart
 
         periods = self.periods
@@ -128,7 +131,7 @@ class DimensionReport(FollowReport):
             axes.tick_params(axis="y", length=0)
             axes.grid(visible=False, axis="y")
             count_ticks(axes.xaxis)
-            axes.set_xlabel(f"version of {self.table}; hatched: goes on")
+            axes.set_xlabel(f"version of {self.table}; hatched: current")
         return chart
 
 
@@ -141,7 +144,7 @@ def update_dimension(
     from_snapshot: bool = False,
     dry_run: bool = False,
 ) -> DimensionReport:
-    """Bring a dimension up to date with a table; arguments are those of `Table.dimension`."""
+    """Bring a dimension up to date with a table; see `Table.dimension`."""
     target = target_name(table, into, "dim_{}")
     timeline = read_versions(table.storage, table.name.table_path)
     report = partial(
@@ -153,7 +156,7 @@ def update_dimension(
     )
     keys = options.keys or declared_keys(table.snapshot().properties)
     if not keys:
-        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+        why = f"The table {table.name} declares no keys. Hint: name the key columns with keys."
         return report(why_not=why, applied=False, start=0, end=-1)
     dimension = replace(options, keys=key_columns(table, keys))
     if dimension.sequence_by is None:
@@ -166,21 +169,21 @@ def update_dimension(
         return report(why_not=str(error), applied=False, start=0, end=-1)
     _check_target(table, target, dimension)
     cursor = Cursor(table, f"dimension {target}")
-    if from_snapshot or (cursor.position < 0 and _begins_late(table, timeline)):
+    if from_snapshot or (cursor.position < 0 and _lacks_changes(table, timeline)):
         span = Span(cursor.position + 1, timeline.latest)
         did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
         if not from_snapshot:
-            did += ", since the feed does not reach back to version 0"
+            did += ", because the feed does not reach back to version 0"
         if not span.is_empty and not dry_run:
-            _take_rows(table, timeline, _path(table, target), dimension)
+            _apply_rows(table, timeline, _path(table, target), dimension)
             cursor.move(span.end)
     else:
         batch = _follow(cursor, target, dimension, dry_run=dry_run)
         span, did = batch, repr(batch)
     if dry_run:
         return report(did=f"would take {did}", start=span.start, end=span.end)
-    look = partial(_look, table, target, dimension)
-    return report(did=did, look=look, start=span.start, end=span.end)
+    read_figures = partial(_read_figures, table, target, dimension)
+    return report(did=did, read_figures=read_figures, start=span.start, end=span.end)
 
 
 def _refuse_for_snapshots(options: Dimension) -> None:
@@ -193,7 +196,7 @@ def _refuse_for_snapshots(options: Dimension) -> None:
         if getattr(options, name):
             raise UsageError(
                 f"A snapshot contains rows and not changes, so {name} does not apply to it.",
-                hint=f"leave out {name}, or follow the change feed instead of snapshots.",
+                hint=f"leave out {name}, or use the change feed instead of snapshots.",
             )
 
 
@@ -201,22 +204,22 @@ def _path(table: TableHandle, target: TableName) -> str:
     return table.storage.path(target.table_path)
 
 
-def _begins_late(table: TableHandle, timeline: Timeline) -> bool:
-    """Return whether the feed does not contain all changes since version 0."""
+def _lacks_changes(table: TableHandle, timeline: Timeline) -> bool:
+    """Return whether the feed lacks changes since version 0."""
     return bool(examine(table, timeline, 0, timeline.latest, files=True).blocking)
 
 
 def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
     """Return the rows of a feed that are changes of the dimension.
 
-    A row that was deleted from the table is one only if the dimension's condition includes it.
-    A table of events, for example, loses old events, which must not be applied again.
+    A row that was deleted from the table is a change only if the dimension's condition includes it.
+    A table of events, for example, loses old events, and these must not be applied again.
     """
     is_delete = dimension.apply_as_deletes or "false"
     return feed.where(f"NOT {FEED_DELETE} OR coalesce({is_delete}, false)")
 
 
-def _take_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Dimension) -> None:
+def _apply_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Dimension) -> None:
     """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
     marks = {
         CHANGE_TYPE: F.lit("insert"),
@@ -235,7 +238,7 @@ def _take_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Dim
 
 
 def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -> None:
-    """Refuse to write into a table that is no dimension of this kind.
+    """Refuse to write into a table that is not a dimension with these options.
 
     Raises:
         UsageError: the table exists, and its own columns are not those of the dimension.
@@ -249,15 +252,15 @@ def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -
     if (START if dimension.stored_as == 2 else SEQUENCE) in own:
         raise UsageError(
             f"The dimension {target} was created with other options.",
-            hint="give the options of its first run, or choose another name (into).",
+            hint="give the options of its first run, or another name with into.",
         )
-    what = "a dimension of the other type" if {START, SEQUENCE} & own else "a table"
-    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
+    what = "a dimension of the other type" if {START, SEQUENCE} & own else "not a dimension"
+    raise UsageError(f"{target} exists and is {what}.", hint="give another name with into.")
 
 
 @query_errors()
-def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figures:
-    """Return what the dimension contains."""
+def _read_figures(table: TableHandle, target: TableName, dimension: Dimension) -> Figures:
+    """Return the figures of a dimension."""
     if read_snapshot(table.storage, target.table_path) is None:
         return Figures()
     rows = TableHandle(table.spark, table.storage, target).rows()
@@ -267,7 +270,7 @@ def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figure
 
 
 def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
-    """Return the figures of a type 2 dimension, and the keys with most periods."""
+    """Return the figures of a type 2 dimension, and the keys with the most periods."""
     columns = [F.col(quote(key)) for key in dimension.keys]
     by_feed = dimension.sequence_by is None
     is_open = F.col(END).isNull()
@@ -302,6 +305,6 @@ def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
     periods = {
         key: tuple((int(a), None if b is None else int(b)) for a, b in some)
         for key, some in found.items()
-        if by_feed  # a picture's axis is the table's versions
+        if by_feed  # the axis of the plot has the table's versions
     }
     return Figures(line.asDict(), details, periods)

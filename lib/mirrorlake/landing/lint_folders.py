@@ -235,8 +235,8 @@ def lint_names(
     """Check the names of a folder's files.
 
     Returns:
-        The findings, and the files by number, without those with an invalid number. Without numbers
-        (files in the order of their time) the folder has none.
+        The findings, and the folder with the files that have a valid number; in a folder that is
+        ordered by time, there are none.
     """
     report = partial(finding, table=str(table))
     findings = []
@@ -294,8 +294,8 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
             one = number == before + 2
             missing = f"File {number - 1} is" if one else f"Files {before + 1} to {number - 1} are"
             files = len(pending) - place
-            behind = "1 file waits" if files == 1 else f"{files:,} files wait"
-            text = f"{missing} missing. {behind} since {_utc(waiting[-1 - place])}."
+            behind = "1 file has" if files == 1 else f"{files:,} files have"
+            text = f"{missing} missing. {behind} been waiting since {_utc(waiting[-1 - place])}."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 

@@ -397,7 +397,7 @@ class Publisher:
         if not self._seen.add(facts.bounds) and not self._has_rows:
             return None
         warning = (
-            f"{self.table} has keys, but the rows of {label} have no row marker. They are inserted "
+            f"{self.table} has keys, but the rows of {label} have no marker. They are inserted "
             "even if the table contains their keys."
         )
         if not self._warned:
@@ -466,7 +466,7 @@ class Publisher:
         found: dict[str, str] = {}
         identity = read_identity(self._storage, self.table)
         snapshot = read_own_snapshot(self._storage, identity) if identity else None
-        # The table of another incarnation of this folder says nothing about its columns.
+        # Ignore the table of another incarnation of this folder.
         if snapshot and identity and identity.app_id in snapshot.txns:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
             _unite(found, kinds)

@@ -312,7 +312,7 @@ def _check_dicts(rows: list[Any], before: int) -> None:
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UsageError(
-                f"A row is a {type(row).__name__} instead of a dict.", row=before + index + 1
+                f"A row has the type {type(row).__name__}, not a dict.", row=before + index + 1
             )
 
 
@@ -468,7 +468,9 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
     before = 0
     for element in elements:
         if not isinstance(element, (pa.RecordBatch, pa.Table)):
-            raise UsageError(f"An element is a {type(element).__name__} instead of a record batch.")
+            raise UsageError(
+                f"An element has the type {type(element).__name__}, not a record batch."
+            )
         here = [(field.name, field.type) for field in element.schema]
         if here != first:
             differing = sorted(name for name, _ in set(here) ^ set(first))

@@ -104,7 +104,7 @@ class Optimize:
 
         Example:
             >>> lake.table("sales").optimize.compact(where="month = 3")  # doctest: +SKIP
-            sales: optimize made 1 files of 12
+            sales: optimize rewrote 12 files as 1 file
         """
         done = compact_files(self._table, where=where, target_bytes=target_bytes, dry_run=dry_run)
         return self._ordered(done, where, dry_run) if vorder else done
@@ -136,7 +136,7 @@ class Optimize:
 
         Example:
             >>> lake.table("sales").optimize.z_order(["customer", "day"])  # doctest: +SKIP
-            sales: optimize made 4 files of 12
+            sales: optimize rewrote 12 files as 4 files
         """
         done = compact_files(
             self._table,
@@ -197,7 +197,7 @@ class Optimize:
 
         Example:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP
-            people: reorg made 2 files of 2
+            people: reorg rewrote 2 files as 2 files
         """
         return purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
 

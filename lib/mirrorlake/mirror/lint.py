@@ -38,31 +38,6 @@ from mirrorlake.mirror.options import KEYS_PROPERTY, declared_keys, is_stale_inc
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage.files import Entry, Storage
 
-
-def lint_applied(
-    storage: Storage, identity: Identity, folder: Folder, last: int
-) -> Iterator[LintFinding]:
-    """Check that files with applied numbers have the content that was applied.
-
-    An interrupted mirror leaves files that its next cycle moves; the plans contain their hashes.
-    """
-    plan = None
-    for number, entry in sorted(folder.numbered.items()):
-        if number > last:
-            return
-        if plan is None or not plan.first <= number <= plan.last:
-            plan = plan_of(storage, identity, number)
-        if plan is None and number == last:
-            return  # it belongs there, and its plan is lost
-        try:
-            same = is_as_planned(storage, identity, plan, entry)
-        except FileNotFoundError:
-            continue  # moved since the listing
-        if not same:
-            text = f"Number {number} was applied with other content; this file is never applied."
-            yield finding("number-reused", text, table=str(folder.table), file=entry.name)
-
-
 _READERS = 8
 _AT_ONCE = 64  # the files in memory at once
 
@@ -180,7 +155,7 @@ class TableLint:
             yield from lint_times(folder, last)
         else:
             yield from lint_sequence(folder, last)
-            yield from lint_applied(self.storage, mirrored.identity, folder, last)
+            yield from _lint_applied(self.storage, mirrored.identity, folder, last)
         visible = [e for e in listing.files if not e.name.startswith(("_", "."))]
         if not visible and not last and not metadata.columns:
             yield report("folder-empty", "The folder has no data file.")
@@ -241,3 +216,27 @@ class TableLint:
         if readable and not watch.typed:
             text = "All values of all columns are NULL, so no column has a type."
             yield report("column-untyped", text, file=readable.name)
+
+
+def _lint_applied(
+    storage: Storage, identity: Identity, folder: Folder, last: int
+) -> Iterator[LintFinding]:
+    """Check that files with applied numbers have the content that was applied.
+
+    An interrupted mirror leaves files that its next cycle moves; the plans contain their hashes.
+    """
+    plan = None
+    for number, entry in sorted(folder.numbered.items()):
+        if number > last:
+            return
+        if plan is None or not plan.first <= number <= plan.last:
+            plan = plan_of(storage, identity, number)
+        if plan is None and number == last:
+            return  # the last applied file stays in its folder, and its plan is lost
+        try:
+            same = is_as_planned(storage, identity, plan, entry)
+        except FileNotFoundError:
+            continue  # moved since the listing
+        if not same:
+            text = f"Number {number} was applied with other content; this file is never applied."
+            yield finding("number-reused", text, table=str(folder.table), file=entry.name)

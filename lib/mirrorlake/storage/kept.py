@@ -68,7 +68,8 @@ def check_format(
     document = {"format": 1} | document
     if document["format"] > known:
         raise FormatError(
-            f"{what} has format {document['format']}, but this mirrorlake reads at most {known}.",
+            f"{what} has format {document['format']}, but this version of mirrorlake reads at most"
+            f" {known}.",
             file=file,
             hint=f"upgrade mirrorlake{f', or {hint}' if hint else ''}; nothing was changed.",
         )

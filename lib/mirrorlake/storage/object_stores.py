@@ -359,8 +359,9 @@ def probe_conditions(store: Any, unrepeated: Any, folder: str, root: str) -> Non
                 continue  # refused, as it must be; the first real write reports any other error
             raise SetupError(
                 f"The store of {root} ignores conditions: it lets a {what} overwrite a file.",
-                hint="writers would lose each other's files. Use a store with conditional writes"
-                " (If-None-Match): Amazon S3, MinIO, versitygw, Azure, Google; or a local disk.",
+                hint="use a store with conditional writes (If-None-Match), so that writers do not"
+                " overwrite each other's files: Amazon S3, MinIO, versitygw, Azure, Google; or a"
+                " local disk.",
             )
     finally:
         obstore.delete(store, paths)

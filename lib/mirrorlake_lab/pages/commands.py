@@ -9,7 +9,7 @@ import typer
 
 from mirrorlake.cli import app, open_lake, stop_on_signals
 from mirrorlake.cli.options import Interval, Json, Port, Root, at_most_one
-from mirrorlake.cli.printing import say, tell
+from mirrorlake.cli.printing import say, status_parts, tell
 from mirrorlake.errors import UsageError
 
 
@@ -54,5 +54,5 @@ def monitor(
         while ended is not None and not ended.wait(interval):
             shown.refresh()
             shown.to_html(page, every=every)
-    parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
+    parts = status_parts(shown.health.status) if page is None else [shown.health]
     tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.level != "good")

@@ -1,4 +1,4 @@
-"""Where runs are kept: behind URIs, on other machines, on disks that are full."""
+"""Places of records: behind URIs, on other machines, on full disks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
     (folder / "file").touch()
     plan = put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]")
     for place in (folder / "file" / "x", (folder / "file" / "x").as_uri()):
-        with pytest.raises(reporting.RecordError, match="Hint: make room there"):
+        with pytest.raises(reporting.RecordError, match="Hint: free some space"):
             run_plan(plan, str(place))
     assert not list(folder.rglob("*n.ipynb"))[1:]
     assert list_runs() == []
@@ -63,7 +63,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
 
 @pytest.mark.parametrize("seconds", [3600, pytest.param(-3600, marks=pytest.mark.long)])
 def test_machines_whose_clocks_are_an_hour_apart(folder: Path, seconds: int) -> None:
-    """They share a disk: one runs the plan, the other is refused and sees it run, then lost."""
+    """Two machines share a disk: the second refuses the plan and later reports the run as lost."""
     put_notebook(folder, "slow", WAITS, head='word: str = ""\nroot: str = ""')
     plan = str(put_plan(folder, "name: nightly\nsteps: [{notebook: slow.ipynb}]"))
     (folder / "lake" / "Tables").mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_machines_whose_clocks_are_an_hour_apart(folder: Path, seconds: int) -> 
 
 @pytest.mark.long
 def test_a_disk_that_is_full_when_the_summary_is_written(folder: Path) -> None:
-    """The notebook fills it: the run ends with 1, says what could not be kept, and how it went."""
+    """The run ends with status 1 and reports the result and the files that are missing."""
     fill = (
         "with open(word + '/fills', 'wb', buffering=0) as file:\n"
         "    try:\n        while True: file.write(b'x' * 512)\n    except OSError: pass"

@@ -1,4 +1,4 @@
-"""Runs with real kernels: order, retries, timeouts, secrets, hooks, resuming, and what is kept."""
+"""Runs with real kernels: order, retries, timeouts, secrets, hooks, resuming, and records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET = 'pa"ss<w>örd & more/1'
 
 
 def test_a_graph_runs_side_by_side_and_passes_records_on(folder: Path) -> None:
-    """Each of two waits until the other has begun, so neither could be first alone."""
+    """Each of two steps waits for the other, so they must run in parallel."""
     meet = (
         "import pathlib, time\npathlib.Path(word, str(rows)).touch()\n"
         "while len(list(pathlib.Path(word).glob('*'))) < 2: time.sleep(0.05)\n"
@@ -86,7 +86,7 @@ steps:
     summary = run_plan(put_plan(folder, text))
     once_, slow, dies = summary.steps
     assert once_.status == "done"
-    # On a busy machine the time may be over before the kernel has come to the cell that sleeps.
+    # On a busy machine the timeout may pass before the kernel reaches the cell that sleeps.
     assert (slow.status, slow.error["name"]) == ("failed", "TimeoutError")
     assert (dies.status, dies.error["name"], dies.error["cell"]) == ("failed", "DeadKernelError", 3)
     document = find_run(summary.run).document
@@ -100,7 +100,7 @@ steps:
 
 
 def test_the_numbers_of_all_attempts_count(folder: Path) -> None:
-    """The first attempt applies files and fails, the others find nothing to apply."""
+    """The first attempt applies files and fails; the others have nothing to apply."""
     work = f"""
 import pathlib
 from mirrorlake_runs import record
@@ -138,7 +138,7 @@ steps:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Refuses the first request; keeps the others."""
+    """A server that refuses the first request and keeps the others."""
 
     requests: ClassVar[list[tuple[dict[str, str], bytes]]] = []
     refused = 0
@@ -154,7 +154,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ steps:
     first = run_plan(plan, overrides={"word": str(folder / "counted")})
     assert [step.status for step in first.steps] == ["done", "failed"]
     flag.touch()
-    plan.unlink()  # the record has all that is needed
+    plan.unlink()  # the record is sufficient
     second = resume_run(first.run)
     assert (second.run, second.status) == (first.run, "done")
     assert second.steps[1].records == {"rows": 2, "word": str(folder / "counted")}
@@ -281,7 +281,7 @@ def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
 
 
 def test_runs_are_listed_and_pruned(folder: Path) -> None:
-    """Without kernels: records as runs leave them."""
+    """Use records as runs write them, without kernels."""
     for number in range(100):
         run = f"p-{number:03d}"
         place = folder / "home" / "runs" / run
@@ -309,7 +309,7 @@ def test_runs_are_listed_and_pruned(folder: Path) -> None:
     assert len(list_runs(failed=True)) == 11
     assert list_runs(plan="q") == []
     assert len(prune_runs(keep=3)) == 85
-    assert len(list_runs()) == 100  # it only said so
+    assert len(list_runs()) == 100  # the runs were only returned
     prune_runs(keep=0, apply=True)
     assert {record.status for record in list_runs()} == {"failed", "lost", "running"}
     prune_runs(keep=0, keep_failed=1, apply=True)
@@ -338,7 +338,7 @@ def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     text = (folder / "metrics" / "m.prom").read_text()
     assert 'mirrorlake_run_status{plan="mine",status="done"} 1.0' in text
     assert 'mirrorlake_record{name="rows",plan="mine",step="01-mine"} 4.0' in text
-    # A summary that can't be written is said, and is no traceback.
+    # A summary that can't be written is reported without a traceback.
     (folder / "out" / "summary.json").unlink()
     (folder / "out" / "summary.json").mkdir()
     again = run_plan(plans.open_target(str(folder / "mine.ipynb")), folder / "out")
@@ -348,7 +348,7 @@ def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
 def test_a_step_that_is_cancelled_from_within_fails_and_the_run_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no `Exception` ends the step's thread: the run must not wait for it for ever."""
+    """An exception that is not an `Exception` ends the step's thread; the run must still end."""
 
     def cancelled(*_: object, **__: object) -> None:
         raise asyncio.CancelledError("the loop is closed")

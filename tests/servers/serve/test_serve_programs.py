@@ -1,4 +1,4 @@
-"""Clients that registries have, but the environment has not: DuckDB's azure extension, azcopy."""
+"""Clients that must be downloaded first: DuckDB's azure extension and azcopy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirrorlake_serve import account_key
 
 @pytest.mark.long
 def test_duckdbs_azure_extension_reads_the_tables(served: Lake, tmp_path: Path) -> None:
-    """There is a package of it for DuckDB 1.4, none for 2.0 yet: so it has a place of its own."""
+    """The extension exists as a package for DuckDB 1.4 only, so both are installed separately."""
     extension = duckdb_azure()
     table = pa.table({"id": list(range(1000))})
     write_deltalake(str(served.root / "Tables" / "t"), table)
@@ -52,7 +52,7 @@ print(*connection.execute(f"SELECT count(*), sum(id) FROM read_parquet('{files}'
 
 
 def duckdb_azure() -> Path:
-    """The extension, beside the DuckDB that it is made for; skips where it can't be had."""
+    """Return the extension, installed beside its DuckDB; skip the test if that fails."""
 
     def fetch(place: Path) -> None:
         packages = ["duckdb==1.4.4", "duckdb-ext-azure==1.4.4.20260205"]
@@ -71,7 +71,7 @@ def duckdb_azure() -> Path:
 
 @pytest.mark.long
 def test_azcopy_uploads_and_removes(served: Lake, tmp_path: Path) -> None:
-    """The real program, with our token as its own, by blocks of its choice and by the trash."""
+    """azcopy uses our token as its own, uploads in blocks and deletes with its trash."""
     program = azcopy()
     file = tmp_path / "a.parquet"
     file.write_bytes(parquet(id=list(range(1000)), __rowMarker__=[4] * 1000))
@@ -103,7 +103,7 @@ def test_azcopy_uploads_and_removes(served: Lake, tmp_path: Path) -> None:
 
 
 def azcopy() -> Path:
-    """The program, from its npm package; skips where it can't be had or does not run."""
+    """Return the program from its npm package; skip the test if it can't be installed or run."""
 
     def fetch(place: Path) -> None:
         command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]

@@ -1,4 +1,4 @@
-"""What a write means: published at flush and whole, each number once, mistakes answered."""
+"""Writes: published atomically at flush, each number once, invalid files refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ONE, TWO = parquet(id=[1]), parquet(id=[2])
 
 def test_nothing_is_there_before_the_flush(served: Lake) -> None:
     name = f"t/{number(1)}"
-    for _ in range(2):  # the first attempt was given up
+    for _ in range(2):  # the first attempt is not completed
         assert served.call("PUT", name, "resource=file").status_code == 201
         assert served.call("PATCH", name, "action=append&position=0", data=ONE).status_code == 202
         assert served.files("t") == []
         assert served.call("HEAD", name).headers["Content-Length"] == "0"
     assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
     assert served.files("t") == [number(1)]
-    # The answer was lost, and the flush is asked for again.
+    # The response was lost; the client flushes again.
     assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
 
 
@@ -65,7 +65,7 @@ def test_a_number_that_was_applied_and_moved_away_is_taken(served: Lake, folder:
     assert served.put(f"t/{number(1)}", TWO).status_code == 409
     assert served.put(f"t/{number(1)}", ONE).status_code == 200
     assert served.files("t") == sorted([number(2), f"{folder}/{number(1)}"])
-    # The janitor of a publisher removes the applied ones; the count goes on.
+    # The publisher's janitor deletes applied files; the numbers continue.
     assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
     assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 404
     assert served.put(f"t/{number(3)}", parquet(id=[3])).status_code == 200
@@ -76,7 +76,7 @@ def test_a_rename_whose_answer_was_lost_is_recognised(served: Lake) -> None:
     for _ in range(3):
         assert served.rename("t/_a", f"t/{number(1)}").status_code == 201
     assert served.rename("t/_a", f"t/{number(2)}").status_code == 404
-    # Two uploads shared the name: whose rename was lost can't be known.
+    # Two uploads had the same name, so the server can't know whose response was lost.
     served.put("t/_b", ONE)
     served.put("t/_b", TWO)
     assert served.rename("t/_b", f"t/{number(2)}").status_code == 201
@@ -114,7 +114,7 @@ def test_a_mistake_is_in_the_answer_and_not_in_the_zone(
     assert (refused.status_code, refused.headers["x-ms-error-code"]) == (400, "InvalidInput")
     for word in (*words, number(2)):
         assert word in refused.json()["error"]["message"]
-    # As early as it can be known: at the flush of the hidden file, before its rename.
+    # The flush of the hidden file is refused already, before its rename.
     assert served.put(f"t/_{number(2)}", body).status_code == 400
     served.put("t/_else", body)
     assert served.rename("t/_else", f"t/{number(2)}").status_code == 400
@@ -206,7 +206,7 @@ def test_keys_of_a_table_without_files_can_be_corrected(served: Lake) -> None:
 
 
 def test_files_in_partition_folders_are_refused(served: Lake) -> None:
-    """Staging and folders without a partition's name stay as they are."""
+    """Hidden files, and folders without a partition's name, are accepted."""
     for place in ("t/Region=eu", "s.schema/t/Region=eu/City=x"):
         path = f"{place}/{number(1)}"
         dfs = served.put(path, ONE)
@@ -257,7 +257,7 @@ def test_the_mirrors_identity_is_not_a_publishers_file(served: Lake) -> None:
 
 
 def test_a_table_is_removed_and_made_again(served: Lake) -> None:
-    """Scenario 12: a reset, and no data for long."""
+    """Scenario 12: a reset after a long time without data."""
     served.put("t/_metadata.json", KEYS)
     served.put(f"t/{number(1)}", ONE)
     served.call("PUT", f"t/{number(2)}", "resource=file")
@@ -285,7 +285,7 @@ def test_folders_are_renamed_whole(served: Lake) -> None:
 
 @pytest.mark.parametrize("publishers", [16])
 def test_many_publishers_lose_nothing(served: Lake, publishers: int) -> None:
-    """Scenario 11: list, count on, rename, and again if the number was taken."""
+    """Scenario 11: list, take the next number, rename, and retry if the number is taken."""
     served.put("t/_metadata.json", KEYS)
 
     def publish(writer: int) -> None:
@@ -328,7 +328,7 @@ def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
     upload.data.write_bytes(b"0123456789")
     upload.add(0, 10)
     with open(upload.data.with_suffix(".jsonl"), "ab") as journal:
-        journal.write(b'{"at": 10, "leng')  # killed while it was noted
+        journal.write(b'{"at": 10, "leng')  # killed while it was written
     (tmp_path / "x.part").write_bytes(b"a request that was cut")
     again = files.Uploads(tmp_path)
     again.load()
@@ -347,7 +347,7 @@ def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_object_store_is_served_too(workspace: Workspace, served: Lake, tmp_path: Path) -> None:
-    """Over `Storage`: the same semantics where there are no folders, and no links."""
+    """The semantics are the same without folders and links."""
     bucket_zone = zone.LandingZone(PublicLake("memory:///").storage, tmp_path / "state")
     item = Item(
         "6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", bucket_zone, definition=DEFINITION

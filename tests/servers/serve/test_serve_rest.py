@@ -1,4 +1,4 @@
-"""The control plane, the proxy for hard-coded names, and the command as scripts meet it."""
+"""The control plane, the proxy for hard-coded names, and the command `serve`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
 DEADLINE = 60
 
 
-class ToldMirrors(Mirrors):
-    """Remembers what it was asked for, since Spark has tests of its own."""
+class RecordingMirrors(Mirrors):
+    """Mirrors that only remember the requests; other tests start Spark."""
 
     def __init__(self) -> None:
         super().__init__(allowed=False)
@@ -47,8 +47,8 @@ class ToldMirrors(Mirrors):
 
 
 @pytest.fixture(scope="module")
-def mirrors() -> ToldMirrors:
-    return ToldMirrors()
+def mirrors() -> RecordingMirrors:
+    return RecordingMirrors()
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rest(place: Path, home: Path, mirrors: ToldMirrors) -> Iterator[tuple[Ready, requests.Session]]:
+def rest(
+    place: Path, home: Path, mirrors: RecordingMirrors
+) -> Iterator[tuple[Ready, requests.Session]]:
     with (
         serving(Workspace(folder=str(place)), mirrors) as ready,
         session_of(ready) as session,
@@ -72,7 +74,7 @@ def definition(document: Any = DEFINITION) -> dict[str, Any]:
 
 
 def test_a_mirrored_database_from_its_making_to_its_end(
-    rest: tuple[Ready, requests.Session], place: Path, mirrors: ToldMirrors
+    rest: tuple[Ready, requests.Session], place: Path, mirrors: RecordingMirrors
 ) -> None:
     ready, session = rest
     (workspace,) = session.get(f"{ready.rest}/v1/workspaces").json()["value"]
@@ -222,7 +224,7 @@ def test_one_lake_is_found_by_guid_and_names_and_stays_the_same(tmp_path: Path) 
 def test_hard_coded_names_lead_here(
     served: Lake, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Way C: the client knows OneLake's own addresses only."""
+    """Way C: the client has only OneLake's own addresses."""
     with requests.Session() as session:
         session.trust_env, session.verify = False, served.ready.ca
         session.proxies = {"https": served.ready.proxy}

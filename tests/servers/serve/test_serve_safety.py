@@ -1,4 +1,4 @@
-"""Who may come in, which names may, and what a hostile or broken client can't do."""
+"""Authentication, path checks, and hostile or broken clients."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_no_name_leaves_its_folder(served: Lake, path: str, way: str, tmp_path: 
 
 
 def files_around(served: Lake) -> set[str]:
-    """All that lies in the lakes' folder; uploads on their way belong to the server."""
+    """Return all files in the folder of the lakes, without the server's uploads."""
     found = set()
     for folder, _, names in os.walk(served.root.parent):
         if "_mirrorlake" not in folder:
@@ -219,7 +219,7 @@ def test_a_server_that_only_reads_changes_nothing(tmp_path: Path, home: Path) ->
 def test_a_port_that_is_taken_is_said(tmp_path: Path, home: Path, ready: Ready) -> None:
     port = int(ready.http.rpartition(":")[2])
     with (
-        pytest.raises(AssertionError, match="can't be had") as failed,
+        pytest.raises(AssertionError, match="can't be opened") as failed,
         serving(Workspace(str(tmp_path / "lake")), port=port),
     ):
         pass

@@ -1,4 +1,4 @@
-"""What publishers' own tests and samples do, by their clients or in their requests.
+"""Scenarios of publishers' own tests and samples, with their clients or their requests.
 
 The numbers are those of the acceptance scenarios: 3 zero-byte files, 5 no partial data, 6 a large
 CSV by blocks, 7 five files of a study, 9 three writers by time, 11 eight writers of ten files.
@@ -27,7 +27,7 @@ INSERT, DELETE, UPSERT = 0, 2, 4
 
 
 def test_3_a_file_of_zero_bytes_takes_no_number(served: Lake) -> None:
-    """Made and never flushed: the number is used again, and no error stands in between."""
+    """A file that is created but not flushed does not use its number and causes no error."""
     name = f"t/{number(1)}"
     for _ in range(2):
         assert served.call("PUT", name, "resource=file").status_code == 201
@@ -38,7 +38,7 @@ def test_3_a_file_of_zero_bytes_takes_no_number(served: Lake) -> None:
 
 
 def test_5_nothing_partial_is_ever_listed(served: Lake) -> None:
-    """A writer stops after its first block, another after an append; a third one ends."""
+    """One writer stops after its first block, another after an append; a third one completes."""
     body = parquet(id=list(range(1000)))
     blob = served.ready.blob
     query = "comp=block&blockid=MDAwMQ%3D%3D"
@@ -57,7 +57,7 @@ def test_5_nothing_partial_is_ever_listed(served: Lake) -> None:
 
 
 def test_6_a_large_csv_by_blocks(served: Lake) -> None:
-    """As a month of UK Price Paid: A are inserts, C upserts, D deletes, all in their order."""
+    """As a month of UK Price Paid: A are inserts, C upserts, D deletes, in their order."""
     chance, model = random.Random(6), TableModel(("id",))
     lines, counts = ["id,price,__rowMarker__"], Counter[int]()
     for place in range(9_425):
@@ -94,7 +94,7 @@ def test_6_a_large_csv_by_blocks(served: Lake) -> None:
 
 
 def test_7_the_five_files_of_a_study(served: Lake) -> None:
-    """Load, insert, update, delete, and a key that changes."""
+    """Load, insert, update, delete, and change a key."""
     served.put("employees/_metadata.json", b'{"keyColumns": ["EmployeeID"]}')
     for place, rows in enumerate(
         [
@@ -120,7 +120,7 @@ def test_7_the_five_files_of_a_study(served: Lake) -> None:
 
 
 def test_9_three_writers_by_time(served: Lake) -> None:
-    """GUID names, upserts by default: in the end each key has what its writer said last."""
+    """GUID names and upserts by default: each key ends with its writer's last value."""
     by_time = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection", '
     served.put("hr/_metadata.json", by_time + b'"isUpsertDefaultRowMarker": true}')
     population: dict[int, str] = {}
@@ -149,7 +149,7 @@ def test_9_three_writers_by_time(served: Lake) -> None:
 
 @pytest.mark.long  # `test_many_publishers_lose_nothing` has fewer requests
 def test_11_eight_writers_of_ten_files(served: Lake) -> None:
-    """The benchmark's client: it lists, and tries the next number where its rename is refused."""
+    """The benchmark's client lists, and tries the next number if its rename is refused."""
     served.put("t/_metadata.json", KEYS)
 
     def write(writer: int) -> None:

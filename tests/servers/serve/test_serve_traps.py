@@ -1,4 +1,4 @@
-"""What has broken a client of another server once: each trap of the protocol, as a request."""
+"""Details of the protocol on which a client of another server has failed, one per test."""
 
 from __future__ import annotations
 

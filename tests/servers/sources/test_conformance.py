@@ -1,4 +1,4 @@
-"""What every source must do. A new one needs a `Case` here, and then passes as the others do."""
+"""Requirements for every source; a new source needs a `Case` here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLES = ("orders", "lines")
 
 
 class Case:
-    """A source under test: how to make it, and how to make something happen at it."""
+    """A source under test: creates the source and its data."""
 
     def __init__(self, root: Path, folder: Path, shop: Any) -> None:
         self.root, self.folder, self.shop = root, folder, shop
@@ -36,14 +36,14 @@ class Case:
         self.begin()
 
     def begin(self) -> None:
-        """The source before anything happens."""
+        """Prepare the source before it has data."""
 
     def source(self) -> Source:
-        """The source, as a new process would make it."""
+        """Return the source as a new process would create it."""
         raise NotImplementedError
 
     def insert(self, first: int, last: int) -> None:
-        """Rows with these ids appear in both tables."""
+        """Add rows with these ids to both tables."""
         raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ class PostgresCase(Case):
 
 
 class CsvCase(Case):
-    """One file of each table grows; a copy of it arrives, too."""
+    """One file of each table grows; a copy of it appears as well."""
 
     def source(self) -> Source:
         return CsvDrops(self.folder, types={table: {"id": "integer"} for table in TABLES})
@@ -144,11 +144,11 @@ def test_everything_lands_once(case: Case) -> None:
 
 
 class _CrashError(Exception):
-    """Ends a run as a kill would."""
+    """Ends a run like a kill."""
 
 
 class Crashing:
-    """A source whose process ends after so many batches, or before it confirms."""
+    """A source whose process ends after a number of batches, or before the confirmation."""
 
     def __init__(self, inner: Source, batches: int | None) -> None:
         self._inner = inner
@@ -223,7 +223,7 @@ def test_its_name_is_the_same_at_each_start(case: Case) -> None:
 
 
 def test_a_stopped_table_leaves_the_others_alone(case: Case) -> None:
-    """Somebody else publishes into a folder: that table is stopped before anything is written."""
+    """Another publisher writes into a folder: the table stops before a file is written."""
     Lake(case.root).publisher("orders").insert([{"id": 77}])
     case.insert(1, 3)
     report = run_source(Lake(case.root).storage, case.source())

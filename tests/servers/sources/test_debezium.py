@@ -1,4 +1,4 @@
-"""Debezium's events: operations, types, values that it did not have, broken input."""
+"""Debezium events: operations, types, unavailable values, invalid input."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_events_without_a_key(drops: Drops) -> None:
     assert not drops.run().failed
     assert len(drops.rows()) == 2
     drops.write(event("u", None, {"id": 1, "word": "b"}))
-    assert "name no key" in str(drops.run().tables[0].error)
+    assert "have no key" in str(drops.run().tables[0].error)
 
 
 def test_keys_named_by_hand(drops: Drops) -> None:
@@ -261,9 +261,9 @@ def test_wrong_keys_named_by_hand_can_be_corrected(drops: Drops) -> None:
     ("line", "says"),
     [
         ("{", "not JSON"),
-        ("[1]", "no event"),
+        ("[1]", "not a Debezium event"),
         ('{"id": 1}', "operation None"),
-        ('{"payload": {"op": "c", "after": {"id": 1}, "source": {}}}', "names no table"),
+        ('{"payload": {"op": "c", "after": {"id": 1}, "source": {}}}', "does not name its table"),
         ('{"payload": {"op": "d", "before": null, "source": {"table": "t"}}}', "neither a row nor"),
     ],
 )
@@ -294,7 +294,7 @@ def test_the_journal_refuses_and_survives(tmp_path: Path) -> None:
             Journal(storage, name)
     with pytest.raises(DataFileError, match="not JSON"):
         journal.append(b"{")
-    with pytest.raises(DataFileError, match="no event"):
+    with pytest.raises(DataFileError, match="not a Debezium event"):
         journal.append(json.dumps([keyed(event("c", None, {"id": 1}), id=1), 7]).encode())
     assert list(journal.folder.iterdir()) == []  # nothing of a refused body is taken
     assert (
@@ -324,7 +324,7 @@ DOCUMENTS = st.recursive(
 )
 @given(document=DOCUMENTS)
 def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -> None:
-    """Any other error would be the server's own: 500."""
+    """Any other error would be a failure of the server: 500."""
     journal = Journal(Lake(tmp_path / "lake").storage, "any")
     with contextlib.suppress(MirrorlakeError):
         journal.append(json.dumps(document).encode())
@@ -350,7 +350,7 @@ for number in range(int(sys.argv[3]), 100000):
 
 
 def test_what_was_answered_is_in_the_journal(tmp_path: Path) -> None:
-    """Killed at any moment, and read while it grows: each answered event is there, each once."""
+    """After kills and parallel reads the journal has each confirmed event exactly once."""
     root = tmp_path / "lake"
     fields = [{"field": "after", "type": "struct", "fields": [{"field": "id", "type": "int32"}]}]
     schema, first = json.dumps({"type": "struct", "fields": fields}), 0

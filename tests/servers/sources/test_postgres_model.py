@@ -1,4 +1,4 @@
-"""Any transactions over several tables, while the source runs: in the end every row is equal."""
+"""Random transactions over several tables while the source runs; in the end all rows are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong at the server is said with its fix; no secret is shown; other tables go on."""
+"""Errors of the server come with a hint and without secrets; other tables continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_wrong_password_is_never_shown(shop) -> None:
         shop.run("t", dsn=dsn)
     assert "hunter2" not in str(caught.value)
     assert "pg_hba.conf" in caught.value.hint
-    with pytest.raises(UsageError, match="can't be read") as unread:
+    with pytest.raises(UsageError, match="can't be parsed") as unread:
         PostgresSource("host=x password='hunter2", ["t"])
     assert "hunter2" not in str(unread.value)
     url = f"postgresql://boss:hunter2@127.0.0.1:1/{shop.database}"
@@ -137,7 +137,7 @@ def test_another_source_of_the_same_table(shop) -> None:
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     shop.run("t")
     report = shop.run("t", slot=shop.slot + "b")
-    assert "is filled by the source" in str(report.tables[0].error)
+    assert "is published by the source" in str(report.tables[0].error)
     assert not shop.run("t").failed
 
 
@@ -195,7 +195,7 @@ def test_sigterm_publishes_what_is_whole(shop) -> None:
 
 
 def test_the_lakes_disk_is_full(shop) -> None:
-    """A limit on file sizes stands in for the disk: writing fails in the same way."""
+    """A limit on file sizes simulates a full disk: writes fail in the same way."""
     shop.sql("CREATE TABLE t (id int PRIMARY KEY, word text)")
     shop.sql("ALTER TABLE t REPLICA IDENTITY FULL")
     shop.run("t")

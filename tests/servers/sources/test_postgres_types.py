@@ -1,4 +1,4 @@
-"""Every type of PostgreSQL, by a snapshot and by the stream: the values that psql prints."""
+"""Every PostgreSQL type, from a snapshot and from the stream, equals the output of psql."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def column_type(kind: str) -> str:
 
 
 def printed(value: Any) -> str:
-    """A landed value as psql prints its type."""
+    """Return a published value as psql prints its type."""
     if value is None:
         return "\\N"
     if isinstance(value, bool):
@@ -154,7 +154,7 @@ def assert_as_psql(shop, names: list[str]) -> None:
 
 
 def test_every_type(shop) -> None:
-    """A snapshot has one set of rows, the stream another: psql prints what has landed."""
+    """Both the snapshot's rows and the stream's rows equal the output of psql."""
     shop.sql(PREPARE)
     columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(TYPES))
     shop.sql(f"CREATE TABLE t (id serial PRIMARY KEY, {columns})")
@@ -184,7 +184,7 @@ MOMENTS = ["infinity", "-infinity", "0044-03-15 BC", "20000-02-29", "9999-12-31"
 
 
 def test_moments_without_end_and_out_of_the_ordinary(shop) -> None:
-    """Infinity is the last or first day that all readers know; real days stay what they are."""
+    """Infinity becomes the last or first day that all readers support; real days do not change."""
     shop.sql("CREATE TABLE t (id serial PRIMARY KEY, d date, ts timestamp, tz timestamptz)")
     values = "; ".join(f"INSERT INTO t (d, ts, tz) VALUES ('{m}', '{m}', '{m}')" for m in MOMENTS)
     shop.sql(values)

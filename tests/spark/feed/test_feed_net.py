@@ -1,4 +1,4 @@
-"""Net changes against their reference, and against what two versions of a table differ by."""
+"""Test net changes against their model, and against the difference of two versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = (
 
 
 def feed_of(example: int, rows: list[tuple[Any, ...]], steps: list[Any]) -> list[tuple[Any, ...]]:
-    """The changes that a table's feed would record for steps, one version each."""
+    """Return the changes that a feed records for these steps, one version each."""
     table = list(rows)
     feed: list[tuple[Any, ...]] = []
     for version, (step, key, value) in enumerate(steps, 1):
@@ -51,7 +51,7 @@ def feed_of(example: int, rows: list[tuple[Any, ...]], steps: list[Any]) -> list
 
 
 def test_random_feeds_come_to_what_the_model_says(spark: SparkSession) -> None:
-    """All examples in one query: a failing one is found by its number."""
+    """Run all examples in one query; a failing one is identified by its number."""
     examples = listed(st.tuples(st.lists(st.tuples(KEYS, VALUES), max_size=3), STEPS), 180)
     crowded = {n for n, (rows, steps) in enumerate(examples) if has_crowd(rows, steps)}
     feed = [
@@ -69,7 +69,7 @@ def test_random_feeds_come_to_what_the_model_says(spark: SparkSession) -> None:
 
 
 def has_crowd(rows: list[tuple[Any, ...]], steps: list[Any]) -> bool:
-    """Whether a key ever has two rows at once."""
+    """Return whether a key has two rows at any time."""
     counts = Counter(key for key, _ in rows)
     crowds = [max(counts.values(), default=0)]
     for step, key, _ in steps:
@@ -94,7 +94,7 @@ SEVERAL = [
 
 
 def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(spark: SparkSession) -> None:
-    """Each kind of crowd by itself; where keys are not relied on, all of them in one query."""
+    """Test each case alone, and all of them in one query without unique keys."""
     schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
     schema += " _commit_timestamp TIMESTAMP"
     every = []
@@ -166,7 +166,7 @@ def test_a_value_that_moves_where_null_was_is_a_change(
 
 
 def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Whatever happens between two versions, net changes are what the two differ by."""
+    """Test that net changes equal the difference of any two versions."""
     publisher = lake.publisher("t", keys=["id"])
     start = [{"id": n, "v": "old", "w": None} for n in range(6)]
     publisher.write(start)
@@ -176,7 +176,7 @@ def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
     publisher.update([{"id": 0, "v": "once", "w": 1}, {"id": 1, "v": "back", "w": 1}])
     publisher.delete([{"id": 2}, {"id": 3}])
     publisher.upsert([{"id": 7, "v": "short-lived", "w": 1}, {"id": 8, "v": "new", "w": 1}])
-    publisher.update([{"id": 5, "v": "old", "w": None}])  # as it was: a change of nothing
+    publisher.update([{"id": 5, "v": "old", "w": None}])  # unchanged, but written again
     lake.mirror()  # 3
     publisher.delete([{"id": 99}])
     lake.mirror()  # 4
@@ -252,7 +252,7 @@ def test_table_changes_in_sql(lake: Lake) -> None:
         UNION ALL SELECT id FROM table_changes("{name}", 1, 1) AS one
     """
     assert ids(joined) == [1, 3]
-    with pytest.raises(FeedError, match="beyond the latest version, 3"):
+    with pytest.raises(FeedError, match="beyond the newest version, 3"):
         ids(f"SELECT id FROM table_changes('{name}', 4)")
     with pytest.raises(UsageError, match="has 3 arguments"):
         ids(f"SELECT id FROM table_changes('{name}', 1, 2, 3)")

@@ -1,4 +1,4 @@
-"""Our scan of a feed is what Delta's own source gives, whatever the table is like."""
+"""Test that our scan of a feed equals Delta's own source, for every kind of table."""
 
 from __future__ import annotations
 

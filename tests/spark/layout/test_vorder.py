@@ -213,7 +213,7 @@ def test_a_plain_optimize_undoes_it_and_reports_it(lake: Lake) -> None:
     planned = table.optimize.compact(dry_run=True)
     assert (planned.files, planned.in_vorder) == (2, 2)
     done = CliRunner().invoke(cli.app, ["optimize", lake.storage.root, "t"])
-    assert "in V-Order among them (--vorder orders anew)" in done.stdout
+    assert "of these in V-Order (--vorder restores it)" in done.stdout
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 0
     assert table.optimize.vorder(dry_run=True).ordered == 1
     told = bag(lake, "t")

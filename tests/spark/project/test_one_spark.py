@@ -104,5 +104,5 @@ import time; time.sleep(600)
 def test_not_beside_each_other(tmp_path: Path) -> None:
     put_notebook(tmp_path, "n", "1")
     plan = put_plan(tmp_path, "one_spark: true\nparallel: 2\nsteps: [{notebook: n.ipynb}]")
-    with pytest.raises(UsageError, match="side by side"):
+    with pytest.raises(UsageError, match="parallel steps"):
         run_plan(plan)

@@ -161,7 +161,7 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
     high = {"id": 7, "col-v": "p", "d": "2024-01-31", "t": "2024-01-01T00:00:00.000Z"}
     stats = json.dumps({"numRecords": 4, "minValues": low, "maxValues": high})
     file = actions.DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
-    assert row_history.may_hold(file, snapshot, key) is expected
+    assert row_history.may_contain(file, snapshot, key) is expected
     assert [file.holds(n) for n in (99, 100, 103, 104)] == [False, True, True, False]
     assert actions.DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
 

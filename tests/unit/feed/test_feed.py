@@ -1,4 +1,4 @@
-"""What the feed's modules know without Spark: timelines, schema breaks, gaps."""
+"""Test decisions about feeds without Spark: timelines, schema changes, gaps."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_gaps_reach_from_one_whole_version_to_another(
 
 def test_a_gap_without_a_whole_version_on_both_sides_is_lost() -> None:
     found = doctor.Diagnosis("t", 1, 4, (), ((1, 1), (4, 4)))
-    with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
+    with pytest.raises(FeedError, match=r"versions 2 to 3 are lost.*no version before"):
         ranges.plan_segments(found, lambda version: version == 4)
     with pytest.raises(FeedError, match="no version after"):
         ranges.plan_segments(found, lambda version: version == 1)
@@ -96,7 +96,7 @@ def test_a_gap_without_a_whole_version_on_both_sides_is_lost() -> None:
 
 
 def test_the_references_themselves() -> None:
-    """By hand, so that the models are not only as right as what they check."""
+    """Check the reference models themselves against results computed by hand."""
     feed = [(1, "insert", (1, "a")), (2, "delete", (1, "a")), (2, "update_preimage", (2, "x"))]
     feed += [(2, "update_postimage", (2, "y")), (3, "insert", (3, "z"))]
     assert net_model(feed, 1) == [

@@ -1,4 +1,4 @@
-"""What is read of a log without Spark: versions, their moments, what was removed; and frames."""
+"""Test what is read from a log without Spark: versions, timestamps, removed files; and frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
 def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
     day = 86_400_000
     now = int(datetime.now(timezone.utc).timestamp() * 1000)
-    for version in range(5):  # its commits' files are of today, whatever they say themselves
+    for version in range(5):  # the log's files are new, although the commits have old timestamps
         made = now - (5 - version) * day
         gone = [remove(f"f{version}", made)] if version in (1, 3) else []
         commit(storage, version, *([META] if version == 0 else gone), timestamp=made)
@@ -49,7 +49,7 @@ def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
 def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> None:
     now = int(datetime.now(timezone.utc).timestamp() * 1000)
     day = 86_400_000
-    for version in range(6):  # a day apart, the newest now; each takes the file of the one before
+    for version in range(6):  # a day apart, the newest now; each removes the previous file
         made = now - (5 - version) * day
         actions = [remove(f"f{version - 1}", made)] if version else [META]
         commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
@@ -90,15 +90,15 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
     )
     with pytest.raises(VersionError, match=r"2 of t was vacuumed: f2"):
         versions.check_version(any_storage, TABLE, 2)
-    with pytest.raises(VersionError, match="refuses older ones"):
+    with pytest.raises(VersionError, match="refuses older versions"):
         versions.check_version(any_storage, TABLE, 1)
     for version in (-1, 5):
         with pytest.raises(VersionError, match=f"no version {version} of t.*versions 3 to 4"):
             versions.check_version(any_storage, TABLE, version)
     for moment in (now + week, now - 4 * week):
         with pytest.raises(VersionError, match="versions 3 to 4"):
-            versions.check_moment(any_storage, TABLE, moment)
-    versions.check_moment(any_storage, TABLE, now - week / 4)
+            versions.check_timestamp(any_storage, TABLE, moment)
+    versions.check_timestamp(any_storage, TABLE, now - week / 4)
     with pytest.raises(TableNotFoundError):
         versions.find_readable_range(any_storage, TableName(None, "gone"))
 
@@ -127,7 +127,9 @@ def test_which_frames_hold_files(any_storage: Storage) -> None:
     pins, dead = frame_records.find_pins(any_storage, datetime.now(timezone.utc))
     assert ([f.number for f in pins], [f.number for f in dead]) == ([2, 3], [1])
     later = datetime.now(timezone.utc) + timedelta(days=2)
-    assert frame_records.find_pins(any_storage, later)[0] == []  # expired, and never completed
+    assert (
+        frame_records.find_pins(any_storage, later)[0] == []
+    )  # both have expired or were never completed
     frame_records.save_frame(any_storage, frame(2, "released"))
     assert [
         f.number for f in frame_records.find_pins(any_storage, datetime.now(timezone.utc))[0]

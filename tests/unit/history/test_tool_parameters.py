@@ -1,4 +1,4 @@
-"""What the tools' parameters name: versions, policies, queries that only read."""
+"""Test the parameters of tool notebooks: versions, policies, queries that only read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_versions_by_number_and_by_default(lake: Lake) -> None:
     assert (found.before, found.after, found.note) == (2, 3, "")
     found = diff.choose_versions(lake.table("t"), 0, 2)
     assert (found.before, found.after) == (0, 2)
-    assert diff.choose_versions(lake.table("t"), 1, 1).note == "Both ends are one version."
+    assert diff.choose_versions(lake.table("t"), 1, 1).note == "Both ends are the same version."
     assert "oldest that can be read" in diff.choose_versions(lake.table("once")).note
 
 

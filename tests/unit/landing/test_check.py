@@ -92,7 +92,7 @@ def test_marker_of_another_type(storage: Storage, values):
     error = refused(storage, {"id": [1], MARKER: values})
     assert isinstance(error, DataFileError)
     assert error.column == MARKER
-    assert "0 insert, 1 update, 2 delete, 4 upsert" in error.hint
+    assert "0 (insert), 1 (update), 2 (delete) or 4 (upsert)" in error.hint
 
 
 @pytest.mark.parametrize("value", [3, 5, -1, 2**62, None])

@@ -184,7 +184,7 @@ def test_every_bad_column_is_named_with_its_first_row(file: Path, rows: int) -> 
     error = caught.value
     assert (error.file, error.row, error.column) == ("rows.csv", rows + 1, "price")
     assert error.message == (
-        "2 columns have values of another type: "
+        "2 columns have values of other types: "
         f"'1,234.50' in row {rows + 1} of column 'price' is not of type double; "
         f"'many' in row {rows + 2} of column 'qty' is not of type integer."
     )

@@ -150,8 +150,11 @@ def test_a_gap_says_since_when_and_how_much_waits(storage: Storage):
     youngest = storage.list(f"{ZONE}/t").state_of(file_name(8))
     assert oldest
     assert youngest
-    assert first.message == f"File 2 is missing. 3 files wait since {oldest[:19]}Z."
-    assert second.message == f"Files 5 to 7 are missing. 1 file waits since {youngest[:19]}Z."
+    assert first.message == f"File 2 is missing. 3 files have been waiting since {oldest[:19]}Z."
+    assert (
+        second.message
+        == f"Files 5 to 7 are missing. 1 file has been waiting since {youngest[:19]}Z."
+    )
     assert (first.file, second.file) == (file_name(2), file_name(5))
 
 

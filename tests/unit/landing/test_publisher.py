@@ -164,7 +164,7 @@ def test_write_with_wrong_markers(publisher, any_storage, table, marker):
 
 
 def test_a_verb_and_markers_in_the_rows(publisher, any_storage, table):
-    with pytest.raises(UsageError, match="themselves"):
+    with pytest.raises(UsageError, match="have a column __rowMarker__"):
         publisher.upsert([{"id": 1, MARKER: 4}])
     assert files(any_storage, table) == []
 

@@ -480,7 +480,7 @@ def test_names_with_escapes_and_returns_are_as_written() -> None:
 def test_zero_bytes_and_unknown_endings() -> None:
     with pytest.raises(DataFileError, match="zero bytes"):
         inspect(b"")
-    with pytest.raises(DataFileError, match=r"ending in \.xlsx"):
+    with pytest.raises(DataFileError, match=r"extension \.xlsx is unknown"):
         inspect(b"id\n1\n", "1.xlsx")
     assert inspect(b"id\n1\n", "1.XLSX", fileExtension=".xlsx").row_count == 1
     assert inspect(b"id\n1\n", "1", fileFormat="CSV").row_count == 1

@@ -222,6 +222,6 @@ def test_a_report_as_text_and_document(any_storage: Storage):
 
 
 def test_a_single_table_has_to_be_there(lake: Lake) -> None:
-    with pytest.raises(TableNotFoundError, match=r"no folder for nowhere.*Hint:"):
+    with pytest.raises(TableNotFoundError, match=r"no folder for the table nowhere.*Hint:"):
         lake.mirror("nowhere")
     assert not lake.storage.exists("Files/Monitoring/tables.json")

@@ -118,7 +118,7 @@ def test_no_python(machine: Machine) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "mirrorlake: there is no Python 3.10 or newer.\n"
-        "mirrorlake: Hint: install one, or name it in MIRRORLAKE_PYTHON.\n"
+        "mirrorlake: Hint: install one, or set MIRRORLAKE_PYTHON to its path.\n"
     )
     assert not machine.venv.exists()
 
@@ -220,7 +220,7 @@ def test_pip_is_the_way_where_uv_does_not_work(machine: Machine) -> None:
     done = machine.run("demo")
     assert done.stdout == f"<{machine.main}><demo>"
     assert done.stderr.splitlines()[3:] == [
-        "mirrorlake: uv did not work here; pip takes some minutes.",
+        "mirrorlake: uv failed; installing with pip takes some minutes.",
         "mirrorlake: installing 3 packages with pip …",
         "mirrorlake: ready.",
     ]

@@ -1,4 +1,4 @@
-"""How the row that somebody asks for is named."""
+"""Test how the key of a row is given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any)
 
 @pytest.mark.parametrize(
     ("text", "keys", "message"),
-    [("{id: 7}", ("id",), "no JSON"), ("7", (), "declares no keys"), ("7", ("a", "b"), "a, b")],
+    [
+        ("{id: 7}", ("id",), "not valid JSON"),
+        ("7", (), "declares no keys"),
+        ("7", ("a", "b"), "a, b"),
+    ],
 )
 def test_what_is_no_key_is_refused(text: str, keys: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -1,4 +1,4 @@
-"""What is checked of a plan before anything starts: its form, its graph, templates, values."""
+"""Checks of a plan before its start: form, graph, templates, values."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TestForm:
     @pytest.mark.parametrize(
         ("step", "message"),
         [
-            ("retries: 2", "does not say `retry: safe`"),
+            ("retries: 2", "has retries without `retry: safe`"),
             ("retry: often", "'often' is not one of"),
             ("timeout: 0", "0 is less than or equal to"),
             ("timeout: soon", "'soon' is not of type 'number'"),

@@ -1,4 +1,4 @@
-"""Plans of notebooks, what they record, and how an executed notebook is cleaned."""
+"""Plans of notebooks, their records, and the cleaning of executed notebooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path, *cells: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Notebooks that need no Spark, with their parameters."""
+    """Return a folder with notebooks that need no Spark, and their parameters."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "notebooks").mkdir()
     (folder / "parameters").mkdir()
@@ -107,7 +107,7 @@ class TestLoadPlan:
             ("steps: [{notebook: 7}]", "names no notebook"),
             (
                 "steps: [{notebook: gone}]",
-                r"There is no notebook 'gone'\. Hint: there are bad, good, lonely\.",
+                r"There is no notebook 'gone'\. Hint: the notebooks are bad, good, lonely\.",
             ),
             ("steps: [{notebook: good, parameters: {rows: a}}]", "rows is 'a', which is not of"),
             (
@@ -183,7 +183,7 @@ def test_a_kernel_talks_by_sockets_of_its_users_own(
 
 @pytest.fixture(scope="module")
 def ran(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Heard]:
-    """A plan whose second notebook fails."""
+    """Run a plan whose second notebook fails."""
     home = tmp_path_factory.mktemp("home")
     (home / "p.yaml").write_text(
         "name: three\nsteps:\n- {notebook: good, parameters: {rows: 5}, profile: batch}\n"
@@ -266,7 +266,7 @@ class TestRunPlan:
     def test_a_profile_of_ones_own_counts_and_nothing_leaks(
         self, plan, tmp_path, monkeypatch, chosen
     ) -> None:
-        """Without a kernel: only what it would have in its environment."""
+        """Only the environment of the kernel is checked; no kernel starts."""
         if chosen is not None:
             monkeypatch.setenv(PROFILE_VARIABLE, chosen)
         for profile in ("notebook", "batch"):
@@ -282,7 +282,7 @@ class TestRunPlan:
 
 
 def executed() -> Any:
-    """A notebook as papermill and a browser leave it."""
+    """Return a notebook as papermill and a browser leave it."""
     shown = new_output(
         "execute_result", {"text/plain": "1"}, execution_count=41, metadata={"width": 1}
     )
@@ -384,7 +384,7 @@ class TestClean:
         assert "papermill" not in json.dumps(cleaned)
 
     def test_the_marks_of_a_failure_go(self, ran, folders) -> None:
-        """So that a notebook that failed once can be mended and committed."""
+        """A notebook that failed once can be fixed and committed."""
         source = nbformat.read(folders / "notebooks" / "bad.ipynb", as_version=4)
         cleaned = clean_notebook(nbformat.read(ran[0].failed.output, as_version=4))
         assert [cell.source for cell in cleaned.cells] == [cell.source for cell in source.cells]

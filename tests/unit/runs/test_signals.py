@@ -1,4 +1,4 @@
-"""Who is told of a run, without kernels: hooks that hang, and what Prometheus reads of a lake."""
+"""Hooks that hang, and the metrics for Prometheus, without kernels."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def test_a_hook_that_hangs_is_given_up_with_all_that_it_started(
     assert 1 <= time.monotonic() - began < 5
     assert (told["status"], told["attempts"]) == ("failed", 1)
     assert told["error"] == "it took longer than 1 s"
-    assert "was given up: it took longer than 1 s" in notices.messages[-1]
+    assert "failed: it took longer than 1 s" in notices.messages[-1]
     group = int((tmp_path / "pid").read_text())
-    while left := processes_of(group):  # what is killed is gone a moment later
+    while left := processes_of(group):  # a killed process ends a little later
         assert time.monotonic() - began < 10, left
         time.sleep(0.05)
 
 
 def processes_of(group: int) -> list[Path]:
-    """The processes of a group that still run."""
+    """Return the processes of a group that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # gone since
+        with suppress(OSError):  # the process has ended
             fields = path.read_text().rpartition(")")[2].split()
             if fields[2] == str(group) and fields[0] != "Z":
                 found.append(path)

@@ -1,4 +1,4 @@
-"""Receipts of renames: a retry whose answer was lost is known, a rename of nothing is not."""
+"""Receipts of renames recognise a retry after a lost response, not a rename of a missing file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of change feeds, archives and periods, from reports built by hand."""
+"""Test plots of change feeds, archives and periods, from reports that are built by hand."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_periods_are_bars_from_version_to_version() -> None:
         start=0,
         end=8,
         newest=8,
-        look=lambda: cursor.Figures(periods=periods),
+        read_figures=lambda: cursor.Figures(periods=periods),
     )
     chart = done.plot()
     spans = [(patch.get_x(), patch.get_width()) for patch in chart.axes[0].patches]
     assert spans == [(1, 3), (4, 5), (2, 1)]
     assert chart.to_png().startswith(PNG)
-    empty = replace(done, look=cursor.Figures).plot()
+    empty = replace(done, read_figures=cursor.Figures).plot()
     assert [text.get_text() for text in empty.axes[0].texts] == ["there are no periods to show"]
 
 
@@ -76,7 +76,7 @@ def test_an_archives_versions_are_stacked_oldest_first() -> None:
         start=6,
         end=7,
         lag=cursor.Lag(0, 0.0),
-        look=lambda: cursor.Figures(details=newest),
+        read_figures=lambda: cursor.Figures(details=newest),
     )
     chart = done.plot()
     assert [patch.get_height() for patch in chart.axes[0].patches] == [4, 1, 0, 2, 0, 3]
@@ -86,12 +86,12 @@ def test_an_archives_versions_are_stacked_oldest_first() -> None:
 def test_figures_are_read_once_and_only_when_asked_for() -> None:
     asked: list[int] = []
 
-    def look() -> cursor.Figures:
+    def read_figures() -> cursor.Figures:
         asked.append(1)
         return cursor.Figures({"rows": 1200})
 
     done = dimension.DimensionReport(
-        table="t", into="dim_t", did="x", start=0, end=1, newest=1, look=look
+        table="t", into="dim_t", did="x", start=0, end=1, newest=1, read_figures=read_figures
     )
     assert (repr(done), asked) == ("t → dim_t: x", [])
     assert [done.shown().rows[-1], done.facts] == [("rows", "1,200"), {"rows": 1200}]
