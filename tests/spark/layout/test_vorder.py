@@ -220,7 +220,7 @@ def test_a_plain_optimize_undoes_it_and_reports_it(lake: Lake) -> None:
     again = table.optimize.compact(vorder=True)
     assert (again.files_added, again.files_ordered, again.in_vorder) == (0, 1, 0)
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 1
-    assert "in V-Order among" not in repr(again.shown())
+    assert "of these in V-Order" not in repr(again.shown())
     assert bag(lake, "t") == told
 
 
