@@ -17,8 +17,8 @@ def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
     """Return the environment of a process on a machine of another name whose clock is ahead.
 
     Args:
-        folder: where the library that this takes is put.
-        seconds: how far ahead; a negative number for behind.
+        folder: the folder for the preloaded library.
+        seconds: by how many seconds the clock is ahead; negative if it is behind.
     """
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("needs a C compiler: there is no cc on the PATH")

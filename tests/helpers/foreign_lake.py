@@ -4,8 +4,8 @@
 - `by_spark`: by plain Spark, with column mapping and deletion vectors, and no change feed;
 - `parted`: 300 files in 300 partitions, one version;
 - `wide and empty`: 500 columns, no row;
-- `often`: as many versions as one likes, with a change feed, as a job leaves them that rewrites a
-  small table every minute; a checkpoint a thousand.
+- `often`: a given number of versions, with a change feed, as of a job that rewrites a small table
+  every minute; one checkpoint per 1,000 versions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_foreign_lake(root: Path, versions: int = FEW) -> None:
 
     Args:
         root: the lake.
-        versions: how many versions `often` has.
+        versions: the number of versions of `often`.
     """
     make_often(root / "Tables" / "often", versions)
     _by_delta_rs(root / "Tables" / "by_delta_rs")

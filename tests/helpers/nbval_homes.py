@@ -1,7 +1,7 @@
 """A plugin for nbval that runs each notebook in its own copy of the home with the sample.
 
-So what a notebook shows does not depend on those before it. `NBVAL_ORIGINAL` is the folder that is
-copied, `NBVAL_HOMES` where the copies go, each under its notebook's name; they stay.
+The outputs of a notebook then do not depend on earlier notebooks. `NBVAL_ORIGINAL` is the folder to
+copy. The copies are kept in `NBVAL_HOMES`, each under the name of its notebook.
 """
 
 from __future__ import annotations

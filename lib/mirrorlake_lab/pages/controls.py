@@ -27,27 +27,27 @@ class Guarded:
     """A group of controls that shows errors as sentences, because a click has no output cell."""
 
     def __init__(self) -> None:
-        self.said = widgets.HTML()
+        self.message = widgets.HTML()
 
     def guard(self, work: Callable[[], object]) -> None:
         """Call a function and show its error with the hint."""
-        self.said.value = ""
+        self.message.value = ""
         try:
             work()
         except MirrorlakeError as error:
-            self.failed()
-            self.say(str(error), "bad")
+            self.on_error()
+            self.show_message(str(error), "bad")
         except Exception as error:  # a widget would swallow it
-            self.failed()
-            self.say(f"{type(error).__name__}: {first_line(error)}", "bad")
+            self.on_error()
+            self.show_message(f"{type(error).__name__}: {first_line(error)}", "bad")
 
-    def failed(self) -> None:
+    def on_error(self) -> None:
         """Reset state after an error; does nothing by default."""
 
-    def say(self, message: str, kind: str = "") -> None:
+    def show_message(self, message: str, kind: str = "") -> None:
         """Show a message below the content: plain, or with a dot of one of `html.dot`'s kinds."""
         shown = html.dot(kind, message) if kind else html.note(message)
-        self.said.value = html.view(f'<div role="status">{shown}</div>')
+        self.message.value = html.view(f'<div role="status">{shown}</div>')
 
     def button(self, text: str, work: Callable[[], object], tooltip: str = "") -> widgets.Button:
         """Return a button that is disabled while its work runs."""
@@ -198,10 +198,10 @@ class Tab(Guarded):
         if self._filled == (name,):
             return
         if not self.widget.children:  # a tab that is never opened costs nothing
-            self.widget.children = [*self._build(), self.said]
+            self.widget.children = [*self._build(), self.message]
         self.name, self._filled = name, (name,)
         if self.of_table and name is None:
-            self.say("The lake has no Delta tables yet: publish, then mirror.")
+            self.show_message("The lake has no Delta tables yet: publish, then mirror.")
             return
         self._filling = True
         try:

@@ -101,12 +101,12 @@ class ZoneTab(Tab):
         placed = next((one for one in report.findings if one.file in self.file.options), None)
         if placed is not None:
             self.file.value, self.row.value = placed.file or "", placed.row or 1
-        self.say(repr(report))
+        self.show_message(repr(report))
 
     def read_rows(self) -> None:
         """Show the selected file's rows around the selected row."""
         if self.file.value not in self.file.options:
-            self.say("Choose one of the folder's files.", "bad")
+            self.show_message("Choose one of the folder's files.", "bad")
             return
         path = f"{self.folder.value.folder}/{self.file.value}"
         shown = preview_rows(self.lake.storage, path, self.row.value)

@@ -71,7 +71,7 @@ class PublishForm(Guarded):
         choices = widgets.HBox([self.table, self.keys, self.marker])
         choices.layout.flex_flow = "row wrap"
         buttons = widgets.HBox([self.check_button, self.publish_button])
-        parts = [files, choices, buttons, self.said, self.shown]
+        parts = [files, choices, buttons, self.message, self.shown]
         self.widget = widgets.VBox(parts, layout={"max_width": "100%"})
 
     def __repr__(self) -> str:
@@ -124,9 +124,9 @@ class PublishForm(Guarded):
         self.publish_button.disabled = False
         told = f"{counted(found.rows, 'row')} would be published."
         if found.warning:
-            self.say(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
+            self.show_message(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
         else:
-            self.say(told, "good")
+            self.show_message(told, "good")
         columns = TextTable(("column", "type"), tuple(found.columns.items()))
         self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
         return found
@@ -150,7 +150,7 @@ class PublishForm(Guarded):
         self._unchecked()
         done = self._run(dry_run=False)
         findings = self.lake.lint(done.table)
-        self.say(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
+        self.show_message(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
         if findings.findings:
             shown = findings.shown()
             cut = TextTable(shown.columns, shown.rows[:20])
@@ -197,9 +197,9 @@ class PublishForm(Guarded):
     def _unchecked(self) -> None:
         self._checked = None
         self.publish_button.disabled = True
-        self.said.value = ""
+        self.message.value = ""
 
-    def failed(self) -> None:
+    def on_error(self) -> None:
         """Discard the check after an error."""
         self._unchecked()
 

@@ -301,11 +301,11 @@ class FilesTab(Tab):
         self._columns.widget.layout.display = ""
         self._columns.fill(len(columns), lambda start, stop: _column_rows(columns, start, stop))
         said = f"{groups:,} row groups in {len(some):,} of {len(files):,} files."
-        self.say(" ".join([said, *problems[:3]]), "bad" if problems else "")
+        self.show_message(" ".join([said, *problems[:3]]), "bad" if problems else "")
 
     def advise(self) -> None:
         """Show advice on the files; Spark reads the footers for it."""
-        self.say("Spark analyses the files …")
+        self.show_message("Spark analyses the files …")
         analysis = self.handle.analyze(scan=False)
         try:
             found = analysis.advice(columns=False)
@@ -317,7 +317,7 @@ class FilesTab(Tab):
         shown = TextTable(("rule", "evidence", "gain", "remedy"), rows)
         inner = html.table(shown, caption="Advice") if rows else html.note("Advice: none needed.")
         self._advice.value = html.view(inner)
-        self.said.value = ""
+        self.message.value = ""
 
 
 def list_files(files: Sequence[TableFile]) -> TextTable:
@@ -463,7 +463,7 @@ class RowsTab(Tab):
 
     def read(self) -> None:
         """Show the first page of a version's rows."""
-        self.say("Spark reads the rows …")
+        self.show_message("Spark reads the rows …")
         where = self.where.value.strip() or None
         frame = self.handle.read(where, version=self.version.value)
         start = self.first.value - 1
@@ -473,11 +473,11 @@ class RowsTab(Tab):
             by = frame[quote(sort)]
             frame = frame.orderBy(by.desc() if self.down.value else by.asc())
         self._open(self._rows, frame.select(*shown))
-        self.said.value = ""
+        self.message.value = ""
 
     def compare(self) -> None:
         """Show the first page of changes; changed cells are marked if the table has keys."""
-        self.say("Spark compares the versions …")
+        self.show_message("Spark compares the versions …")
         table = self.handle
         self._keys = table.keys
         frame = table.diff(self.before.value, self.after.value)
@@ -488,7 +488,7 @@ class RowsTab(Tab):
         order = [*(frame[quote(key)].asc() for key in self._keys), frame[_KIND].desc()]
         ordered = frame.orderBy(*order) if self._keys else frame
         self._open(self._changes, ordered.select(*map(quote, chosen)))
-        self.said.value = ""
+        self.message.value = ""
 
     def _open(self, pager: Pager, frame: DataFrame) -> None:
         from mirrorlake import show_rows  # imports pyspark
@@ -559,7 +559,7 @@ class FeedTab(Tab):
 
     def read(self) -> None:
         """Show the changes in the range, and the history of the key that changed most often."""
-        self.say("Spark reads the changes …")
+        self.show_message("Spark reads the changes …")
         report = self.handle.changes.report(
             self.start.value.strip(),
             self.end.value.strip(),
@@ -571,4 +571,6 @@ class FeedTab(Tab):
             pager.widget.layout.display = ""
             newest = TextTable(rows.columns, rows.rows[::-1])
             pager.fill(len(newest.rows), slices(newest))
-        self.say(f"One key's history: {report.followed}." if report.followed else repr(report))
+        self.show_message(
+            f"One key's history: {report.followed}." if report.followed else repr(report)
+        )

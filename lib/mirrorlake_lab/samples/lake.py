@@ -141,7 +141,7 @@ def open_sample(
         raise SampleError(
             f"{storage.root} is not a sample: it contains {_listed(found)}.", hint=_HINT
         )
-    made, foreign = _sort_out(storage, found, marker or {})
+    made, foreign = _classify(storage, found, marker or {})
     if foreign:
         raise SampleError(
             f"{storage.root} is a sample, but it contains other files: {_listed(foreign)}.",
@@ -170,7 +170,7 @@ def seal_sample(lake: Lake) -> None:
     is_open = marker.get("state") == "making"
     if not isinstance(lake, SampleLake) or not is_open or marker["id"] != lake.making:
         raise UsageError(f"{lake} was not opened as a sample.", hint="open it with open_sample.")
-    made, foreign = _sort_out(lake.storage, _walk(lake.storage), marker)
+    made, foreign = _classify(lake.storage, _walk(lake.storage), marker)
     lake.write_marker("sealed", made)
     if foreign:
         _log.warning(
@@ -222,7 +222,7 @@ def _walk(storage: Storage) -> list[str]:
     return [path for path in found if not _RUN_LEASE.fullmatch(path)]
 
 
-def _sort_out(
+def _classify(
     storage: Storage, found: Iterable[str], marker: dict[str, Any]
 ) -> tuple[dict[str, str], list[str]]:
     """Return the sample's files with their SHA-256, and the foreign files."""
@@ -236,7 +236,7 @@ def _sort_out(
         elif not _DERIVED.fullmatch(path):
             digest = file_hash(storage, path)
             place = _MOVED.sub("/", path)
-            if (place, digest) in known or _is_makings(storage, path, place, marker, making):
+            if (place, digest) in known or _belongs_to_sample(storage, path, place, marker, making):
                 made[path] = digest
             else:
                 foreign.append(path)
@@ -244,7 +244,7 @@ def _sort_out(
 
 
 def _places(marker: dict[str, Any]) -> Iterator[str]:
-    """Return the prefixes of the paths that an unsealed sample may write to."""
+    """Yield the prefixes of the paths that an unsealed sample may write to."""
     yield f"{STATE}/"
     yield f"{ZONE}/{PARTNER_EVENTS}"
     for text in marker["tables"]:
@@ -254,7 +254,7 @@ def _places(marker: dict[str, Any]) -> Iterator[str]:
             yield f"{folder.rpartition('/')[0] if star else folder}/"
 
 
-def _is_makings(
+def _belongs_to_sample(
     storage: Storage, path: str, place: str, marker: dict[str, Any], making: Sequence[str]
 ) -> bool:
     if making and path in marker["writes"]:

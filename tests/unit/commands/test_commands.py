@@ -161,7 +161,7 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
     found = Lake(tmp_path).status()
     assert [problem.where for problem in found.problems] == ["bad:name"]
     zone = explore(Lake(tmp_path)).open("Zone")
-    assert zone.said.value == ""
+    assert zone.message.value == ""
 
 
 def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:

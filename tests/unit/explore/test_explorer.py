@@ -61,7 +61,7 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
         explorer.choose(name)
         for title in TITLES:
             tab = explorer.open(title)
-            assert "bad" not in tab.said.value, (name, title, tab.said.value)
+            assert "bad" not in tab.message.value, (name, title, tab.message.value)
             assert shown(tab.widget) or title == "Rows"  # it only has fields to fill in
     assert {p: p.stat().st_mtime_ns for p in old.storage.local.rglob("*")} == before
 
@@ -88,7 +88,7 @@ def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
     pages = []
     for title in TITLES:
         tab = explorer.open(title)
-        assert "bad" not in tab.said.value, tab.said.value
+        assert "bad" not in tab.message.value, tab.message.value
         pages.append(shown(tab.widget))
     pages += [explorer.to_html(), explorer._repr_mimebundle_()["text/html"]]
     found = Tags("".join(pages))
@@ -116,7 +116,9 @@ def test_long_lists_are_read_by_page(many: Lake) -> None:
     assert pager.start == 0
     files = explorer.open("Files")
     files.read_footers()
-    assert "can&#x27;t be read" in files.said.value  # the files of the copied commits do not exist
+    assert (
+        "can&#x27;t be read" in files.message.value
+    )  # the files of the copied commits do not exist
 
 
 def test_a_pager_asks_for_no_more_than_a_page() -> None:
@@ -169,9 +171,9 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     assert [row[0] for row in rows.rows] == list(range(25, 40))
     zone.file.value = "../../_partnerEvents.json"
     zone.read_rows()
-    assert "Choose one" in zone.said.value
+    assert "Choose one" in zone.message.value
     tables = explorer.open("Tables")
-    assert "no Delta tables yet" in tables.said.value
+    assert "no Delta tables yet" in tables.message.value
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:

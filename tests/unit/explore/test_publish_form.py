@@ -50,11 +50,11 @@ def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Pat
     form = publish_form(lake, "stock")
     form.take(source)
     form.check_button.click()
-    assert "have no marker" in form.said.value
-    assert "Choose upsert" in form.said.value
+    assert "have no marker" in form.message.value
+    assert "Choose upsert" in form.message.value
     form.marker.value = "upsert"
     form.check_button.click()
-    assert "have no marker" not in form.said.value
+    assert "have no marker" not in form.message.value
 
 
 def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     form.marker.value = "upsert"
     assert form.publish_button.disabled
     form.check_button.click()
-    assert "2 rows would be published" in form.said.value
+    assert "2 rows would be published" in form.message.value
     assert zone(lake) == []
     form.publish_button.click()
     assert form.publish_button.disabled
@@ -92,8 +92,8 @@ def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -
     uploaded(form, "bad.csv", b"id,item\n1,bolt\n,nut\n")
     form.keys.value = ("id",)
     form.check_button.click()
-    assert "row 2" in form.said.value
-    assert "column id" in form.said.value
+    assert "row 2" in form.message.value
+    assert "column id" in form.message.value
     assert form.publish_button.disabled
     with pytest.raises(UsageError, match="not been checked"):
         form.publish()
@@ -133,12 +133,12 @@ def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path
 def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
     form = publish_form(lake)
     form.path.value = str(tmp_path / "missing.csv")
-    assert "can&#x27;t be published" in form.said.value
+    assert "can&#x27;t be published" in form.message.value
     shutil.copyfile(__file__, tmp_path / "x.parquet")
     form.path.value = str(tmp_path / "x.parquet")
-    assert "can&#x27;t be read" in form.said.value
+    assert "can&#x27;t be read" in form.message.value
     form.check_button.click()
-    assert "needs a file and a table" in form.said.value
+    assert "needs a file and a table" in form.message.value
     form.table.value = "../x"
     form.check_button.click()
     assert zone(lake) == []
