@@ -92,6 +92,7 @@ def test_one_solution_is_shown() -> None:
 
 
 def test_the_command_copies_and_shows(tmp_path: Path) -> None:
+    cli.command()  # registers the commands of satellites
     run = CliRunner().invoke
     made = run(cli.app, ["course", str(tmp_path / "course"), "--json"])
     assert json.loads(made.stdout) == {
