@@ -119,5 +119,5 @@ def test_files_are_published_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DataFileError):  # the named file is found; its reader refuses it
         published(str(folder / "d.txt"))
     for nothing in ("", "nowhere", str(folder / "g.csv"), str(folder / "*.json")):
-        with pytest.raises(UsageError, match=r"no file to publish|is empty"):
+        with pytest.raises(UsageError, match=r"No file to publish|is empty"):
             published(nothing)
