@@ -186,7 +186,7 @@ class MirroredTable(TableStatus):
         files, rows = (before.last_file, before.rows) if before else (0, 0)
         applied = max(0, status.last_file - files)
         return cls(
-            **status.as_dict(),
+            **vars(status),
             applied_files=applied,
             applied_rows=max(0, status.rows - rows) if applied else 0,
         )
@@ -473,7 +473,7 @@ def _dropped(storage: Storage) -> tuple[str, ...]:
 
 
 def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> MirroredTable:
-    found, table = MirroredTable(**status.as_dict()), status.table
+    found, table = MirroredTable(**vars(status)), status.table
     if status.state == STOPPED or table is None:  # a bad name is the status's error
         return found
     try:
