@@ -112,7 +112,7 @@ def lint_folder_names(
             yield finding("folder-name", table.error.message, table=place)
             continue
         if table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas:
-            text = f"The table {table} has the name of the schema {table.name}."
+            text = f"The table {table} is named like the schema {table.name}."
             yield finding("folder-clash", text, table=str(table))
             continue
         other = met.setdefault((table.schema, _alike(table.name)), table.name)

@@ -214,7 +214,7 @@ class TableLint:
             if found.column is None or found.column.lower() not in unknown:
                 yield found
         if readable and not watch.typed:
-            text = "All values of all columns are NULL, so no column has a type."
+            text = "All columns contain only NULLs, so no column has a type."
             yield report("column-untyped", text, file=readable.name)
 
 
