@@ -90,8 +90,8 @@ class Expectations(Result):
     def __repr__(self) -> str:
         if not self.checked:
             return "no expectations were given"
-        met = len(self.checked) - len(self.broken)
-        return f"{met:,} of {counted(len(self.checked), 'expectation')} met"
+        total, verb = len(self.checked), "is" if len(self.checked) == 1 else "are"
+        return f"{total - len(self.broken):,} of {counted(total, 'expectation')} {verb} met"
 
 
 def check_expectations(

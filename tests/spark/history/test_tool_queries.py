@@ -1,4 +1,4 @@
-"""Test what tool notebooks do with Spark: queries as of a time, expectations, differences."""
+"""Queries of the tools: tables at a timestamp, expectations, differences, saved rows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_expectations(shop: Lake) -> None:
     assert found.checked[1].found.rows == ((2, "nut"),)
     assert "nothing" in found.checked[3].problem
     assert repr(found) == "1 of 5 expectations are met"
-    with pytest.raises(UsageError, match="they are a mapping"):
+    with pytest.raises(UsageError, match="give a mapping"):
         shop.check_expectations(["SELECT 1"])  # type: ignore[arg-type]
 
 
