@@ -1,4 +1,4 @@
-"""What all layers share: `--long`, `--changed`, the promises' count, the peak of memory, a lake."""
+"""Options and fixtures of all tests: `--long`, `--changed`, promises, peak memory, a lake."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from xdist.scheduler import LoadFileScheduling
 from helpers.examples import try_many
 from helpers.memory import PeakMemory
 from helpers.one_jvm import OneJvm
+from helpers.project import PROJECT
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs import import_jsonschema
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
 
 import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
-# Each folder to one process: the notebooks share a sample lake and a JVM; the project's tests start
-# JVMs of their own, and two of them at once beside the common one are too much for 8 GB; the feed's
-# have streams, and the common JVM calls back one process alone.
+# Each of these folders is run by one process. The notebooks share a sample lake and a JVM. The
+# project's tests start their own JVMs, and two of these in addition to the common one exceed 8 GB.
+# The feed's tests have streams, and the common JVM can call back only one process.
 TOGETHER = ("tests/notebooks/", "tests/spark/project/", "tests/spark/feed/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="add full kill matrices and soaks")
-    parser.addoption("--changed", action="store_true", help="only what a change can touch")
-    parser.addoption("--pictures", action="store_true", help="save screenshots: docs/pictures")
-    parser.addoption("--since", default="HEAD", help="the commit that --changed compares with")
+    parser.addoption(
+        "--long", action="store_true", help="add complete kill matrices and soak tests"
+    )
+    parser.addoption(
+        "--changed", action="store_true", help="run only tests that a change can affect"
+    )
+    parser.addoption("--pictures", action="store_true", help="save screenshots in docs/pictures")
+    parser.addoption("--since", default="HEAD", help="commit with which --changed compares")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         try_many()
     config.pluginmanager.register(PromiseCount())
-    if not hasattr(config, "workerinput"):  # the process that starts all others
+    if not hasattr(config, "workerinput"):  # the main process
         config.pluginmanager.register(MemoryLine())
-        if not config.getoption("--long"):  # soaks and kills have JVMs of their own
+        if not config.getoption("--long"):  # soak and kill tests start their own JVMs
             config.pluginmanager.register(OneJvm("small"))
 
 
@@ -60,20 +64,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in item.iter_markers("promise"):
             unknown = [number for number in marker.args if number not in known]
             if unknown:
-                raise pytest.UsageError(f"{item.nodeid}: no promise {unknown} in promises.yaml")
+                raise pytest.UsageError(f"{item.nodeid}: promises.yaml has no {unknown}")
             item.user_properties += [(PROMISE, number) for number in marker.args]
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="runs under --long"))
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays until the end: nobody looks for garbage in it."""
+    """Exclude imported objects from garbage collection; they live until the end."""
     gc.collect()
     gc.freeze()
 
 
 class ByFile(LoadFileScheduling):
-    """Files to processes, and some folders whole."""
+    """A scheduler that assigns whole files to processes, and some whole folders."""
 
     def _split_scope(self, nodeid: str) -> str:
         folders = [folder for folder in TOGETHER if nodeid.startswith(folder)]
@@ -86,7 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
 
 
 class PromiseCount:
-    """Which promises were shown: read off the reports, which come from every test process."""
+    """Counts the promises that passing tests show, from the reports of all test processes."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
@@ -107,10 +111,10 @@ class PromiseCount:
 
 
 class MemoryLine:
-    """At the end of a run: how much memory it took, with all that it started."""
+    """Prints the peak memory of the run, with all processes that it started."""
 
     def pytest_sessionstart(self) -> None:
-        self.watch = PeakMemory(seconds=3)  # a look at all takes tens of milliseconds
+        self.watch = PeakMemory(seconds=3)  # one measurement takes tens of milliseconds
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.line(f"peak memory: {self.watch.stop()}")
@@ -118,13 +122,13 @@ class MemoryLine:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """An empty lake."""
+    """Return an empty lake."""
     return Lake(tmp_path / "lake")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a test's own, where runs and their locks are kept, too."""
+    """Return a folder in which runs and their leases are stored."""
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
     return tmp_path

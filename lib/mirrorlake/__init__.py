@@ -1,13 +1,13 @@
 """mirrorlake: an open lakehouse in notebooks.
 
-Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
-travel in time, diagnose and improve. Start with `Lake`. All is imported when it is first asked for,
-so that an application that only publishes needs neither Spark nor matplotlib.
+Applications publish changes as files, and Spark mirrors them into Delta tables. Start with `Lake`.
+Names are imported on first use, so that an application that only publishes needs neither Spark nor
+matplotlib.
 
-`pip install mirrorlake` brings what publishes, lints, and shows status and ledger: no Spark. The
-rest imports what it needs where it needs it; where that is missing, an error says which extra to
-install. It is an ImportError too: libraries that only probe for another one (pyarrow for pandas,
-called by a module of ours) go on without.
+`pip install mirrorlake` installs what is needed to publish, to lint, and to read status and ledger;
+Spark is not among it. Other modules import further packages when they need them. If a package is
+missing, an error names the extra to install. The error is also a `ModuleNotFoundError`, so that a
+library which probes for an optional package (such as pandas by pyarrow) continues without it.
 """
 
 from __future__ import annotations
@@ -23,38 +23,18 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.history.diff import count_changes as count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.publish_files import find_sources as find_sources
     from mirrorlake.landing.publisher import Publisher
-    from mirrorlake.layout.api import Layout as Layout
-    from mirrorlake.layout.api import compare_layouts as compare_layouts
-    from mirrorlake.layout.guardrails import skus as skus
+    from mirrorlake.landing.publisher import find_sources as find_sources
+    from mirrorlake.layout.guardrails import skus
     from mirrorlake.mirror.options import MirrorOptions
-    from mirrorlake.mirror.tools import operate as operate
-    from mirrorlake.mirror.tools import run_cycle as run_cycle
-    from mirrorlake.monitoring import monitor_lake as monitor_lake
-    from mirrorlake.monitoring import recent_ledgers as recent_ledgers
     from mirrorlake.names import split_names as split_names
-    from mirrorlake.show.pictures import plot_backlog as plot_backlog
-    from mirrorlake.show.pictures import plot_lag as plot_lag
-    from mirrorlake.show.plots import plot_bars as plot_bars
-    from mirrorlake.show.plots import plot_choices as plot_choices
-    from mirrorlake.show.plots import plot_lines as plot_lines
-    from mirrorlake.show.plots import plot_matrix as plot_matrix
-    from mirrorlake.show.plots import plot_runs as plot_runs
-    from mirrorlake.show.plots import plot_spans as plot_spans
-    from mirrorlake.show.plots import plot_spread as plot_spread
-    from mirrorlake.show.plots import plot_stacks as plot_stacks
-    from mirrorlake.show.system import plot_system as plot_system
-    from mirrorlake.show.tables import save_rows, show_rows
-    from mirrorlake.show.tables import show_errors as show_errors
-    from mirrorlake.show.tables import show_files as show_files
-    from mirrorlake.show.tables import show_status as show_status
-    from mirrorlake.show.versions import plot_files as plot_files
-    from mirrorlake.show.versions import plot_row_ids as plot_row_ids
+    from mirrorlake.rows.changes import plot_row_ids as plot_row_ids
+    from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
+
 
 __version__ = "0.1.0"
 
@@ -68,39 +48,21 @@ __all__ = [
     "errors",
     "save_rows",
     "show_rows",
+    "skus",
 ]
 
 _MODULES = {
     "history.maintenance": ["MaintenancePolicy"],
     "lake": ["Lake"],
     "landing.publisher": ["Publisher"],
+    "layout.guardrails": ["skus"],
     "mirror.options": ["MirrorOptions"],
-    "show.tables": ["save_rows", "show_rows"],
+    "spark.dataframes": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
 # Not public, but still imported by notebooks, which are to call methods instead.
 _MOVED = {
-    "history.diff": ["count_changes"],
-    "landing.publish_files": ["find_sources"],
-    "layout.api": ["Layout", "compare_layouts"],
-    "layout.guardrails": ["skus"],
-    "mirror.tools": ["operate", "run_cycle"],
-    "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],
-    "show.pictures": ["plot_backlog", "plot_lag"],
-    "show.plots": [
-        "plot_bars",
-        "plot_choices",
-        "plot_lines",
-        "plot_matrix",
-        "plot_runs",
-        "plot_spans",
-        "plot_spread",
-        "plot_stacks",
-    ],
-    "show.system": ["plot_system"],
-    "show.tables": ["show_errors", "show_files", "show_status"],
-    "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {
     name: module
@@ -137,19 +99,19 @@ _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
 
 
 class MissingExtraError(SetupError, ModuleNotFoundError):
-    """An extra is not installed."""
+    """A missing package of an extra that is not installed."""
 
 
 class _Extras(MetaPathFinder):
-    """Asked last, when nobody has found a module: an error of ours if one of ours imports it."""
+    """An import hook for packages that are not installed; Python asks it last."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Finds nothing.
+        """Find no module.
 
         Raises:
-            MissingExtraError: a module of mirrorlake imports what an extra brings.
+            MissingExtraError: a module of mirrorlake imports a package of an extra.
         """
         extra = _EXTRA_OF.get(fullname)
         importer = _importer(sys._getframe(1)) if extra else ""
@@ -162,7 +124,7 @@ class _Extras(MetaPathFinder):
 
 
 def _importer(frame: FrameType | None) -> str:
-    """The module whose import statement runs."""
+    """Return the name of the module whose import statement runs."""
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")
         if name not in ("importlib._bootstrap", "_frozen_importlib"):

@@ -1,7 +1,7 @@
-"""Every error mirrorlake raises on purpose: one base class, one class per meaning.
+"""The errors that mirrorlake raises: one base class, and one class per kind of error.
 
-A message says what was found and where (file, row, column), then `Hint:` and the fix, which stands
-where the error is raised.
+A message states the problem and its place (file, row, column), then `Hint:` and the fix. The code
+that raises the error gives the hint.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 
 
 class MirrorlakeError(Exception):
-    """Base of all errors of this package.
+    """The base class of all errors of this package.
 
     Args:
-        message: what was found.
-        hint: what to do about it; shown after `Hint:`.
-        file: the file's name as published, if one is at fault.
-        row: the row's position in that file, counted from 1.
+        message: the problem, as a sentence.
+        hint: the action that solves it; shown after `Hint:`.
+        file: the name of the published file that caused it.
+        row: the row in that file, counted from 1.
         column: the column's name.
     """
 
@@ -42,13 +42,13 @@ class MirrorlakeError(Exception):
         return f"{text} Hint: {self.hint}" if self.hint else text
 
     def as_dict(self) -> dict[str, object]:
-        """The error as the commands' `--json` shows it."""
+        """Return the error as `--json` prints it."""
         text = f"{self.message} Hint: {self.hint}" if self.hint else self.message
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
 
 
 def with_place(text: str, found: collections.abc.Mapping[str, object]) -> str:
-    """What an error or a finding says, with the file, row and column that are known of it."""
+    """Return the text of an error or finding with its file, row and column, if they are known."""
     known = ((name, found.get(name)) for name in ("file", "row", "column"))
     where = ", ".join(f"{name} {value}" for name, value in known if value is not None)
     return f"{text} [{where}]" if where else text
@@ -56,7 +56,7 @@ def with_place(text: str, found: collections.abc.Mapping[str, object]) -> str:
 
 @contextlib.contextmanager
 def in_file(name: str) -> collections.abc.Iterator[None]:
-    """Errors that are raised meanwhile are of this file, unless they name one themselves."""
+    """Add this file to errors that are raised in the context and name no file."""
     try:
         yield
     except MirrorlakeError as error:
@@ -65,28 +65,28 @@ def in_file(name: str) -> collections.abc.Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What another library's exception says in its first line, or what it is called."""
+    """Return the first line of an exception's message, or the name of its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class UsageError(MirrorlakeError):
-    """A call or a command that makes no sense as written (exit status 2)."""
+    """Invalid arguments of a call or a command (exit status 2)."""
 
 
 class OtherDeltaError(UsageError):
-    """What needs Delta's own transactions, on a Spark whose Delta has others than those known."""
+    """An operation that needs Delta's internal transactions, on an unsupported Delta version."""
 
 
 class SampleError(MirrorlakeError):
-    """A lake that would be cleared or filled as a sample, but holds what no sample made."""
+    """A lake that holds data of others, and must not be cleared or filled as a sample."""
 
 
 class SetupError(MirrorlakeError):
-    """The machine lacks something: an extra, Java, the Delta jars, the network at first start."""
+    """A missing part of the environment: an extra, Java, Delta's jars, the network, a disk."""
 
 
 class InvalidNameError(MirrorlakeError):
-    """A table, schema or file name that can't be used."""
+    """An invalid name of a table, schema or file."""
 
 
 class MetadataError(MirrorlakeError):
@@ -94,68 +94,68 @@ class MetadataError(MirrorlakeError):
 
 
 class DataFileError(MirrorlakeError):
-    """A published file that can't be read or whose rows can't be applied."""
+    """A published file that can't be read, or whose rows can't be applied."""
 
 
 class SchemaError(MirrorlakeError):
-    """A column whose type is not supported or doesn't fit the table."""
+    """A column whose type is not supported, or is not compatible with the table."""
 
 
 class FormatError(MirrorlakeError):
-    """A file that mirrorlake keeps in the lake is of a newer format than this version knows."""
+    """A document in the lake whose format is newer than this version of mirrorlake supports."""
 
 
 class SequenceError(MirrorlakeError):
-    """A file number that is used twice, out of range, or changed after it was planned."""
+    """A file number that is used twice or out of range, or a file that changed after planning."""
 
 
 class SourceError(MirrorlakeError):
-    """A database or stream that can't be read, or that has lost what was not yet published."""
+    """A database or stream that can't be read, or that lost changes before they were published."""
 
 
 class BusyError(MirrorlakeError):
-    """Another process works on the same thing."""
+    """A resource that another process has locked."""
 
 
 class AlreadyRunningError(BusyError):
-    """The same plan runs already on the same lake (exit status 3)."""
+    """A plan that is already running on the same lake (exit status 3)."""
 
 
 class TableNotFoundError(MirrorlakeError):
-    """No such table in the lake."""
+    """A table that does not exist in the lake."""
 
 
 class TracesLeftError(MirrorlakeError):
-    """Something of a person is still there after it was to be forgotten."""
+    """Data of a forgotten key that is still present."""
 
 
 class QueryError(MirrorlakeError):
-    """Spark refused or failed a query."""
+    """A query that Spark rejected, or that failed."""
 
 
 class VersionError(QueryError):
-    """A version or moment that a table no longer has, or never had."""
+    """A version or timestamp at which a table can't be read."""
 
 
 class FeedError(MirrorlakeError):
-    """A table's change feed doesn't hold, or can't give, what was asked for."""
+    """Changes that a table's change feed does not hold, or can't return."""
 
 
 class FrameError(MirrorlakeError):
-    """A frame that can't be taken, or that no longer holds."""
+    """A frame that can't be created, or that has expired."""
 
 
 class RetentionError(MirrorlakeError):
-    """Files would be deleted that somebody may still need."""
+    """A deletion of files that may still be needed."""
 
 
 class ConflictError(MirrorlakeError):
-    """Another writer changed the same files first."""
+    """A commit that conflicts with an earlier commit of another writer."""
 
 
 class CheckError(MirrorlakeError):
-    """A check found a problem: a table that stopped, a figure beyond its limit, rows unexpected."""
+    """A problem that a check found: a failed table, an exceeded limit, unexpected rows."""
 
 
 class RewriteError(MirrorlakeError):
-    """A rewrite of files would not have kept every row, so nothing was committed."""
+    """A rewrite of files that would have lost rows; nothing was committed."""

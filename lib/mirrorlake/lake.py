@@ -1,22 +1,25 @@
-"""The lake: `Files/` and `Tables/` under one root, and every operation on them."""
+"""The class `Lake`: publish to a lake, mirror it, query it and maintain it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import published_tables
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options
-from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
+from mirrorlake.mirror.state import load_states
+from mirrorlake.mirror.status import MirrorReport, preview_cycle
 from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
@@ -37,22 +40,24 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
-    from mirrorlake.landing.publish_files import PublishedFiles
-    from mirrorlake.layout.overview import FilesOverview
-    from mirrorlake.lint.rules import LintReport
-    from mirrorlake.lint.zone import FileListener
+    from mirrorlake.inspection import Inspection
+    from mirrorlake.landing.lint_rules import LintReport
+    from mirrorlake.landing.publisher import PublishedFiles
+    from mirrorlake.layout.analysis import FilesOverview
     from mirrorlake.mirror.forget import Forgotten
+    from mirrorlake.mirror.lint import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
-    from mirrorlake.monitoring import Expectations
     from mirrorlake.partitioning.process import LakePartitioning
+    from mirrorlake.status import Expectations, LakeStatus
     from mirrorlake.table import Table
     from mirrorlake.views.api import Views
 
-_PATIENCE = 10.0  # seconds until `watch` looks at the other tables while one is still applied
+
+_PATIENCE = 10.0  # seconds until `watch` mirrors other tables while one is still being applied
 
 
 class Lake:
-    """A lake, by its root.
+    """A lake: tables in `Tables/`, published files and kept documents in `Files/`.
 
     Args:
         root: a path, or a URI of an object store. It need not exist yet.
@@ -107,10 +112,10 @@ class Lake:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; it starts now if there is none.
+        """The Spark session, which starts on first use.
 
         Raises:
-            SetupError: the given session could lose commits on this lake's store.
+            SetupError: with the given session, commits to this lake's store could be lost.
         """
         if not self._is_checked or self._spark is None:
             from mirrorlake.spark.clouds import check_log_store
@@ -129,7 +134,7 @@ class Lake:
         """Return the names of the Delta tables, in order.
 
         Args:
-            names: only these, separated by commas, in any case; by default all tables.
+            names: names separated by commas, in any case; by default all tables.
 
         Raises:
             TableNotFoundError: one of them does not exist; the hint has the nearest names.
@@ -169,6 +174,37 @@ class Lake:
             return Table(lambda: self.spark, self.storage, as_table(wanted))
         except TableNotFoundError:
             return Table(lambda: self.spark, self.storage, self._resolve(wanted))
+
+    def inspect(self, name: str | TableName) -> Inspection:
+        """Return the facts, files and versions of a table that its log records; needs no Spark.
+
+        Args:
+            name: `table` or `schema.table`.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+
+        Example:
+            >>> lake.inspect("sales").files[0].rows  # doctest: +SKIP
+            328521
+        """
+        from mirrorlake.inspection import Inspection
+
+        return Inspection(self.storage, as_table(name))
+
+    def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
+        """Return the newest version of each table, or None if it does not exist; needs no Spark.
+
+        The cost per table is a few requests, however long its log is.
+
+        Args:
+            tables: the tables' names.
+
+        Example:
+            >>> lake.versions(lake.tables())  # doctest: +SKIP
+            {TableName(schema=None, name='sales'): 7}
+        """
+        return {name: find_newest(self.storage, name.table_path) for name in tables}
 
     def _resolve(self, wanted: str | TableName) -> TableName:
         if (found := self.find(as_table(wanted))) is not None:
@@ -227,7 +263,7 @@ class Lake:
             as_table(table),
             keys=keys,
             partner=partner,
-            footer=footer,
+            footer={**self.published_footer, **(footer or {})},
             dry_run=dry_run,
             types=types,
             widen=widen,
@@ -267,7 +303,7 @@ class Lake:
             >>> Lake(folder / "lake").publish("stock", str(folder), keys="id")
             stock: 1 row of 1 file published
         """
-        from mirrorlake.landing.publish_files import find_sources, publish_files
+        from mirrorlake.landing.publisher import find_sources, publish_files
 
         files = find_sources(source) if isinstance(source, str) else source
         names = split_names(keys) if isinstance(keys, str) else list(keys)
@@ -281,8 +317,8 @@ class Lake:
         """Check the landing zone against the format's rules; reads only, needs no Spark.
 
         Args:
-            table: only this one; by default the whole zone.
-            on_file: called for each file with the table, the files done and their number.
+            table: check only this table; by default the whole landing zone.
+            on_file: called for each file with the table, the number of checked files and the total.
 
         Returns:
             The findings, with file, row, column and fix.
@@ -291,7 +327,7 @@ class Lake:
             >>> lake.lint().findings  # doctest: +SKIP
             ()
         """
-        from mirrorlake.lint.zone import lint_zone
+        from mirrorlake.mirror.lint import lint_zone
 
         return lint_zone(self.storage, _name(table), on_file=on_file)
 
@@ -303,39 +339,60 @@ class Lake:
         *,
         options: MirrorOptions | None = None,
         vorder: bool = False,
+        dry_run: bool = False,
         on_step: StepListener = noop,
         **settings: Any,
-    ) -> Report:
+    ) -> MirrorReport:
         """Run one mirror cycle: apply the published files, one commit per table.
 
         Args:
-            table: only this one; by default the whole landing zone.
+            table: mirror only this table; by default the whole landing zone.
             options: bounds of the cycle.
-            vorder: write files that are not in V-Order anew, in a second commit that changes no
-                data.
+            vorder: rewrite files that are not in V-Order, in a second commit that changes no data.
+            dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: called after every step of every table, with the table and the step.
             **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
                 `options` or on top of them.
 
         Returns:
             One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables.
+            other tables. There are no entries if no publisher feeds the table or the lake.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: there is no such setting, or it has no such value.
+            TableNotFoundError: there is no such table.
 
         Example:
             >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
+            3 files with 1,024 rows applied
         """
-        from mirrorlake.mirror.engine import Engine
+        chosen, only = make_options(options, settings), _name(table)
+        with storage_errors(self.storage.root):
+            if only is None and self._was_never_fed():
+                note = "Nothing was ever published into this lake."
+                return MirrorReport(dry_run=dry_run, note=note)
+            try:
+                if dry_run:
+                    return preview_cycle(self.storage, only, chosen)
+                from mirrorlake.mirror.engine import Engine
 
-        engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
-        report = engine.run_cycle(_name(table))
+                report = Engine(self.storage, lambda: self.spark, chosen, on_step).run_cycle(only)
+            except TableNotFoundError:
+                if only is None or self.find(only) != only:
+                    raise
+                note = f"No publisher feeds {only}: there is nothing to mirror."
+                return MirrorReport(dry_run=dry_run, note=note)
         fed = report.fed
         for name in self.tables() if vorder else ():
             if name in fed:
                 self.table(name).optimize.vorder()
         return report
+
+    def _was_never_fed(self) -> bool:
+        """Check whether the lake has no folder in the landing zone, and never had one."""
+        if self.storage.list(ZONE).folders or load_states(self.storage):
+            return False
+        return not rebuild_states(self.storage, self.tables())
 
     def watch(
         self,
@@ -345,85 +402,108 @@ class Lake:
         interval: float = 5,
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
-        on_report: Callable[[Report], None] = noop,
-    ) -> Report:
+        on_report: Callable[[MirrorReport], None] = noop,
+        **settings: Any,
+    ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
-        A table that takes long does not delay the others: the mirror looks at them meanwhile.
-        It looks at new and dropped folders at the end of the cycle.
+        A table that takes long does not delay the others: the mirror applies their new files
+        meanwhile. New and deleted folders are found by the next cycle.
 
         Args:
-            stop: an event, for example set by a signal handler. The running cycle finishes.
-            table: only this one; by default all.
-            interval: seconds between two cycles; longer after failures.
+            stop: an event, for example set by a signal handler. Running commits finish.
+            table: mirror only this table; by default all.
+            interval: seconds between two cycles; longer while nothing happens.
             options: as for `mirror`.
             on_step: as for `mirror`.
             on_report: called with the report of each cycle.
+            **settings: as for `mirror`.
 
         Returns:
-            The last cycle's report.
+            The report of the last cycle.
+
+        Raises:
+            UsageError: there is no such setting.
+
+        Example:
+            >>> lake.watch(stop, interval=30)  # doctest: +SKIP
         """
         from mirrorlake.mirror.engine import Engine, watch
 
         patience = max(interval, _PATIENCE)
+        chosen = make_options(options, settings)
         engine = Engine(
-            self.storage, lambda: self.spark, options, on_step, stop, others_after=patience
+            self.storage, lambda: self.spark, chosen, on_step, stop, others_after=patience
         )
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 
-    def preview(
-        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
-    ) -> Preview:
-        """Return what the next mirror cycle would apply; writes nothing, needs no Spark.
+    def waiting(self, table: str | TableName) -> MirrorReport:
+        """Return the files of a table that wait for the mirror; needs no Spark.
 
         Args:
-            table: only this one; by default the whole landing zone.
-            options: bounds of the cycle.
-
-        Raises:
-            TableNotFoundError: the table has no folder in the landing zone.
+            table: its name; a table that was never published has no files.
 
         Example:
-            >>> lake.preview()  # doctest: +SKIP
-            3 files of 2 tables would be applied: a dry run
-        """
-        return preview_cycle(self.storage, _name(table), options)
-
-    def waiting(self, table: str | TableName) -> Preview:
-        """Return the files of a table that wait for the mirror; empty if none was published.
-
-        Example:
-            >>> lake.waiting("orders").tables  # doctest: +SKIP
-            ()
+            >>> lake.waiting("orders")  # doctest: +SKIP
+            2 files with 8 rows would be applied (dry run)
         """
         name = as_table(table)
-        known = name in published_tables(self.storage)
-        return preview_cycle(self.storage, name) if known else Preview(())
+        if name not in published_tables(self.storage):
+            return MirrorReport(dry_run=True, note=f"No file was published to {name}.")
+        return preview_cycle(self.storage, name)
 
     @property
     def operations(self) -> Operations:
         """Operations on the mirror, such as pause, skip, replay and undrop; see `Operations`."""
-        return Operations(self.storage, lambda: self.spark)
+        return Operations(self.storage, lambda: self.spark, self.published_footer)
 
-    def status(self, *, rebuild: bool = False) -> Report:
-        """Return the state of each mirrored table, from a listing and the kept state.
+    def status(
+        self,
+        *,
+        max_lag: float | None = None,
+        max_backlog: int | None = None,
+        expectations: Mapping[str, str] | None = None,
+        rebuild: bool = False,
+    ) -> LakeStatus:
+        """Return the status of the lake: tables, views, sources, quarantine and problems.
 
-        Needs no Spark.
+        It is read from listings, kept states and logs. Spark starts only for expectations.
 
         Args:
-            rebuild: read the kept state again from the tables' own logs.
+            max_lag: most seconds that a published file, or a change of a view's source, may wait;
+                a longer lag is a problem. By default there is no limit.
+            max_backlog: most files of a table that may wait; more are a problem. By default there
+                is no limit.
+            expectations: as for `check_expectations`; one that is not met is a problem.
+            rebuild: read the kept state again from the tables' logs, and write it.
+
+        Returns:
+            The status. `problems` also has tables and sources that an error stopped; `check()`
+            raises an error if there is a problem; `plot()` draws lag or backlog.
+
+        Raises:
+            UsageError: a limit is less than 0, or the expectations are not a mapping.
 
         Example:
-            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
-            ['Replicating']
+            >>> lake.status(max_lag=3600)  # doctest: +SKIP
+            3 tables, 0 problems
         """
-        return status_report(self.storage, rebuild=rebuild)
+        from mirrorlake.status import read_status
+
+        return read_status(
+            self.storage,
+            partial(self.sql, read_only=True),
+            max_lag=max_lag,
+            max_backlog=max_backlog,
+            expectations=expectations,
+            rebuild=rebuild,
+        )
 
     def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
         """Compare tables with the manifests that their publishers wrote.
 
         Args:
-            table: only this one; by default all.
+            table: compare only this table; by default all.
 
         Returns:
             Row counts and checksums by ranges of keys, and the ranges that differ.
@@ -443,9 +523,9 @@ class Lake:
         """Find all data of a key; with `apply` remove it and search again.
 
         Args:
-            table: which table.
-            keys: the key, by column and value.
-            apply: remove what is found; by default it is only reported.
+            table: the table's name.
+            keys: the value of each key column, by column.
+            apply: remove the data; by default it is only reported.
 
         Returns:
             The places with the key's data: table, history, feed, quarantine, log, published files.
@@ -477,9 +557,9 @@ class Lake:
                 `name@20240428091500000`; their changes are
                 `table_changes('name', start[, end])`, with versions or timestamps.
             frame: a model whose frame is read, instead of the newest versions.
-            as_of: a version, or a timestamp (UTC if it has no zone), at which every table is read
-                that the query names without one. A table that did not change since is read at its
-                newest version.
+            as_of: a version, or a timestamp (UTC if it has no zone), for every table that the query
+                names without one. A table that did not change since then is read at its newest
+                version.
             read_only: refuse statements that are not queries.
 
         Raises:
@@ -499,7 +579,7 @@ class Lake:
 
     @property
     def views(self) -> Views:
-        """Tables that follow a query by the changes of its sources; see `Views`."""
+        """Incremental views: tables that follow a query; see `Views`."""
         from mirrorlake.views.api import Views
 
         return Views(self.storage, lambda: self.spark)
@@ -521,9 +601,9 @@ class Lake:
             >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
             ()
         """
-        from mirrorlake.monitoring import check_expectations
+        from mirrorlake.status import check_expectations
 
-        return check_expectations(self, queries, limit=limit)
+        return check_expectations(partial(self.sql, read_only=True), queries, limit=limit)
 
     def register(
         self,
@@ -558,7 +638,7 @@ class Lake:
         )
 
     def unregister(self, *, dry_run: bool = False) -> Registration:
-        """Remove the names that `register` added from the catalog; tables and databases stay.
+        """Remove the names that `register` added from the catalog, but no tables or databases.
 
         Args:
             dry_run: only report it.
@@ -651,7 +731,7 @@ class Lake:
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
-        from mirrorlake.feed.schema import create_table
+        from mirrorlake.history.write import create_table
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
@@ -660,7 +740,7 @@ class Lake:
 
     def enable_feed_for_new_tables(self) -> None:
         """Let the session enable the change feed for every table that it creates."""
-        from mirrorlake.feed.schema import DEFAULT_CONF
+        from mirrorlake.feed.doctor import DEFAULT_CONF
 
         self.spark.conf.set(DEFAULT_CONF, "true")
 
@@ -674,19 +754,20 @@ class Lake:
         start: int | None = None,
         dry_run: bool = False,
     ) -> ArchiveReport:
-        """Appends what is new in a table's feed to its permanent history.
+        """Append the new changes of a table's change feed to its permanent history.
 
-        Killed at any moment, it is made good by the next call.
+        Safe to interrupt: the next call completes the work.
 
         Args:
-            table: whose feed.
-            into: the archive; it is made by the first call.
-            start: the first version of a new archive. By default 0 if the feed holds everything
-                from there, else the newest version's rows as inserts, and then what changes.
-            dry_run: only say which versions are new.
+            table: the table with the change feed.
+            into: the archive; the first call creates it.
+            start: the first version of a new archive. By default 0 if the feed holds all changes
+                since then; else the archive starts with the newest version's rows as inserts.
+            dry_run: only report which versions are new.
 
         Raises:
-            FeedError: the feed no longer holds what follows, or the archive is another table's.
+            FeedError: the feed no longer holds the next changes, or the archive is of another
+                table.
 
         Example:
             >>> lake.archive("sales", "sales_history")  # doctest: +SKIP
@@ -706,23 +787,23 @@ class Lake:
         keys: Sequence[str] | None = None,
         dry_run: bool = False,
     ) -> FeedBatch:
-        """Brings a slowly changing dimension up to date with a table's feed.
+        """Bring a slowly changing dimension up to date with a table's change feed.
 
-        Killed at any moment, it is made good by the next call.
+        Safe to interrupt: the next call completes the work.
 
         Args:
-            table: whose feed.
-            into: the dimension; it is made by the first call.
-            stored_as: 1 keeps the latest row for each key, 2 all of them with their periods.
-            keys: the key columns; by default the table's own.
-            dry_run: only say which versions are new.
+            table: the table with the change feed.
+            into: the dimension; the first call creates it.
+            stored_as: 1 keeps the latest row of each key, 2 all rows with their periods.
+            keys: the key columns; by default those of the table.
+            dry_run: only report which versions are new.
 
         Returns:
-            The versions that were new.
+            The new versions.
 
         Raises:
             UsageError: there are no keys.
-            FeedError: the feed no longer holds what follows.
+            FeedError: the feed no longer holds the next changes.
 
         Example:
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
@@ -736,7 +817,7 @@ class Lake:
 
     @property
     def frames(self) -> Frames:
-        """The versions that models are read at; see `Frames`."""
+        """Frames: the pinned versions of tables that a model reads; see `Frames`."""
         from mirrorlake.history.frames import Frames
 
         return Frames(self.storage, lambda: self.spark)
@@ -763,11 +844,11 @@ class Lake:
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
 
     def analyze(self, tables: str = "", *, sku: str = "F2") -> FilesOverview:
-        """Return how the files of tables are, those first that need care.
+        """Return the state of the tables' files; tables that need maintenance come first.
 
         Args:
             tables: names separated by commas; empty for all tables.
-            sku: the capacity whose guardrails count, F2 to F2048.
+            sku: the capacity whose guardrails apply, F2 to F2048.
 
         Raises:
             TableNotFoundError: there is no such table; the hint has the nearest names.
@@ -777,7 +858,7 @@ class Lake:
             >>> lake.analyze(sku="F64")  # doctest: +SKIP
             7 tables, 1 beyond a guardrail of F64, 0 can't be read
         """
-        from mirrorlake.layout.overview import survey_files
+        from mirrorlake.layout.analysis import survey_files
 
         return survey_files(self.table, self.tables(tables), sku)
 

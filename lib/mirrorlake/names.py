@@ -1,6 +1,7 @@
-"""Names and places in a lake: tables, schemas, folders, numbered files.
+"""Names and paths in a lake: tables, schemas, folders, numbered files.
 
-Names from outside are data. What is checked here may become one folder's name and nothing more.
+Names come from outside and are untrusted: a checked name is the name of one folder, and can't
+refer to any other path.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ PARTNER_EVENTS = "_partnerEvents.json"
 IDENTITY = "_mirrorlake.json"
 SCHEMA_SUFFIX = ".schema"
 
-# A second ending is a compression's; `….parquet.tmp` is still being written by somebody.
+# The second extension is a compression; `….parquet.tmp` is a file that is still being written.
 _NUMBERED = re.compile(
     r"(\d{20})(\.[A-Za-z0-9]+(\.(gz|gzip|zst|zstd|snappy))?)?\Z", re.ASCII | re.IGNORECASE
 )
 _FORBIDDEN = re.compile(r"[/\\:]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and halves of characters
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and lone surrogates
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
 @dataclass(frozen=True, order=True)
 class TableName:
-    """A table's name, with its schema where there is one.
+    """A table's name, with its schema if it has one.
 
     Raises:
-        InvalidNameError: a part could leave its folder, is hidden, or can't be a folder's name.
+        InvalidNameError: a part is not a valid name of a folder, is hidden, or could refer to
+            another folder.
     """
 
     schema: str | None
@@ -54,11 +56,11 @@ class TableName:
 
     def __str__(self) -> str:
         parts = [self.name] if self.schema is None else [self.schema, self.name]
-        return ".".join(f"`{p.replace('`', '``')}`" if "." in p or "`" in p else p for p in parts)
+        return ".".join(quote(part) if "." in part or "`" in part else part for part in parts)
 
     @property
     def place(self) -> str:
-        """A relative path of this table alone; `.schema` keeps a table and a schema apart."""
+        """A relative path that only this table has; `.schema` marks the folder of a schema."""
         return place_of(self.schema, self.name)
 
     @property
@@ -74,17 +76,17 @@ class TableName:
 
     @property
     def state_path(self) -> str:
-        """Where the engine keeps this table's plans, relative to the lake's root."""
+        """The folder of this table's plans, relative to the lake's root."""
         return f"{STATE}/plans/{self.place}"
 
     @property
     def partitioning_path(self) -> str:
-        """Where this table's partitioning policies and receipts lie, relative to the root."""
+        """The folder of this table's partitioning policies and receipts, relative to the root."""
         return f"{STATE}/partitioning/{self.place}"
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Reads `table`, `schema.table`, or either with parts in backticks."""
+        """Parse `table` or `schema.table`; the parts may be in backticks."""
         parts: list[str] = []
         position = 0
         while True:
@@ -99,7 +101,8 @@ class TableName:
                 break
             if text[position] != ".":
                 raise InvalidNameError(
-                    f"{text!r} is not a table name.", hint="put odd parts into backticks."
+                    f"{text!r} is not a table name.",
+                    hint="put parts with special characters into backticks.",
                 )
             position += 1
         if len(parts) > 2:
@@ -109,26 +112,31 @@ class TableName:
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
+def quote(name: str) -> str:
+    """Return an SQL identifier in backticks; no character of the name can end them."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def place_of(schema: str | None, name: str) -> str:
-    """`TableName.place`, also of a name that can't become a table."""
+    """Return `TableName.place`, also for a name that no table can have."""
     return name if schema is None else f"{schema}{SCHEMA_SUFFIX}/{name}"
 
 
 def fingerprint(text: str, letters: int = 16) -> str:
-    """A short text that stands for a long one in a file's name."""
+    """Return a short hash of a text, for use in the name of a file."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:letters]
 
 
 def as_table(name: str | TableName) -> TableName:
-    """A table's name, parsed where it is text."""
+    """Return a table's name; text is parsed."""
     return name if isinstance(name, TableName) else TableName.parse(name)
 
 
 def check_part(part: str) -> None:
-    """Refuses what can't be the name of one visible folder.
+    """Check whether a part of a name is valid as the name of one visible folder.
 
     Raises:
-        InvalidNameError: with what is wrong about it.
+        InvalidNameError: it is not; with the reason.
     """
     problem = ""
     if not part or part.isspace():
@@ -148,18 +156,18 @@ def check_part(part: str) -> None:
 
 
 def file_name(number: int, extension: str = ".parquet") -> str:
-    """The name of the numbered data file: 20 digits, counted from 1."""
+    """Return the name of a data file: its number, from 1 on, in 20 digits."""
     return f"{number:020d}{extension}"
 
 
 def file_number(name: str) -> int | None:
-    """The number in a data file's name, or None if the name is not one of a data file."""
+    """Return the number in a data file's name; None if it is not the name of a data file."""
     match = _NUMBERED.match(name)
     return int(match[1]) if match else None
 
 
 def split_names(text: str) -> list[str]:
-    """Names that a parameter holds with commas between them.
+    """Return the names in a text that separates them by commas.
 
     Example:
         >>> split_names("id, day")

@@ -1,12 +1,11 @@
-"""What the person is told meanwhile: notices at the terminal, Spark's progress below a cell of Lab.
+"""Show log records on stderr, and Spark's progress below a running cell in JupyterLab.
 
-Notices say what is being set up, and why it takes a moment. They are log records of the logger
-`mirrorlake` and those below it. An application that has set up logging gets them its own way;
-otherwise they are lines on stderr, so that stdout stays what was asked for.
+Log records of the logger `mirrorlake` report, for example, that something is being set up. If the
+application has no logging handlers, they are printed to stderr, because stdout is for results.
 
-The progress of a cell that takes more than two seconds goes by a comm, which is no output: nothing
-of it is in the notebook, whoever runs it. Lab's side is `mirrorlake_lab/lab_extension.js`; `lab`
-sets the variable without which nothing is sent.
+The progress of a cell that runs for more than two seconds is sent by a comm. A comm is not an
+output, so nothing is stored in the notebook. `mirrorlake_lab/lab_extension.js` displays it. It is
+sent only if the environment variable `MIRRORLAKE_LAB` is set, as the command `lab` does.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ VARIABLE = "MIRRORLAKE_LAB"
 TARGET = "mirrorlake.progress"
 
 
-_PATIENCE = 2.0  # seconds that a cell may take before anything is said
+_PATIENCE = 2.0  # seconds before the progress of a cell is shown
 
 
 _STEP = 0.5
@@ -34,14 +33,14 @@ _watch: CellWatch | None = None
 
 
 class _Lines(logging.Handler):
-    """Writes to whatever stderr is by then: notebooks put another in its place."""
+    """A handler that writes to the current `sys.stderr`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stderr.write(f"mirrorlake: {record.getMessage()}\n")
 
 
 def show_notices() -> None:
-    """Shows notices on stderr from now on, unless the application has handlers of its own."""
+    """Print log records to stderr, unless the application has logging handlers."""
     logger = logging.getLogger("mirrorlake")
     if not logger.hasHandlers():
         logger.addHandler(_Lines())
@@ -49,7 +48,7 @@ def show_notices() -> None:
 
 
 def watch_cells() -> None:
-    """Follows the cells of this kernel from now on, the running one too; only in Lab, once."""
+    """Show the progress of this kernel's cells from now on; does nothing outside of Lab."""
     global _watch
     shell = _lab_shell()
     if shell is None or _watch is not None:
@@ -61,17 +60,17 @@ def watch_cells() -> None:
 
 
 def _lab_shell() -> Any:
-    """IPython's shell if it is that of a kernel which `lab` started."""
+    """Return IPython's shell if the command `lab` started this kernel, else None."""
     found = sys.modules.get("IPython")
     shell = found.get_ipython() if found is not None and os.environ.get(VARIABLE) else None
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
 class CellWatch:
-    """One thread that says what Spark does, as long as a cell runs.
+    """A thread that sends Spark's progress while a cell runs.
 
     Args:
-        shell: IPython's.
+        shell: IPython's shell.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -81,12 +80,12 @@ class CellWatch:
         Thread(target=self._follow, daemon=True, name="cell-progress").start()
 
     def begin(self, *_: object) -> None:
-        """A cell begins."""
+        """Note that a cell starts."""
         message = str(self._kernel.get_parent().get("header", {}).get("msg_id", ""))
         self._set((message, time.monotonic()))
 
     def end(self, *_: object) -> None:
-        """It has ended."""
+        """Note that the cell has ended."""
         self._set(None)
 
     def _set(self, cell: tuple[str, float] | None) -> None:
@@ -103,27 +102,30 @@ class CellWatch:
                 self._tell(cell)
 
     def _is_over(self, cell: tuple[str, float], within: float) -> bool:
-        """Whether a cell ends within some seconds."""
+        """Wait for the end of a cell; return whether it ended within these seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._cell is not cell, within)
 
     def _tell(self, cell: tuple[str, float]) -> None:
-        """Says what Spark does until the cell ends."""
+        """Send Spark's progress until the cell ends."""
         from comm import create_comm
 
-        message, began = cell
-        told: Any = None
-        while told is None or not self._is_over(cell, _STEP):
-            said = {"cell": message, "text": f"{spark_work()}, {time.monotonic() - began:,.0f} s"}
-            if told is None:
-                told = create_comm(target_name=TARGET, data=said)
+        message, started = cell
+        channel: Any = None
+        while channel is None or not self._is_over(cell, _STEP):
+            progress = {
+                "cell": message,
+                "text": f"{spark_work()}, {time.monotonic() - started:,.0f} s",
+            }
+            if channel is None:
+                channel = create_comm(target_name=TARGET, data=progress)
             else:
-                told.send(said)
-        told.close()
+                channel.send(progress)
+        channel.close()
 
 
 def spark_work() -> str:
-    """What this process's Spark does right now, in a few words.
+    """Return the progress of this process's Spark as text.
 
     Example:
         >>> spark_work()  # doctest: +SKIP
@@ -138,7 +140,7 @@ def spark_work() -> str:
     try:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-    except Exception:  # it is being stopped; the cell says what there is to say
+    except Exception:  # Spark is being stopped; the cell shows the error
         return "Spark is stopping"
     known_stages = [stage for stage in stages if stage is not None]
     done = sum(stage.numCompletedTasks for stage in known_stages)

@@ -1,19 +1,20 @@
-"""What verbs hand back: results, findings, and rows to look at, as text and as HTML alike."""
+"""Result types shared by the public API: tables of values, findings, outcomes of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from html import escape
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 _TEXT = "text-align:left"
+_Entry = TypeVar("_Entry")
 
 
 class Count(int):
-    """How many there are of something: shown with separators, as ids and years must not be.
+    """A count, shown with thousands separators; other integers, such as ids and years, are not.
 
     Example:
         >>> TextTable(("rows",), ((Count(17656),),))
@@ -24,13 +25,13 @@ class Count(int):
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows to look at.
+    """A small table of values, as text and as HTML.
 
     Attributes:
-        columns: the names.
-        rows: the values, in the columns' order.
-        more: whether rows were left out.
-        numeric: places of columns that hold numbers, whether or not a row has one.
+        columns: the names of the columns.
+        rows: the values of each row, in the columns' order.
+        more: whether there are more rows than these.
+        numeric: positions of columns that hold numbers, even if all values are NULL.
     """
 
     columns: tuple[str, ...]
@@ -40,13 +41,19 @@ class TextTable:
 
     @classmethod
     def of(cls, items: Iterable[object], columns: tuple[str, ...]) -> TextTable:
-        """One row for each object, with these attributes of it."""
+        """Return a table with one row per object: the values of these attributes."""
         return cls(columns, tuple(tuple(getattr(i, name) for name in columns) for i in items))
 
     def document(self) -> dict[str, Any]:
-        """Columns and rows, as `--json` prints them."""
+        """Return columns and rows as `--json` prints them."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "rows": rows}
+
+    def without(self, *columns: str) -> TextTable:
+        """Return the table without these columns."""
+        kept = [i for i, name in enumerate(self.columns) if name not in columns]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return TextTable(tuple(self.columns[i] for i in kept), rows, self.more)
 
     def __repr__(self) -> str:
         lines = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
@@ -62,7 +69,7 @@ class TextTable:
         return "\n".join(texts + ["… and more rows"] * self.more)
 
     def _repr_html_(self) -> str:
-        """The rows as HTML, numbers to the right, every value escaped."""
+        """Return the rows as HTML: numbers are right-aligned, every value is escaped."""
         styles = [_NUMBER if self._is_numeric(i) else _TEXT for i in range(len(self.columns))]
         head = _html_row("th", self.columns, styles)
         body = "".join(_html_row("td", map(_text, row), styles) for row in self.rows)
@@ -77,14 +84,62 @@ class TextTable:
 
 
 class Result:
-    """What a verb hands back: one line as text, and in a notebook a table with the same facts."""
+    """The result of a method: one line as text, and a table in a notebook."""
 
     def shown(self) -> TextTable:
-        """The facts as a table."""
+        """Return the result as a table."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
         return self.shown()._repr_html_()
+
+
+class Entries(tuple[_Entry, ...], Result):
+    """A tuple of results that a notebook shows as one table, or as a note if it is empty.
+
+    Args:
+        entries: the results.
+        columns: the names of the table's columns.
+        row: returns the values of one entry.
+        empty: the note for no entries.
+    """
+
+    def __new__(
+        cls,
+        entries: Iterable[_Entry],
+        columns: tuple[str, ...],
+        row: Callable[[_Entry], tuple[Any, ...]],
+        empty: str,
+    ) -> Entries[_Entry]:
+        """Build the tuple, and its table at once: tuples do not change."""
+        made = super().__new__(cls, entries)
+        rows = tuple(map(row, made))
+        made._shown = TextTable(columns, rows) if rows else note(empty)
+        return made
+
+    _shown: TextTable
+
+    def shown(self) -> TextTable:
+        """Return one row per entry."""
+        return self._shown
+
+    def __repr__(self) -> str:
+        return repr(self._shown)
+
+
+def note(text: str) -> TextTable:
+    """Return a table with one sentence, for a result without rows."""
+    return TextTable(("note",), ((text,),))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1.
+
+    Example:
+        >>> counted(1, "file"), counted(2000, "file")
+        ('1 file', '2,000 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
@@ -100,12 +155,12 @@ def _text(value: Any) -> str:
         return "NULL"
     if isinstance(value, Count):
         return f"{value:,}"
-    # Sums of parts differ in the last digits from run to run.
+    # Floating-point sums differ in the last digits from run to run.
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def size_text(size: float) -> str:
-    """Bytes as people read them.
+    """Return a number of bytes with its unit.
 
     Example:
         >>> size_text(1536), size_text(3 * 2**30)
@@ -117,7 +172,7 @@ def size_text(size: float) -> str:
 
 
 def moment_text(moment: str) -> str:
-    """A moment in ISO-8601 as people read it, to the second and without its zone.
+    """Return an ISO-8601 timestamp to the second, without its time zone.
 
     Example:
         >>> moment_text("2026-03-01T02:00:05.123+00:00"), moment_text("")
@@ -128,14 +183,14 @@ def moment_text(moment: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did, or would do.
+    """The outcome of an operation on one table.
 
     Attributes:
-        verb: the call, such as `pause`.
+        verb: the operation, such as `pause`.
         table: the table's name.
-        effect: what it changes, in words.
-        applied: whether it is done; False after a dry run.
-        files: the files concerned, in order, where there are any.
+        effect: the change, in words.
+        applied: whether the change was made; False after a dry run.
+        files: the affected files, in order.
     """
 
     verb: str
@@ -145,7 +200,7 @@ class Outcome:
     files: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
+        """Return the document that `--json` prints."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -155,16 +210,16 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check found. Checks that know more add fields of their own.
+    """One finding of a check. Some checks add fields of their own.
 
     Attributes:
         rule: the rule's id.
-        table: the table, or its folder where it can't be one; None for the zone itself.
+        table: the table, or a folder whose name no table can have; None for the landing zone.
         file: the file's name.
-        row: the row in it, counted from 1; where several are alike, the first.
+        row: the first affected row of the file, counted from 1.
         column: the column's name.
-        message: what was found, as a sentence.
-        fix: what to do, in the imperative.
+        message: the finding, as a sentence.
+        fix: the action that solves it, in the imperative.
 
     Example:
         >>> Finding(rule="key-null", message="Key 'id' is NULL.", fix="Fill it in.", row=3).row
@@ -180,26 +235,26 @@ class Finding:
     fix: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding as the commands' `--json` shows it."""
+        """Return the finding as `--json` prints it."""
         names = ("rule", "table", "file", "row", "column", "message", "fix")
         return {name: getattr(self, name) for name in names}
 
 
 class Findings(Result):
-    """What a check hands back: one row and one entry of the document for each finding.
+    """The result of a check: one row, and one entry of the document, per finding.
 
     Attributes:
-        findings: what was found, in order.
-        fields: which of a finding's fields people see.
+        findings: the findings, in order.
+        fields: the fields of a finding that the table shows.
     """
 
     findings: tuple[Finding, ...]
     fields: ClassVar[tuple[str, ...]] = ("rule", "table", "message", "fix")
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
+        """Return the document that `--json` prints."""
         return {"findings": [finding.as_dict() for finding in self.findings]}
 
     def shown(self) -> TextTable:
-        """One row for each finding."""
+        """Return one row per finding."""
         return TextTable.of(self.findings, self.fields)

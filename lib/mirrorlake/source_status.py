@@ -1,7 +1,8 @@
-"""The state of the sources that feed a lake, as the packages that run them report it.
+"""The status of the databases, streams and folders that feed a lake, as they last reported it.
 
-A package registers a reader under the entry point group `mirrorlake.source_status`: a function
-that takes the lake's `Storage` and returns `SourceReport` objects.
+A package that runs sources registers a reader under the entry point group
+`mirrorlake.source_status`: a function that takes the lake's `Storage` and returns `SourceReport`
+objects.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ class SourceTable:
 
     Attributes:
         state: Running, Stopped (see `error`) or Waiting (its first load is not complete).
-        rows: rows and changes published since the source was started.
-        files: how many files they are in.
+        rows: rows and changes published since the source started.
+        files: the number of files that hold them.
+        error: why the table is stopped, or None.
     """
 
     table: str
@@ -34,14 +36,15 @@ class SourceTable:
 
 @dataclass
 class SourceReport(Result):
-    """One source: its tables, and what it says of itself, such as its lag.
+    """The status of one source: its tables, and details such as its lag.
 
     Attributes:
         source: its name.
         state: Running, Stopped, or Ended after `--once`.
-        at: when this was written, ISO-8601 UTC.
-        facts: the source's own: for PostgreSQL slot, wal_status, lag_bytes and the rest.
-        error: why it is stopped.
+        at: when the source reported this, ISO-8601 UTC.
+        tables: its tables.
+        facts: details; for PostgreSQL slot, wal_status, lag_bytes and others.
+        error: why the source is stopped, or None.
     """
 
     source: str
@@ -58,25 +61,25 @@ class SourceReport(Result):
 
     @property
     def problems(self) -> list[tuple[str, str]]:
-        """What is stopped, the source itself first, and why."""
+        """The source and tables that are stopped, each with the reason."""
         found = [(self.source, self.error)] + [(one.table, one.error) for one in self.tables]
         return [(where, problem) for where, problem in found if problem]
 
     def check(self) -> None:
-        """Ends a run with an error if the source or a table of it is stopped.
+        """Raise an error if the source or one of its tables is stopped.
 
         Raises:
-            CheckError: with the first problem, and what helps.
+            CheckError: with the first problem.
         """
         for where, problem in self.problems:
             raise CheckError(f"{where} is stopped: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
+        """Return the document that `--json` prints."""
         return asdict(self)
 
     def shown(self) -> TextTable:
-        """A line a table, and one for the source."""
+        """Return one row for the source and one per table."""
         facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
         lines: list[tuple[Any, ...]] = [(self.source, self.state, None, None, self.error or facts)]
         lines += [(one.table, one.state, one.rows, one.files, one.error) for one in self.tables]

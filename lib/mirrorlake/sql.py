@@ -19,8 +19,8 @@ from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, UsageError
-from mirrorlake.feed.changes import readable_span
-from mirrorlake.feed.schema import FEED_COLUMNS
+from mirrorlake.feed.ranges import readable_span
+from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.versions import check_when, is_enforced, version_at
 from mirrorlake.names import TableName

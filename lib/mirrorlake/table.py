@@ -1,4 +1,4 @@
-"""The Delta table of a lake, with every operation on it."""
+"""The Delta table of a lake, with all operations on it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from mirrorlake.delta.commits import CommitLog, History
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.api import Changes
 from mirrorlake.feed.archive import ArchiveReport, archive_table
+from mirrorlake.feed.changes import Changes
 from mirrorlake.feed.dimension import DimensionReport, update_dimension
+from mirrorlake.feed.scd import Dimension
 from mirrorlake.history.diff import (
     Difference,
     Match,
@@ -26,35 +27,31 @@ from mirrorlake.history.diff import (
     diff_versions,
 )
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
-from mirrorlake.history.versions import (
-    ReadableRange,
-    check_when,
-    find_readable_range,
-    is_enforced,
-)
+from mirrorlake.history.versions import ReadableRange, check_when, find_readable_range, is_enforced
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
+from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
-from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import split_names
-from mirrorlake.partitioning.scan import Scan, scan_table
+from mirrorlake.partitioning.statistics import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
-from mirrorlake.rows.api import RowTracking
+from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, query_errors
 
 
 class Table(TableHandle):
     """A Delta table of a lake, as `Lake.table` returns it.
 
     `optimize`, `changes`, `row_tracking` and `partitioning` group further operations. Operations
-    that lose neither rows nor history run at once, and `dry_run=True` previews them; operations
-    that delete or take back only preview, and `apply=True` runs them.
+    that lose neither rows nor history run at once, and `dry_run=True` previews them. Operations
+    that delete rows or history are only previewed; `apply=True` runs them.
     """
 
     @property
     def version(self) -> int:
-        """The newest version's number; needs no Spark.
+        """The number of the newest version; needs no Spark.
 
         Example:
             >>> lake.table("sales").version  # doctest: +SKIP
@@ -74,7 +71,12 @@ class Table(TableHandle):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns, as the publisher declared them; empty if it declared none."""
+        """The key columns that the publisher declared; empty if it declared none.
+
+        Example:
+            >>> lake.table("sales").keys  # doctest: +SKIP
+            ('id',)
+        """
         return declared_keys(self.snapshot().properties)
 
     def detail(self) -> dict[str, Any]:
@@ -87,6 +89,7 @@ class Table(TableHandle):
         (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()
         return row.asDict(recursive=True)
 
+    @query_errors()
     def read(
         self,
         where: str | None = None,
@@ -98,26 +101,31 @@ class Table(TableHandle):
         """Return the table's rows, by default of the newest version.
 
         Args:
-            where: only the rows of a SQL predicate; a partitioning policy limits the files that
-                are read.
+            where: a SQL predicate for the rows. With a partitioning policy, fewer files are read.
             version: the table's version, from 0.
             timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of a version.
-            row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not with
-                a timestamp.
+            row_ids: add `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not allowed
+                with a timestamp.
 
         Raises:
-            UsageError: a version and a timestamp are given, or the text is not a timestamp.
-            VersionError: the version can't be read; the error has the readable range and its
-                reason.
+            UsageError: both a version and a timestamp are given, or the text is not a timestamp.
+            VersionError: the version can't be read; the error contains the reason and the readable
+                range.
+            QueryError: Spark refuses the predicate.
 
         Example:
             >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
             4
         """
         if version is not None and timestamp is not None:
-            raise UsageError("Give either a version or a timestamp.")
+            raise UsageError(
+                "Both a version and a timestamp are given.",
+                hint="give either a version or a timestamp.",
+            )
         if timestamp is not None and row_ids:
-            raise UsageError("Row ids are read by version.", hint="`history()` has the versions.")
+            raise UsageError(
+                "Row ids can't be read by timestamp.", hint="give a version; history() lists them."
+            )
         if timestamp is not None:
             then = parse_utc_timestamp(timestamp)
             check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))
@@ -133,7 +141,10 @@ class Table(TableHandle):
         return rows if where is None else rows.where(where)
 
     def scan(self, where: str | None = None) -> Scan:
-        """Return the rows of `read(where=…)` with the files that are read for them.
+        """Return the rows of `read(where=…)`, and the files that are read for them.
+
+        Args:
+            where: a SQL predicate for the rows; by default all.
 
         Example:
             >>> len(lake.table("sales").scan("id = 7").read)  # doctest: +SKIP
@@ -198,9 +209,24 @@ class Table(TableHandle):
 
         Example:
             >>> lake.table("sales").readable_range()  # doctest: +SKIP
-            sales: versions 2 to 7; log retention: older commits are cut off
+            sales: versions 2 to 7; log retention: older commits are no longer in the log …
         """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
+
+    def files_by_version(self, first: int = 0) -> FilesByVersion:
+        """Return the data files of each version; needs no Spark.
+
+        Args:
+            first: the first version; all commits from it on are read.
+
+        Returns:
+            One row per file with a column per version, and `.plot()`.
+
+        Example:
+            >>> lake.table("sales").files_by_version()  # doctest: +SKIP
+            sales: 4 files in 3 versions
+        """
+        return files_by_version(self.storage, self.name, self.version, first)
 
     def diff(
         self,
@@ -214,8 +240,9 @@ class Table(TableHandle):
 
         Args:
             before: the older version.
-            after: the newer one; by default the newest.
-            match: `row-id`, `key` or `row`; by default the first that both versions allow.
+            after: the newer version; by default the newest.
+            match: how rows are matched: `row-id`, `key` or `row`; by default the first of these
+                that both versions allow.
             keys: the columns to match by, instead of the table's own keys.
 
         Raises:
@@ -229,28 +256,33 @@ class Table(TableHandle):
 
     def compare(
         self,
-        before: int | str | datetime | None = None,
-        after: int | str | datetime | None = None,
+        before: int | None = None,
+        after: int | None = None,
         *,
+        before_timestamp: str | datetime | None = None,
+        after_timestamp: str | datetime | None = None,
         keys: str | Sequence[str] = (),
         limit: int = 10,
     ) -> Difference:
         """Count the changes between two versions, and return the first of them.
 
         Args:
-            before: the older version, or a timestamp (UTC if it has no zone); by default the
-                version before `after`.
-            after: the newer version, or a timestamp; by default the newest.
-            keys: the columns to match rows by; a text has commas between them. By default the
-                table's keys, else row ids if both versions have them, else whole rows.
+            before: the older version; by default the version before the newer one.
+            after: the newer version; by default the newest.
+            before_timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of
+                `before`; an empty text counts as not given.
+            after_timestamp: likewise, instead of `after`.
+            keys: the columns to match rows by, as a sequence or separated by commas. By default
+                the table's keys, else row ids if both versions have them, else whole rows.
             limit: the most rows to return.
 
         Returns:
-            `.counts`, `.rows` and `.columns`. `diff` has all changes, as a DataFrame.
+            A result with `.counts`, `.rows` and `.columns`. `diff` returns all changes.
 
         Raises:
-            UsageError: the first version is after the second, or the keys are not columns.
-            VersionError: one of the versions can't be read; with the range that can.
+            UsageError: an end has both a version and a timestamp, the first version is after the
+                second, or the keys are not columns.
+            VersionError: one of the versions can't be read; the error contains the readable range.
             QueryError: Spark failed.
 
         Example:
@@ -258,7 +290,14 @@ class Table(TableHandle):
             sales: versions 2 and 5: 3 added, 0 removed, 1 changed
         """
         names = split_names(keys) if isinstance(keys, str) else keys
-        return compare_versions(self, choose_versions(self, before, after), keys=names, limit=limit)
+        pair = choose_versions(
+            self,
+            before,
+            after,
+            before_timestamp=before_timestamp,
+            after_timestamp=after_timestamp,
+        )
+        return compare_versions(self, pair, keys=names, limit=limit)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete rows of a table that no publisher feeds; a dry run unless `apply`.
@@ -268,8 +307,8 @@ class Table(TableHandle):
             apply: delete them; by default the rows are only counted.
 
         Raises:
-            UsageError: a publisher feeds the table: publish deletes instead.
-            QueryError: Spark refuses the predicate.
+            UsageError: a publisher feeds the table; publish deletes instead.
+            QueryError: Spark refused the predicate.
 
         Example:
             >>> lake.table("notes").delete("id < 9")  # doctest: +SKIP
@@ -285,8 +324,8 @@ class Table(TableHandle):
             apply: restore it; by default the effect is only reported.
 
         Raises:
-            VersionError: the version can't be read any more.
-            QueryError: Delta refused it.
+            VersionError: the version can no longer be read.
+            QueryError: Delta refused the restore.
 
         Example:
             >>> lake.table("sales").restore(2)  # doctest: +SKIP
@@ -302,24 +341,24 @@ class Table(TableHandle):
         allow_short: bool = False,
         apply: bool = False,
     ) -> Vacuum:
-        """Delete files that no version, frame or feed needs; a dry run unless `apply`.
+        """Delete files that no version, frame or change feed needs; a dry run unless `apply`.
 
         Args:
-            retention_hours: how long files stay after their removal; by default the table's own
-                `delta.deletedFileRetentionDuration`, seven days if it has none.
-            feed_hours: how far back the change feed has to be readable; by default the table's
-                `mirrorlake.feedRetentionHours`, else as long as files stay.
+            retention_hours: how long files are kept after their removal, in hours; by default the
+                table's `delta.deletedFileRetentionDuration`, or seven days if it has none.
+            feed_hours: how far back the change feed must be readable, in hours; by default the
+                table's `mirrorlake.feedRetentionHours`, or else as long as files are kept.
             allow_short: allow less than the table's own retention.
             apply: delete them; by default the files are only counted.
 
         Raises:
-            RetentionError: the retention is shorter than allowed, or other tables are stored in
-                the table's folder.
+            RetentionError: the retention is shorter than allowed, or the table's folder contains
+                other tables.
             QueryError: Delta failed.
 
         Example:
             >>> lake.table("sales").vacuum()  # doctest: +SKIP
-            sales: would delete 12 files (34,560 bytes), 40 stay
+            sales: would delete 12 files (34,560 bytes), 40 kept
         """
         return vacuum_table(
             self,
@@ -331,7 +370,7 @@ class Table(TableHandle):
 
     @property
     def optimize(self) -> Optimize:
-        """Rewriting of the files: compact, z_order, vorder, purge; see `Optimize`."""
+        """Operations that rewrite files: compact, z_order, vorder, purge; see `Optimize`."""
         return Optimize(self)
 
     @property
@@ -342,7 +381,7 @@ class Table(TableHandle):
     def archive(
         self, into: str = "", *, start: int | None = None, dry_run: bool = False
     ) -> ArchiveReport:
-        """Append what is new in the table's change feed to a table that keeps it for good.
+        """Append the new changes of the table's change feed to a table that keeps them permanently.
 
         Every change is archived once. Safe to interrupt: the next call completes the work.
 
@@ -350,7 +389,7 @@ class Table(TableHandle):
             into: the archive, created by the first call; by default the table's name with
                 `_history`.
             start: the first version of a new archive. By default 0 if the feed contains everything
-                from there, else the newest version's rows as inserts, and then what changes.
+                from there; otherwise the archive starts with the newest version's rows as inserts.
             dry_run: only report which versions are new.
 
         Returns:
@@ -358,7 +397,8 @@ class Table(TableHandle):
             and `.why_not` has the reason.
 
         Raises:
-            FeedError: the feed no longer contains what follows, or the archive is another table's.
+            FeedError: the feed no longer contains the next version, or the archive belongs to
+                another table.
 
         Example:
             >>> lake.table("sales").archive()  # doctest: +SKIP
@@ -385,32 +425,33 @@ class Table(TableHandle):
     ) -> DimensionReport:
         """Bring a slowly changing dimension up to date with this table.
 
-        The changes are the table's change feed, ordered by version. With `sequence_by` the table's
-        rows are themselves the changes, in any order, late ones included; rows that are deleted
-        from the table are no changes then, unless `apply_as_deletes` includes them. With
-        `from_snapshot` the newest version is compared with the dimension and no feed is needed.
+        The changes are the table's change feed, ordered by version. With `sequence_by`, the table's
+        rows are themselves the changes, in any order, late ones included; rows deleted from the
+        table are then no changes, unless `apply_as_deletes` includes them. With `from_snapshot`,
+        the newest version is compared with the dimension and no feed is needed.
 
         The options are those of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT; give the same
         ones in each run. Safe to interrupt: the next call completes the work.
 
         Args:
             into: the dimension, created by the first call; by default `dim_` and the table's name.
-            stored_as: 1 keeps the latest row of each key, 2 all rows with their periods, from
-                `__START_AT` up to, and without, `__END_AT`.
+            stored_as: 1 keeps the latest row of each key; 2 keeps all rows with their periods, from
+                `__START_AT` up to, and excluding, `__END_AT`.
             keys: the columns that identify a row; by default those that the table declares.
-            from_snapshot: take the newest version as a whole: rows that differ are changed, and
-                keys that are missing are deleted.
+            from_snapshot: use the complete newest version: rows that differ are changed, and keys
+                that are missing are deleted.
             sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-            ignore_null_updates: a NULL in a change leaves the column as it is.
-            apply_as_deletes: an SQL condition for changes that delete their key. Without
-                `sequence_by`, rows deleted from the table always delete theirs, too.
-            apply_as_truncates: an SQL condition for changes that remove all rows before them; type
-                1 only.
+            ignore_null_updates: a NULL in a change leaves the column unchanged.
+            apply_as_deletes: a SQL condition for changes that delete their key. Without
+                `sequence_by`, a row deleted from the table always deletes its key, too.
+            apply_as_truncates: a SQL condition for changes that remove all rows before them; type 1
+                only.
             columns: the columns to keep, keys included; by default all.
             except_columns: columns to leave out.
-            track_history_columns: type 2 only: a new period starts only where one of these columns
+            track_history_columns: type 2 only: a new period starts only when one of these columns
                 changes; other columns show the period's last value. By default all columns.
-            track_history_except_columns: the columns that start no new period, instead.
+            track_history_except_columns: type 2 only: the columns that start no new period, instead
+                of `track_history_columns`.
             dry_run: only report what is new.
 
         Returns:
@@ -418,31 +459,28 @@ class Table(TableHandle):
             keys, nothing is done and `.why_not` has the reason.
 
         Raises:
-            FeedError: the feed no longer contains what follows.
+            FeedError: the feed no longer contains the next version.
             UsageError: options contradict each other, a column does not exist, or `into` is a
                 table of another kind.
-            QueryError: Spark refuses an expression.
+            QueryError: Spark refused an expression.
 
         Example:
             >>> lake.table("planes").dimension(stored_as=2)  # doctest: +SKIP
             planes → dim_planes: versions 0 to 4
         """
-        return update_dimension(
-            self,
-            into,
-            stored_as=stored_as,
-            keys=keys,
-            from_snapshot=from_snapshot,
-            sequence_by=sequence_by,
+        options = Dimension(
+            tuple(keys or ()),
+            sequence_by or None,
+            stored_as,
             ignore_null_updates=ignore_null_updates,
             apply_as_deletes=apply_as_deletes,
             apply_as_truncates=apply_as_truncates,
-            columns=columns,
-            except_columns=except_columns,
-            track_history_columns=track_history_columns,
-            track_history_except_columns=track_history_except_columns,
-            dry_run=dry_run,
+            columns=tuple(columns) if columns else None,
+            except_columns=tuple(except_columns),
+            track_history_columns=tuple(track_history_columns) if track_history_columns else None,
+            track_history_except_columns=tuple(track_history_except_columns),
         )
+        return update_dimension(self, into, options, from_snapshot=from_snapshot, dry_run=dry_run)
 
     @property
     def row_tracking(self) -> RowTracking:
@@ -457,15 +495,15 @@ class Table(TableHandle):
     def analyze(
         self, *, version: int | None = None, scan: bool = True, exact: bool = False
     ) -> Analysis:
-        """Analyze a version's files: files, row groups, columns, guardrails.
+        """Analyze the files of a version: files, row groups, columns and guardrails.
 
         Args:
-            version: by default the newest.
-            scan: also read the data, for cardinality and runs; False reads only the footers.
+            version: the version; by default the newest.
+            scan: also read the data, for cardinalities and runs; False reads only the footers.
             exact: count distinct values exactly; by default the error is about 5 %.
 
         Raises:
-            UsageError: there is no such version.
+            UsageError: the version does not exist.
 
         Example:
             >>> lake.table("sales").analyze().summary["Row Count"]  # doctest: +SKIP

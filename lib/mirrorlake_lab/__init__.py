@@ -1,4 +1,4 @@
-"""Look at a lake and learn: pages and widgets, JupyterLab, the course, sample lakes."""
+"""Pages to look at a lake, JupyterLab's start page, the course with its tasks, and sample lakes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,72 @@ from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
+    from mirrorlake_lab.course import check
+    from mirrorlake_lab.course.lessons import find_solution, lessons, make_course
+    from mirrorlake_lab.course.system import plot_system
     from mirrorlake_lab.pages.explorer import Explorer
     from mirrorlake_lab.pages.monitor import Monitor
     from mirrorlake_lab.pages.publish_form import PublishForm
-    from mirrorlake_lab.samples.sample_lake import make_sample
+    from mirrorlake_lab.samples import flights
+    from mirrorlake_lab.samples.lake import make_sample, open_sample, seal_sample
+    from mirrorlake_lab.samples.shop import Shop
+    from mirrorlake_lab.site import build_site
 
-__all__ = ["explore", "make_sample", "monitor", "publish_form"]
+__all__ = [
+    "Shop",
+    "build_site",
+    "check",
+    "explore",
+    "find_solution",
+    "flights",
+    "lessons",
+    "make_course",
+    "make_sample",
+    "monitor",
+    "open_sample",
+    "plot_system",
+    "publish_form",
+    "seal_sample",
+]
+
+_PUBLIC_MODULES = {"check": "course.check", "flights": "samples.flights"}
+_MODULES = {
+    "course.lessons": ["find_solution", "lessons", "make_course"],
+    "course.system": ["plot_system"],
+    "samples.lake": ["make_sample", "open_sample", "seal_sample"],
+    "samples.shop": ["Shop"],
+    "site": ["build_site"],
+}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name != "make_sample":
+    if name in _PUBLIC_MODULES:
+        return import_module(f"{__name__}.{_PUBLIC_MODULES[name]}")
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mirrorlake_lab.samples.sample_lake"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
     """Return tabs for looking at a lake in Lab.
 
-    Spark starts when rows, changes or advice are asked for.
+    Spark starts only for rows, changes and advice.
 
     Args:
         lake: the lake.
-        table: the table to begin with; by default the first one.
+        table: the table to select first; by default the first one.
 
     Returns:
-        The tabs Zone, Tables, Versions, Rows, Feed, Files, Views and Runs. `to_html` writes all
-        that needs no Spark to a file.
+        The tabs Zone, Tables, Versions, Rows, Feed, Files, Views and Runs. `to_html` writes
+        everything that needs no Spark to a file.
 
     Raises:
-        TableNotFoundError: the lake has no such table.
+        TableNotFoundError: the table does not exist.
 
     Example:
         >>> explore(lake, "stock").open("Versions")  # doctest: +SKIP
@@ -48,9 +85,7 @@ def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
 
 
 def monitor(lake: Lake, *, every: float = 10) -> Monitor:
-    """Return a page in Lab with the state of replication, which refreshes itself.
-
-    It needs no Spark.
+    """Return a page in Lab with the status of the lake, which refreshes itself; needs no Spark.
 
     Args:
         lake: the lake.
@@ -75,7 +110,7 @@ def publish_form(lake: Lake, table: str = "") -> PublishForm:
 
     Args:
         lake: the lake.
-        table: the table to begin with; it need not exist yet.
+        table: the table to select first; it need not exist.
 
     Returns:
         The form. It refuses an invalid file with row, column and fix, and publishes what the

@@ -1,4 +1,4 @@
-"""Commands on the project itself: demo, sample, test, lab, bench, course, docs."""
+"""Commands for the project itself: demo, sample, test, lab, bench, course, docs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirrorlake.cli import app, stop_on_signals, warm_up
 from mirrorlake.cli.options import Json, Port, at_most_one
 from mirrorlake.cli.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
-from mirrorlake.results import TextTable, size_text
+from mirrorlake.results import TextTable, counted, size_text
 from mirrorlake.storage.paths import PARAMETERS, PROJECT
 
 
@@ -43,11 +43,11 @@ def demo(
 def sample(
     root: Annotated[str, typer.Argument(help="An absent or empty folder, or a sample lake.")],
 ) -> None:
-    """Make the sample lake: a year of flights, and small tables with one trouble each."""
-    from mirrorlake_lab.samples.sample_lake import make_sample
+    """Create the sample lake: a year of flights, and small tables with one problem each."""
+    from mirrorlake_lab.samples.lake import make_sample
 
     warm_up()
-    with progress("making the sample lake …") as update:
+    with progress("creating the sample lake …") as update:
         lake = make_sample(
             str(Path(root).absolute()) if "://" not in root else root, on_step=update
         )
@@ -55,9 +55,9 @@ def sample(
 
 
 def _source(folder: Path, what: str) -> Path:
-    """A folder of the project's source, which an installed package does not have."""
+    """Return a folder of the project's source, which an installed package lacks."""
     if not folder.is_dir():
-        raise UsageError(f"There are no {what} here.", hint="they lie in the project's source.")
+        raise UsageError(f"The {what} are not installed.", hint="use the project's source.")
     return folder
 
 
@@ -66,16 +66,17 @@ def test(
     context: typer.Context,
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soak tests.")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what changes since the last commit can touch.")
+        bool,
+        typer.Option("--changed", help="Only tests that changes since the last commit can affect."),
     ] = False,
 ) -> None:
     """Run the tests, in three processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
     if not needs_no_spark(context.args):
         warm_up()
-    # A file's tests stay in one process, and the files in their order: the notebooks take longest.
+    # The tests of a file run in one process, and the files in order: notebooks take longest.
     options = ["--dist", "loadfile", "--no-loadscope-reorder", "--durations=10"]
-    # Three share a JVM and keep two cores busy; under --long each has a larger one of its own.
+    # Three processes share a JVM and keep two cores busy; with --long each has a larger JVM.
     options += ["-n", "2", "--long"] if long else ["-n", "3"]
     options += ["--changed"] if changed else []
     command = [sys.executable, "-m", "pytest", *options, *context.args]
@@ -83,7 +84,7 @@ def test(
 
 
 def needs_no_spark(arguments: list[str]) -> bool:
-    """Whether all paths among pytest's arguments are in the layers that start no JVM."""
+    """Check whether all paths among pytest's arguments are in test layers without a JVM."""
     layers = [PROJECT / "tests" / layer for layer in ("unit", "servers", "browser")]
     files = [PROJECT / argument.split("::")[0] for argument in arguments]
     paths = [file.resolve() for file in files if file.exists()]
@@ -94,11 +95,11 @@ def needs_no_spark(arguments: list[str]) -> bool:
 def lab(
     context: typer.Context,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Make the copies new; changed ones go to kept/.")
+        bool, typer.Option("--reset", help="Replace changed copies; they are moved to kept/.")
     ] = False,
-    folder: Annotated[Path | None, typer.Option(help="Where the copies are.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="The folder of the copies.")] = None,
 ) -> None:
-    """Open JupyterLab on copies of the notebooks; further arguments go to it."""
+    """Open JupyterLab on copies of the notebooks; further arguments are passed to it."""
     from mirrorlake_lab.workbench import (
         LAB_ENVIRONMENT,
         lab_command,
@@ -109,8 +110,9 @@ def lab(
     place = (folder or lab_folder()).absolute()
     changed = make_workbench(place, reset=reset)
     if changed:
-        done = "were put into kept/" if reset else "stay as they are; --reset makes them new"
-        warn(f"{changed} changed copies in {place} {done}.")
+        copies = f"{counted(changed, 'changed file')} in {place}"
+        hint = "add --reset to replace changed copies."
+        warn(f"Moved to kept/: {copies}." if reset else f"Not updated: {copies}. Hint: {hint}")
     warm_up()
     command = lab_command(sys.executable, place, *context.args)
     os.execve(command[0], command, os.environ | LAB_ENVIRONMENT)
@@ -118,14 +120,14 @@ def lab(
 
 @app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
-    pairs: Annotated[int, typer.Option(help="How many pairs to measure.", min=1)] = 3,
-    part: Annotated[str | None, typer.Option(help="One part of the bench.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The benchmark; by default all.")] = None,
+    pairs: Annotated[int, typer.Option(help="The number of pairs to measure.", min=1)] = 3,
+    part: Annotated[str | None, typer.Option(help="One part of the benchmark.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run benchmarks side by side: how many times better than the peer."""
+    """Run benchmarks side by side with a peer; a ratio is how many times better it is."""
     if part and not name:
-        raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
+        raise UsageError("--part needs a benchmark.", hint="give its name.")
     sys.path.append(str(_source(PROJECT / "tests", "benches")))
     benches = importlib.import_module("helpers.bench")
     warm_up()
@@ -143,7 +145,7 @@ def bench(
             if not document[some]:
                 del document[some]
         documents.append(document)
-        if not as_json:  # at once: each takes minutes
+        if not as_json:  # print each result at once, because a benchmark takes minutes
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))
     if as_json:
         print_json(documents[0] if name else {"benches": documents})
@@ -152,40 +154,44 @@ def bench(
 @app.command()
 def course(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where the copies go; an empty folder.")
+        Path | None, typer.Argument(metavar="[DIR]", help="An empty folder for the copies.")
     ] = None,
     solutions: Annotated[
-        bool, typer.Option("--solutions", help="For teachers: with solutions, for nbgrader.")
+        bool,
+        typer.Option("--solutions", help="Keep the solutions, for teachers, in nbgrader's layout."),
     ] = False,
     show: Annotated[
-        str | None, typer.Option("--show", metavar="TASK", help="Only print a task's solution.")
+        str | None,
+        typer.Option("--show", metavar="TASK", help="Only print the solution of a task."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the lessons to work on: tasks blank for students, with solutions for teachers."""
+    """Copy the lessons: without solutions for students, with solutions for teachers."""
     from mirrorlake_lab.course.lessons import find_solution, make_course
 
     if (folder is None) == (show is None):
-        raise UsageError("Name a folder, or a task with --show.", hint="./mirrorlake course DIR")
+        raise UsageError("Give a folder, or a task with --show.", hint="./mirrorlake course DIR")
     if show is not None:
         solution = find_solution(show)
         tell(as_json, {"task": show, "solution": solution}, solution)
         return
     made = make_course(Path(str(folder)).absolute(), solutions=solutions)
-    done = f"✓ {len(made.notebooks)} lessons, {len(made.tasks)} tasks: {made.folder}"
+    lessons, tasks = counted(len(made.notebooks), "lesson"), counted(len(made.tasks), "task")
+    done = f"✓ {lessons}, {tasks}: {made.folder}"
     tell(as_json, {"course": str(made.folder), "tasks": list(made.tasks)}, done)
 
 
 @app.command()
 def docs(
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where it is built; else site/.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The site's folder; by default site/."),
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve it until Ctrl-C.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the site until Ctrl-C.")] = False,
     port: Port = 0,
     as_json: Json = False,
 ) -> None:
-    """Build the documentation's site: lessons, tools, how-to pages, reference; no network."""
+    """Build the documentation's site: lessons, tools, how-to pages, reference; needs no network."""
     from mirrorlake_lab.site import build_site
 
     at_most_one(serve=serve, json=as_json)
@@ -193,22 +199,22 @@ def docs(
         site = build_site((out or PROJECT / "site").absolute())
     first = site.folder / "index.html"
     document = {"site": str(first), "pages": site.pages}
-    tell(as_json, document, f"✓ {site.pages} pages: {first}")
+    tell(as_json, document, f"✓ {counted(site.pages, 'page')}: {first}")
     if serve:
         serve_folder(site.folder, port)
 
 
 def serve_folder(folder: Path, port: int) -> None:
-    """Serves a folder to this machine alone, until SIGTERM or Ctrl-C.
+    """Serve a folder until SIGTERM or Ctrl-C; only this machine can reach the server.
 
     Args:
-        folder: what is served.
-        port: 0 takes a free one.
+        folder: the folder.
+        port: the port; 0 chooses a free one.
 
     Raises:
-        SetupError: the port is taken.
+        SetupError: the port is in use.
     """
-    from mirrorlake_lab.pages.serving import FolderHandler, LocalServer
+    from mirrorlake_lab.pages.html import FolderHandler, LocalServer
 
     stop = stop_on_signals()
     server = LocalServer(partial(FolderHandler, directory=str(folder)), port)

@@ -1,6 +1,6 @@
-// What mirrorlake adds to JupyterLab: cards that open tools and lessons, words and a dark theme for
-// its figures, and a line below a cell that says what Spark does. It is written as Lab loads it:
-// nothing is built. CARDS, a list of {path, label, title, category}, is put above by Python.
+// The JupyterLab extension of mirrorlake: cards that open tools and lessons, alternative texts and a
+// dark theme for charts, and a line with Spark's progress below a cell. Lab loads this script as it
+// is, without a build. Python prepends CARDS, a list of {path, label, title, category}.
 (() => {
   const shared = {};
   const STYLE = `
@@ -25,7 +25,7 @@
       launcher.add({command: 'mirrorlake:open', args, category: args.category, rank}));
   }
 
-  // Lab's own pictures have no words; those of a figure's metadata are taken, else its notebook's name.
+  // Lab adds no alternative text to images: use the one in a chart's metadata, else the notebook's name.
   function describePictures(app, rendermime) {
     const base = rendermime.getFactory('image/png');
     rendermime.addFactory({

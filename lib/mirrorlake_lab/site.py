@@ -15,22 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.results import counted
 from mirrorlake.storage.paths import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MARK = ".mirrorlake-site.json"  # the files of the last build: only these are replaced
-_BY_SPHINX = {".buildinfo", "objects.inv"}  # of no use to a reader
+_MARK = ".mirrorlake-site.json"  # lists the files of the last build, which the next one replaces
+_BY_SPHINX = {".buildinfo", "objects.inv"}  # not needed to read the site
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site that was built.
+    """A built site.
 
     Attributes:
-        folder: where it is; `index.html` is its first page.
-        pages: how many pages it has.
+        folder: its folder; `index.html` is the first page.
+        pages: the number of its pages.
     """
 
     folder: Path
@@ -38,19 +39,26 @@ class Site:
 
 
 def build_site(folder: Path) -> Site:
-    """Builds the site into a folder; one that it built before is replaced.
+    """Build the documentation's site into a folder; a site in the folder is replaced.
 
     Args:
-        folder: absent, empty, or with a site in it.
+        folder: a folder that is absent, empty, or contains a site.
+
+    Returns:
+        The site.
 
     Raises:
-        UsageError: the folder holds something else, or there is no source of the docs here.
-        CheckError: Sphinx found a dead link, a page in no table of contents, or the like.
+        UsageError: the folder contains other files, or the docs are not installed.
+        CheckError: Sphinx warned, for example of a dead link or of a page in no table of contents.
+
+    Example:
+        >>> build_site(Path("site")).pages  # doctest: +SKIP
+        98
     """
     if not (PROJECT / "docs" / "index.md").is_file():
-        raise UsageError("There are no docs here.", hint="they lie in the project's source.")
+        raise UsageError("The docs are not installed.", hint="use the project's source.")
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        raise UsageError(f"{folder} holds something else.", hint="name an empty folder.")
+        raise UsageError(f"{folder} contains other files.", hint="choose an empty folder.")
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
@@ -70,13 +78,15 @@ def build_site(folder: Path) -> Site:
             )
             sphinx.build(force_all=True)
         if found := list(_lines(warnings.getvalue(), scratch)):
-            raise CheckError(f"The site has {len(found)} faults: {'; '.join(found[:20])}")
+            raise CheckError(
+                f"The site has {counted(len(found), 'warning')}: {'; '.join(found[:20])}"
+            )
         files = _replace(folder, built)
     return Site(folder, sum(name.endswith(".html") for name in files))
 
 
 def _replace(folder: Path, built: Path) -> list[str]:
-    """Puts a built site in the place of the last one; what is not of a site stays."""
+    """Replace the files of the last build by those of a new one, and return their names."""
     mark = folder / _MARK
     old = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else []
     new = sorted(p.relative_to(built).as_posix() for p in built.rglob("*") if p.is_file())

@@ -1,10 +1,10 @@
-"""What `lab` opens: a folder with copies of the notebooks, a start page, and Lab's extension.
+"""The folder that the command `lab` opens: copies of the notebooks, a start page, Lab's extension.
 
-What somebody changed there is never overwritten: only `reset` makes the copies new, and it keeps
-the changed ones beside them. So no tracked file of the project changes.
+The project's own notebooks are never edited. A changed copy is never overwritten, except by
+`reset`, which keeps the changed one under `kept/`.
 
-The extension brings cards, words for figures and Spark's progress. It is one script,
-`lab_extension.js`, which Lab loads as it is; nobody has to build or install it.
+The extension adds cards to the launcher, alternative texts to charts, and Spark's progress. It is
+one script, `lab_extension.js`, which Lab loads without a build or an installation.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from mirrorlake.storage.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake_lab.course.lessons import student_copy
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
-from mirrorlake_runs.store import list_runs, write_whole
+from mirrorlake_runs.records import list_runs, write_whole
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
 _EXTENSION = "mirrorlake"
-LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
+LAB_ENVIRONMENT = {VARIABLE: "1"}  # lets kernels show Spark's progress
 
 
 def lab_folder() -> Path:
-    """Where the copies are: `lab/` of the project, or of MIRRORLAKE_HOME."""
+    """Return the default folder of the copies: `lab/` in MIRRORLAKE_HOME, or in the project."""
     return home() / "lab"
 
 
 def make_workbench(folder: Path, *, reset: bool = False) -> int:
-    """Brings the copies into a folder; those that nobody changed follow the originals.
+    """Copy the notebooks and docs into a folder, and update copies that nobody changed.
 
     Args:
-        folder: absent, empty, or made by an earlier call.
-        reset: make changed copies new, too; what they were is kept under `kept/`.
+        folder: a folder that is absent, empty, or was created by an earlier call.
+        reset: replace changed copies as well; the changed ones are moved to `kept/`.
 
     Returns:
-        How many changed copies there are, or were.
+        The number of changed copies, before `reset` replaced them.
 
     Raises:
-        UsageError: there are no notebooks here, or the folder holds something else.
+        UsageError: the notebooks are not installed, or the folder contains other files.
     """
     if not NOTEBOOKS.is_dir():
-        raise UsageError("There are no notebooks here.", hint="they lie in the project's source.")
+        raise UsageError("The notebooks are not installed.", hint="use the project's source.")
     mark = folder / MARK
     if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
-        raise UsageError(f"{folder} holds something else.", hint="name another --folder.")
+        raise UsageError(f"{folder} contains other files.", hint="choose another folder.")
     known = _read_mark(mark)
     folder.mkdir(parents=True, exist_ok=True)
     changed = 0
@@ -86,9 +86,9 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
 
 
 def copy_for_lab(source: Path) -> bytes:
-    """A file as its copy has it: lessons are blank, and notebooks name this machine's kernel.
+    """Return the content of a copy: lessons without solutions, notebooks with this kernel's name.
 
-    Otherwise Lab would call each notebook modified as soon as its kernel has started.
+    With another kernel's name Lab marks a notebook as modified as soon as its kernel has started.
     """
     lesson = source.parent == NOTEBOOKS / "learn" and source.suffix == ".ipynb"
     data = student_copy(source) if lesson else source.read_bytes()
@@ -103,10 +103,10 @@ def copy_for_lab(source: Path) -> bytes:
 
 
 def write_settings() -> Path:
-    """Lab's settings, as a folder of the cache to name as its `app_settings_dir`.
+    """Write Lab's settings into the cache, and return the folder for `app_settings_dir`.
 
-    `lab_settings.json` has them: no question about news, pages shown as pages, whole names in the
-    browser.
+    The settings in `lab_settings.json` switch the news off, render Markdown files, and show full
+    file names.
     """
     folder = cache() / "lab-settings"
     write_whole(folder / "overrides.json", _file("lab_settings.json"))
@@ -114,7 +114,7 @@ def write_settings() -> Path:
 
 
 def lab_command(python: str, folder: Path, *more: str) -> list[str]:
-    """The command that opens JupyterLab on a folder, at its start page."""
+    """Return the command that opens JupyterLab on a folder, at its start page."""
     return [
         *(python, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"),
         f"--LabApp.app_settings_dir={write_settings()}",
@@ -127,7 +127,7 @@ def lab_command(python: str, folder: Path, *more: str) -> list[str]:
 
 
 def start_page() -> str:
-    """What is here, and how long each notebook took when it ran last on this machine."""
+    """Return the start page: all notebooks, and the duration of their last run on this machine."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(),
@@ -146,9 +146,9 @@ def _parts() -> dict[str, list[Path]]:
 
 
 def _write_extension() -> Path:
-    """Puts Lab's extension into the cache; the folder to name in `extra_labextensions_path`.
+    """Write Lab's extension into the cache, and return the folder for `extra_labextensions_path`.
 
-    It has a card for each notebook: lessons with their numbers, in their order.
+    The launcher shows a card for each notebook; lessons have their numbers and are in order.
     """
     cards = []
     for category, paths in _parts().items():
@@ -163,7 +163,7 @@ def _write_extension() -> Path:
     package = {
         "name": _EXTENSION,
         "version": "0.1.0",
-        "description": "Cards, words for figures and Spark's progress",
+        "description": "Cards, alternative texts of charts, and Spark's progress",
         "jupyterlab": {"extension": True, "_build": {"load": load, "extension": "./extension"}},
     }
     place = cache() / "lab-extensions"
@@ -178,7 +178,7 @@ def _file(name: str) -> str:
 
 def _sources() -> list[Path]:
     found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
-    for ending in ("md", "png"):  # pages, and the pictures that they show
+    for ending in ("md", "png"):  # pages and their pictures
         found += (PROJECT / "docs").rglob(f"*.{ending}")
     return sorted([*found, *PROJECT.glob("README.md")])
 
@@ -190,13 +190,13 @@ def _name_of(source: Path) -> str:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """A notebook's title and what stands below it, for a table."""
+    """Return a notebook's title and summary for a Markdown table."""
     title, said = first_words(nbformat.read(path, as_version=4))  # type: ignore[no-untyped-call]
     return title, said.replace("|", "\\|")
 
 
 def _seconds() -> dict[str, float]:
-    """How long each notebook took in its newest run that was done."""
+    """Return the duration in seconds of each notebook's newest successful run."""
     found: dict[str, float] = {}
     for record in list_runs():
         for step in record.document.get("steps") or ():

@@ -22,17 +22,14 @@ from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS
 
 if TYPE_CHECKING:
     from mirrorlake_runs.plan import Plan
-    from mirrorlake_runs.results import RunSummary
-    from mirrorlake_runs.store import RunRecord
+    from mirrorlake_runs.records import RunRecord, RunSummary
 
-runs = verbs("runs", "What ran, and how it went.")
+runs = verbs("runs", "List, show and prune the records of runs.")
 _COPIED = (".ipynb", ".yaml", ".py", ".ini", ".cfg")  # the last three are for `pytest --nbval`
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, or the folder or URI of its results.")
+    str, typer.Argument(metavar="RUN", help="Id of a run, or the folder or URI of its results.")
 ]
-Folder = Annotated[
-    str | None, typer.Option(help="Where the records are, a folder or URI; by default runs/.")
-]
+Folder = Annotated[str | None, typer.Option(help="Folder or URI of the records; by default runs/.")]
 
 
 @app.command()
@@ -40,37 +37,40 @@ def run(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME|PATH|PLAN.yaml", help="A tool, one's own notebook, or a plan."
+            metavar="NAME|PATH|PLAN.yaml", help="Name of a tool, a notebook, or a plan."
         ),
     ] = None,
     parameter: Annotated[
-        list[str] | None, typer.Option("-p", metavar="KEY=VALUE", help="A parameter's value.")
+        list[str] | None,
+        typer.Option("-p", metavar="KEY=VALUE", help="Value of a parameter; may be repeated."),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", help="Where the results go: a folder or URI.")
-    ] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Folder or URI of the results.")] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Go on with this run after its last done step.")
+        str | None, typer.Option(help="Continue this run after its last completed step.")
     ] = None,
     days: Annotated[
-        str | None, typer.Option("--for", help="A run a day: date=2026-01-01..2026-01-31.")
+        str | None,
+        typer.Option("--for", help="Run once for each day: date=2026-01-01..2026-01-31."),
     ] = None,
     metrics: Annotated[
-        Path | None, typer.Option(help="A text file for Prometheus, replaced by each run.")
+        Path | None,
+        typer.Option(help="Text file with metrics for Prometheus; each run replaces it."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a notebook or a plan with papermill; what was executed is kept and reported."""
+    """Run a notebook or a plan with papermill; keep the executed notebooks and a report."""
     values = _values(parameter or [])
     if resume is not None:
         if target or values or out or days:
             raise UsageError(
-                "--resume goes on with a run as it was started.",
-                hint="leave out the notebook, -p, --out and --for.",
+                "--resume takes all settings from the run.",
+                hint="omit the notebook, -p, --out and --for.",
             )
         _finish(_resumed(resume, metrics), as_json)
     elif target is None:
-        raise UsageError("What is to be run?", hint="name a notebook or a plan, or --resume RUN.")
+        raise UsageError(
+            "No notebook or plan is named.", hint="name a notebook or a plan, or use --resume RUN."
+        )
     else:
         _finish(_started(target, values, out, days, metrics), as_json, backfill=days is not None)
 
@@ -80,7 +80,7 @@ def _values(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"-p {text!r} is no parameter.", hint="write -p name=value.")
+            raise UsageError(f"-p {text!r} is not a parameter.", hint="write -p name=value.")
         found[name.strip()] = value
     return found
 
@@ -111,8 +111,8 @@ def _started(
 
 
 def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
+    from mirrorlake_runs.records import find_run
     from mirrorlake_runs.run import days_after, recorded_plan, resume_run, run_days, run_plan
-    from mirrorlake_runs.store import find_run
 
     document = find_run(run).document
     done = [resume_run(run, metrics=metrics, on_step=tell_step)]
@@ -137,12 +137,12 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
 
 
 def tell_step(name: str, index: int, total: int) -> None:
-    """Says on stderr which step of a plan begins."""
+    """Report on stderr which step of a plan begins."""
     warn(f"[{index}/{total}] {name} …")
 
 
 def _warm_up_for(plan: Plan) -> None:
-    """Only for notebooks that start Spark: the archive takes its time where there is none yet."""
+    """Prepare Spark's class archive if a notebook of the plan starts Spark."""
     texts = (step.path.read_text(encoding="utf-8", errors="replace") for step in plan.steps)
     if any(
         word in text for text in texts for word in ("Lake(", "Lake.open", "open_sample", "spark")
@@ -159,12 +159,12 @@ def _finish(summaries: list[RunSummary], as_json: bool, *, backfill: bool = Fals
 
 
 def finish_run(summary: RunSummary, *answers: str, printed: bool = False) -> None:
-    """Prints a run's summary, and ends the command if it is not done.
+    """Print a run's summary, and exit with an error status if the run did not complete.
 
     Args:
         summary: the run.
-        answers: lines that come first.
-        printed: whether its document was printed instead.
+        answers: lines to print first.
+        printed: whether the run's document was printed instead of the summary.
     """
     rows = tuple(
         (step.notebook, step.status, step.attempts, f"{step.seconds:.1f}") for step in summary.steps
@@ -184,13 +184,15 @@ def finish_run(summary: RunSummary, *answers: str, printed: bool = False) -> Non
 
 @runs.command("list")
 def list_command(
-    plan: Annotated[str | None, typer.Option(help="Only runs of this plan.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what is not done.")] = False,
+    plan: Annotated[str | None, typer.Option(help="List only runs of this plan.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List only runs that failed, were stopped or are lost.")
+    ] = False,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs, the newest first; one whose process is gone is `lost`."""
-    from mirrorlake_runs.store import list_runs
+    """List the runs, newest first; a run whose process is gone is `lost`."""
+    from mirrorlake_runs.records import list_runs
 
     found = list_runs(plan=plan, failed=failed, folder=folder)
     tell(as_json, {"runs": [record.as_dict() for record in found]}, _table(found))
@@ -199,7 +201,7 @@ def list_command(
 @runs.command("show")
 def show_command(run: Run, as_json: Json = False) -> None:
     """Show a run: its parameters, versions, steps and records."""
-    from mirrorlake_runs.store import find_run
+    from mirrorlake_runs.records import find_run
 
     record = find_run(run)
     document = {**record.document, "status": record.status}
@@ -229,31 +231,37 @@ def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
     import webbrowser
 
-    from mirrorlake_runs.store import find_report, find_run
+    from mirrorlake_runs.records import find_report, find_run
 
     record = find_run(run)
     page = find_report(record)
     if page is None:
-        raise UsageError(f"The run {record.run} has no report.", hint="it is made when a run ends.")
+        raise UsageError(
+            f"The run {record.run} has no report.", hint="the report is written when a run ends."
+        )
     say(page.absolute().as_uri())
     webbrowser.open(page.absolute().as_uri())
 
 
 @runs.command("prune")
 def prune_command(
-    keep: Annotated[int, typer.Option(help="How many done runs of each plan stay.", min=0)],
+    keep: Annotated[
+        int, typer.Option(help="Number of completed runs of each plan to keep.", min=0)
+    ],
     days: Annotated[
-        float | None, typer.Option(help="Done runs that are younger stay, too.", min=0)
+        float | None,
+        typer.Option(help="Also keep completed runs that are younger than this.", min=0),
     ] = None,
     keep_failed: Annotated[
-        int | None, typer.Option(help="How many others of each plan stay; by default all.", min=0)
+        int | None,
+        typer.Option(help="Number of other runs of each plan to keep; by default all.", min=0),
     ] = None,
     folder: Folder = None,
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Delete old runs, their notebooks and reports; never one that runs."""
-    from mirrorlake_runs.store import prune_runs
+    """Delete old runs with their notebooks and reports; never a run in progress."""
+    from mirrorlake_runs.records import prune_runs
 
     found = prune_runs(keep=keep, days=days, keep_failed=keep_failed, apply=apply, folder=folder)
     document = {"runs": [record.as_dict() for record in found], "applied": apply}
@@ -276,25 +284,22 @@ def _table(found: list[RunRecord]) -> TextTable:
 
 @app.command()
 def notebooks(
-    folder: Annotated[Path, typer.Argument(help="Where the copies go.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the copies.")],
 ) -> None:
-    """Copy the notebooks, their parameters and the plans into a folder, to be changed there.
+    """Copy the notebooks, their parameters and the plans into a folder, to change them there.
 
     `pytest --nbval DIR/notebooks/mirror.ipynb` compares a copy with its outputs.
     """
     for source in (NOTEBOOKS, PARAMETERS):
         if not source.is_dir():
-            raise UsageError(f"There are no {source.name} here.")
+            raise UsageError(f"There is no folder {source}.")
         for path in sorted(source.rglob("*")):
             target = folder / source.name / path.relative_to(source)
-            if (
-                path.suffix not in (".ipynb", ".yaml", ".py", ".ini", ".cfg")
-                or ".ipynb_checkpoints" in path.parts
-            ):
+            if path.suffix not in _COPIED or ".ipynb_checkpoints" in path.parts:
                 continue
             if target.exists() and target.read_bytes() != path.read_bytes():
                 raise UsageError(
-                    f"{target} is there, and another one.", hint="choose an empty folder."
+                    f"{target} exists with other content.", hint="choose an empty folder."
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)

@@ -1,8 +1,8 @@
-"""Executed notebooks as files: their format's library, what they carry, and how they are cleaned.
+"""Read the records of executed notebooks, and clean notebooks for committing.
 
-`python -m mirrorlake_runs.notebook_files NOTEBOOK…` cleans notebooks for committing. Outputs and
-tags stay, for they are what nbval compares with, and so do the words for pictures. What papermill
-injected goes, and so do execution times, cell ids that change by the run, counters and widgets.
+`python -m mirrorlake_runs.notebook_files NOTEBOOK…` cleans notebooks. It keeps outputs and tags,
+which nbval compares, and the alternative texts of pictures. It removes the cells that papermill
+injected, execution times, generated cell ids, counters and widgets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirrorlake_runs import import_jsonschema
-from mirrorlake_runs.results import MIME, NOT_SUMMED
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
+from mirrorlake_runs.records import MIME, NOT_SUMMED
 
 import_jsonschema()
 
@@ -29,11 +29,15 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def read_records(notebook: str | Path, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all results that an executed notebook recorded; later ones win.
+    """Return all results that an executed notebook recorded; later results replace earlier ones.
 
     Args:
         notebook: the file.
         earlier: the results of earlier attempts, to which numbers are added, see `record`.
+
+    Example:
+        >>> read_records("out.ipynb")  # doctest: +SKIP
+        {'rows': 12}
     """
     found: dict[str, Any] = {}
     states: set[str] = set()
@@ -53,16 +57,16 @@ def _is_number(value: object) -> bool:
 
 
 def first_words(notebook: nbformat.NotebookNode) -> tuple[str, str]:
-    """A notebook's title, and what its first cell says below it, in one line; or empty texts."""
+    """Return a notebook's title and the quoted subtitle below it as one line; empty if missing."""
     title, *lines = notebook.cells[0].source.splitlines() or [""]
-    said = " ".join(line.lstrip("> ") for line in lines if line.startswith(">"))
-    return title.lstrip("# "), said
+    subtitle = " ".join(line.lstrip("> ") for line in lines if line.startswith(">"))
+    return title.lstrip("# "), subtitle
 
 
 def joined_streams(outputs: list[Any]) -> list[Any]:
-    """A cell's outputs, each run of them on one stream as one.
+    """Return a cell's outputs with consecutive outputs of one stream joined.
 
-    How a kernel divides what was printed in one go depends on the clock.
+    How a kernel divides printed text into outputs depends on the time.
     """
     found: list[Any] = []
     for output in outputs:
@@ -75,7 +79,14 @@ def joined_streams(outputs: list[Any]) -> list[Any]:
 
 
 def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy with nothing in it that differs from run to run."""
+    """Return a copy of a notebook without anything that differs from run to run.
+
+    Args:
+        notebook: the notebook, as nbformat reads it.
+
+    Example:
+        >>> clean_notebook(nbformat.read("out.ipynb", as_version=4))  # doctest: +SKIP
+    """
     cleaned = copy.deepcopy(notebook)
     cells = [cell for cell in cleaned.cells if not {INJECTED, ERROR_MARK} & set(_tags(cell))]
     count = 0
@@ -89,7 +100,7 @@ def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell["outputs"] = joined_streams(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
-                # What pictures say in words, and how large they are shown.
+                # Alternative texts and sizes of pictures.
                 output["metadata"] = {
                     kind: dict(facts)
                     for kind, facts in output["metadata"].items()
@@ -99,14 +110,14 @@ def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                 output["execution_count"] = count
             output.get("data", {}).pop(_WIDGET, None)
     cleaned["cells"] = cells
-    # In full, as the kernel gives it: without it Lab calls the notebook modified when it opens it.
+    # Complete as the kernel reports it; otherwise Lab marks the notebook as modified when it opens.
     language = cleaned.metadata.get("language_info", {"name": "python"})
     cleaned["metadata"] = {"kernelspec": dict(_KERNEL), "language_info": language}
     return cleaned
 
 
 def clean_file(path: Path) -> bool:
-    """Cleans a notebook in place; whether it had to be."""
+    """Clean a notebook in place; return whether it changed."""
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     cleaned = clean_notebook(notebook)
     if cleaned == notebook:

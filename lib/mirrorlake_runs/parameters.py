@@ -1,4 +1,4 @@
-"""A step's parameters: types and defaults, checks of values, templates, and secrets.
+"""Parameters of a step: types and defaults, checks of values, templates, and secrets.
 
 A notebook's parameters are the assignments in its cell tagged `parameters`, such as
 `months: int = 3  # how many`. Parameters of other types than those in `_KNOWN` take any value.
@@ -49,21 +49,22 @@ class Parameter:
     """One parameter of a notebook.
 
     Attributes:
-        annotation: its type as written, or that of its default; empty if neither is known.
+        name: its name.
+        annotation: its type as written, or the type of its default; empty if neither is known.
     """
 
     name: str
     annotation: str
 
     def check(self, value: Any, *, as_text: bool = False) -> Any:
-        """A value in the parameter's type.
+        """Return a value converted to the parameter's type.
 
         Args:
-            value: what was given, in a plan for example.
-            as_text: whether it is a text that stands for the value, as on a command line.
+            value: the value, for example from a plan.
+            as_text: whether it is a text that must be parsed, as on a command line.
 
         Raises:
-            UsageError: it is not of the parameter's type.
+            UsageError: the value does not have the parameter's type.
         """
         kind = _type_of(self.annotation)
         for candidate in _candidates(value, kind) if as_text else [value]:
@@ -76,10 +77,10 @@ class Parameter:
 
 
 def read_parameters(notebook: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook, in its order; none if no cell has the tag.
+    """Return the parameters of a notebook in their order; empty if no cell is tagged `parameters`.
 
     Raises:
-        UsageError: the file is no notebook, or its parameters are no Python.
+        UsageError: the file is not a notebook, or the cell is not valid Python.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -106,7 +107,7 @@ def read_parameters(notebook: Path) -> dict[str, Parameter]:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A document in which each part that is no dict and no list is another, at any depth."""
+    """Return a document with each value that is not a dict or a list replaced, at any depth."""
     if isinstance(value, dict):
         return {key: map_leaves(part, change) for key, part in value.items()}
     if isinstance(value, list):
@@ -115,7 +116,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts in a document, at any depth; its keys are not among them."""
+    """Yield the texts in a document, at any depth, without its keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):
@@ -124,15 +125,15 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def has_template(value: Any) -> bool:
-    """Whether a template is in a value, at any depth."""
+    """Return whether a value contains a template, at any depth."""
     return any(_MARK.search(text) for text in texts_in(value))
 
 
 def steps_named(value: Any) -> set[str]:
-    """The steps whose results the templates in a value use.
+    """Return the names of the steps whose results the templates in a value use.
 
     Raises:
-        UsageError: a template that can't be read, or a name that templates don't have.
+        UsageError: a template is invalid, or uses an unknown name.
     """
     texts = [text for text in texts_in(value) if _MARK.search(text)]
     if not texts:
@@ -148,7 +149,7 @@ def steps_named(value: Any) -> set[str]:
         if unknown := sorted(meta.find_undeclared_variables(tree) - set(_NAMES)):
             raise UsageError(
                 f"The template {text!r} has the unknown name {', '.join(unknown)}.",
-                hint=f"templates know {', '.join(_NAMES)}.",
+                hint=f"templates can use {', '.join(_NAMES)}.",
             )
         for kind, key in ((nodes.Getattr, "attr"), (nodes.Getitem, "arg")):
             for node in tree.find_all(kind):
@@ -160,14 +161,14 @@ def steps_named(value: Any) -> set[str]:
 
 
 def fill(value: Any, known: dict[str, Any]) -> Any:
-    """A value with its templates filled in, at any depth.
+    """Return a value with its templates evaluated, at any depth.
 
     Args:
         value: a parameter's value.
-        known: what templates know, from `known_names`.
+        known: the names for templates, from `known_names`.
 
     Raises:
-        UsageError: a template fails, or uses what is not there.
+        UsageError: a template fails, or uses a result that does not exist.
     """
     return map_leaves(value, lambda part: _filled(part, known))
 
@@ -175,12 +176,12 @@ def fill(value: Any, known: dict[str, Any]) -> Any:
 def known_names(
     day: datetime.date, run_id: str, steps: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What templates know.
+    """Return the names that templates can use.
 
     Args:
         day: the run's date.
         run_id: the run's id.
-        steps: the documents of the steps that are done, by name.
+        steps: the documents of the completed steps, by name.
     """
     return {
         "date": day,
@@ -192,7 +193,7 @@ def known_names(
 
 
 def _candidates(text: str, kind: Any) -> list[Any]:
-    """What a text may mean, the likeliest first."""
+    """Return the possible meanings of a text, the most likely first."""
     found: list[Any] = [None] if text in ("null", "None", "~") else []
     with contextlib.suppress(yaml.YAMLError):
         found.append(yaml.safe_load(text))
@@ -203,12 +204,12 @@ def _candidates(text: str, kind: Any) -> list[Any]:
             found.append(number(text))
     if kind is Any:
         return [*found, text]
-    # A text for a parameter that takes texts stays as it is: 007, 1e3, yes, 2026-01-01.
+    # A parameter of type str keeps the text: 007, 1e3, yes, 2026-01-01.
     return [found[0], text, *found] if found[:1] == [None] and kind is not str else [text, *found]
 
 
 def _type_of(annotation: str) -> Any:
-    """A type from its text; Any if it is none of those that are known."""
+    """Return the type of an annotation; Any if it is not supported."""
     if not annotation:
         return Any
     try:
@@ -249,7 +250,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(
             _fits(key, inner[0]) and _fits(part, inner[1]) for key, part in value.items()
         )
-    if isinstance(value, bool):  # to Python it is an int, too
+    if isinstance(value, bool):  # bool is a subclass of int
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
 
@@ -275,22 +276,22 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any, text: str) -> Any:
-    """A value that a notebook can be given."""
+    """Return a value as plain JSON types."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(part, text) for part in value]
     if isinstance(value, dict):
         return {str(key): _plain(part, text) for key, part in value.items()}
-    raise UsageError(f"The template {text!r} gives a {type(value).__name__}, not a plain value.")
+    raise UsageError(f"The template {text!r} returns a {type(value).__name__}, not a plain value.")
 
 
 def _environment() -> Any:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    found = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # no HTML
-    found.globals.clear()  # range, cycler and the like could fill the memory
+    found = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # not HTML
+    found.globals.clear()  # functions such as range could fill the memory
     return found
 
 
@@ -301,38 +302,38 @@ _SHORTEST = 4
 
 
 def is_secret(value: Any) -> bool:
-    """Whether a value, or a part of it at any depth, refers to a secret."""
+    """Return whether a value refers to a secret, at any depth."""
     return bool(names_in(value))
 
 
 def names_in(value: Any) -> set[str]:
-    """The names of the secrets that a value refers to, at any depth."""
+    """Return the names of the secrets to which a value refers, at any depth."""
     return {found[1] for text in texts_in(value) if (found := _REFERENCE.fullmatch(text))}
 
 
 def look_up(name: str) -> str:
-    """A secret's value.
+    """Return the value of a secret.
 
     Raises:
-        UsageError: nobody knows the name, or the value is too short to be scrubbed.
+        UsageError: the secret does not exist, or is too short to be removed reliably.
     """
     value = _find(name)
     if value is None:
         raise UsageError(
             f"There is no secret {name!r}.",
-            hint=f"set the variable {name}, put a file of that name into the folder that "
-            f"{FOLDERS[0]} names, or `keyring set mirrorlake {name}`.",
+            hint=f"set the variable {name}, put a file of that name into the folder in "
+            f"{FOLDERS[0]}, or run `keyring set mirrorlake {name}`.",
         )
     if len(value) < _SHORTEST:
         raise UsageError(
             f"The secret {name!r} is shorter than {_SHORTEST} characters.",
-            hint="so short a text can't be told from others in what a run writes.",
+            hint="use a longer secret; a short one can't be removed reliably from a run's output.",
         )
     return value
 
 
 def resolve(value: Any, secrets: dict[str, str]) -> Any:
-    """A value with its references replaced by what they refer to."""
+    """Return a value with its references to secrets replaced by the secrets."""
 
     def resolved(part: Any) -> Any:
         found = _REFERENCE.fullmatch(part) if isinstance(part, str) else None
@@ -342,7 +343,7 @@ def resolve(value: Any, secrets: dict[str, str]) -> Any:
 
 
 class Scrubber:
-    """Takes secrets out of texts, in the forms in which they are commonly written.
+    """Removes secrets from texts, in all common encodings.
 
     Args:
         values: the secrets.
@@ -354,11 +355,11 @@ class Scrubber:
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return a text without secrets."""
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
     def value(self, value: Any) -> Any:
-        """A document of dicts, lists and texts without secrets, keys included."""
+        """Return a document of dicts, lists and texts without secrets, in keys as well."""
         if self._pattern is None:
             return value
         if isinstance(value, str):
@@ -373,7 +374,7 @@ class Scrubber:
         return value
 
     def in_place(self, node: Any) -> None:
-        """Takes secrets out of a notebook's cells and outputs where they stand."""
+        """Remove secrets from a notebook's cells and outputs in place."""
         if self._pattern is None:
             return
         items = node.items() if isinstance(node, dict) else enumerate(node)
@@ -398,13 +399,13 @@ def _find(name: str) -> str | None:
         return None
     try:
         found = keyring.get_password("mirrorlake", name)
-    except keyring.errors.KeyringError:  # a machine without a desktop has none
+    except keyring.errors.KeyringError:  # the machine has no keyring
         return None
     return None if found is None else str(found)
 
 
 def _forms(value: str) -> set[str]:
-    """A secret as it stands, and as JSON, Python, HTML, URLs and base64 write it."""
+    """Return a secret as text, and as JSON, Python, HTML, URLs and base64 encode it."""
     data = value.encode()
     lines = [line for line in value.splitlines() if len(line) >= 2 * _SHORTEST]
     found = {value, *lines} if len(lines) > 1 else {value}

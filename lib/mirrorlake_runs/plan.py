@@ -1,13 +1,15 @@
-"""Plans: read them, check them as a whole before anything starts, and prepare a run of one.
+"""Plans: read a plan, check it completely before a step starts, and prepare a run.
 
 A plan is a YAML file: `name` and `steps`, each with a `notebook` and the `parameters` that differ
-from the notebook's own. `plan.schema.json`, which editors read too, lists the rest. A plan that has
-neither `needs` nor `parallel` is a chain; in any other one a step waits for what it `needs`.
+from the notebook's own. `plan.schema.json` lists the other keys; editors can use it. In a plan
+without `needs` and `parallel` the steps run in order; otherwise a step waits for the steps that it
+`needs`.
 
 A prepared run has its id, its folder, its secrets and the values that are known before the start.
-One run of a plan goes on at a time: it holds a lease in each of its lakes, and one on this machine.
-The machine's own counts where no lake can hold one: without a root, on a lake that is read-only, or
-where there is none yet.
+
+Only one run of a plan can run at a time: it holds a lease in each of its lakes and one on this
+machine. The lease on the machine is sufficient if no lake can hold one: without a root, or if the
+lake is read-only or does not exist yet.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import Lease, LeaseHeldError
 from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, lake_path, may_be_lake, state
-from mirrorlake_runs import import_jsonschema
-from mirrorlake_runs.engine import Execution
+from mirrorlake_runs.execution import Execution
+from mirrorlake_runs.fast_jsonschema import import_jsonschema
 from mirrorlake_runs.parameters import (
     Parameter,
     Scrubber,
@@ -49,27 +51,26 @@ from mirrorlake_runs.parameters import (
     resolve,
     steps_named,
 )
-from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.store import runs_folder, slug
+from mirrorlake_runs.records import StepResult, runs_folder, slug
 
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One notebook with its parameters, and what happens before and after it.
+    """One notebook with its parameters and the rules for its execution.
 
     Attributes:
-        notebook: as the plan names it.
-        parameters: what the notebook is given, templates and references to secrets among it.
-        profile: the profile of its Spark.
-        name: what `needs` and templates call it.
+        notebook: the notebook as the plan names it.
+        parameters: the values for the notebook, with templates and references to secrets.
+        profile: the profile of its Spark session.
+        name: its name in `needs` and templates.
         needs: the names of the steps that it waits for.
-        retries: how many more attempts it has.
+        retries: the number of additional attempts.
         timeout: seconds for one attempt; None for no limit.
-        continue_on_error: whether what needs it runs even if it fails.
+        continue_on_error: whether steps that need it run even if it fails.
         path: the notebook's file.
-        known: the parameters that the notebook has.
+        known: the parameters of the notebook.
     """
 
     notebook: str
@@ -89,13 +90,16 @@ class Plan:
     """Notebooks to run.
 
     Attributes:
-        edges: for each step the indexes of those that it waits for.
-        parallel: how many steps run side by side.
-        one_spark: whether steps that follow each other start their Spark in one JVM.
-        history: whether the run becomes a row of `diagnostics.runs`.
-        hooks: what is called, by outcome: `on_failure`, `on_success`.
-        document: the plan as it was read, and `beside` the folder that its paths start from.
-        single: whether this is one notebook that was asked for by itself.
+        name: the plan's name.
+        steps: its steps.
+        edges: for each step the indexes of the steps that it waits for.
+        parallel: the number of steps that run in parallel.
+        one_spark: whether consecutive steps start their Spark in one JVM.
+        history: whether each run becomes a row of `diagnostics.runs`.
+        hooks: the hooks by outcome: `on_failure`, `on_success`.
+        document: the plan as it was read.
+        beside: the folder to which its paths are relative.
+        single: whether this is a single notebook without a plan.
     """
 
     name: str
@@ -111,7 +115,12 @@ class Plan:
 
 
 def notebook_names() -> list[str]:
-    """The project's notebooks as a plan names them: `mirror`, `learn/02_mirror`."""
+    """Return the names of the project's notebooks, such as `mirror` and `learn/02_mirror`.
+
+    Example:
+        >>> notebook_names()  # doctest: +SKIP
+        ['archive', 'change_feed', …]
+    """
     found = (path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.rglob("*.ipynb"))
     return sorted(
         str(path.with_suffix("")) for path in found if ".ipynb_checkpoints" not in path.parts
@@ -119,19 +128,26 @@ def notebook_names() -> list[str]:
 
 
 def load_plan(path: Path) -> Plan:
-    """Reads a plan, with all parameters of each step filled in.
+    """Read a plan and fill in the parameters of each step.
+
+    Args:
+        path: the YAML file.
 
     Raises:
-        UsageError: no such file, not a plan, or a parameter that the notebook does not have.
+        UsageError: the file does not exist or is not a plan, or a notebook lacks a parameter.
+
+    Example:
+        >>> load_plan(Path("nightly.yaml")).name  # doctest: +SKIP
+        'nightly'
     """
     return parse_plan(_read_yaml(path), str(path), path.stem, path.absolute().parent)
 
 
 def open_target(target: str) -> Plan:
-    """The plan that `run` is asked for: a notebook's name or path, or a plan's.
+    """Return the plan for the argument of `run`: a notebook's name or path, or a plan's.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: there is no such notebook or plan.
     """
     path = Path(target)
     if path.suffix in (".yaml", ".yml"):
@@ -144,24 +160,24 @@ def open_target(target: str) -> Plan:
         return load_plan(named)
     plans = sorted(found.stem for found in (PARAMETERS / "plans").glob("*.yaml"))
     raise UsageError(
-        f"There is no notebook {target!r}, and no plan of that name.",
-        hint=f"there are {', '.join(notebook_names())}; plans: {', '.join(plans)}.",
+        f"There is no notebook or plan {target!r}.",
+        hint=f"the notebooks are {', '.join(notebook_names())}; the plans are {', '.join(plans)}.",
     )
 
 
 def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside: Path) -> Plan:
-    """Checks a plan that was read from a file or from a run's record.
+    """Check a plan that was read from a file or from a run's record.
 
     Args:
         document: the plan.
-        origin: where it is from, in messages.
-        default_name: its name if it has none.
-        beside: the folder that the paths of its notebooks start from.
+        origin: its origin, for messages.
+        default_name: its name if the document has none.
+        beside: the folder to which the paths of its notebooks are relative.
 
     Raises:
-        UsageError: it is no plan; says what is wrong.
+        UsageError: the document is not a plan; the message has the problem.
     """
-    # What YAML takes for a date is the text that was written.
+    # YAML parses dates; parameters get the text.
     document = map_leaves(
         document, lambda part: part.isoformat() if isinstance(part, datetime.date) else part
     )
@@ -178,12 +194,12 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
         if unknown := sorted(steps_named(step.parameters) - before):
             raise UsageError(
                 f"A template of step {step.name} uses the step {', '.join(unknown)}.",
-                hint=f"it can use what it needs: {', '.join(sorted(before)) or 'nothing'}.",
+                hint=f"it can use the steps that it needs: {', '.join(sorted(before)) or 'none'}.",
             )
     if document.get("one_spark") and document.get("parallel", 1) > 1:
         raise UsageError(
-            f"{origin} has one_spark, and steps side by side.",
-            hint="a JVM has one session at a time: leave out one_spark or parallel.",
+            f"{origin} has one_spark and parallel steps.",
+            hint="omit one_spark or parallel; a JVM has one session at a time.",
         )
     hooks = {name: _as_list(document.get(name, [])) for name in ("on_failure", "on_success")}
     return Plan(
@@ -202,15 +218,15 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
 def with_overrides(
     plan: Plan, values: Mapping[str, Any], *, as_text: bool = False
 ) -> tuple[Plan, dict[str, Any]]:
-    """A plan whose steps have other values for some parameters, and these values as read.
+    """Return a plan with other values for some parameters, and these values as read.
 
     Args:
         plan: the plan.
-        values: by name; a value counts in every step that has the parameter.
-        as_text: whether they are texts from a command line.
+        values: by name; a value applies to every step that has the parameter.
+        as_text: whether the values are texts from a command line.
 
     Raises:
-        UsageError: no step has a parameter, or a value is not of its type.
+        UsageError: no step has a parameter, or a value does not have its type.
     """
     known = {name: step.known[name] for step in reversed(plan.steps) for name in step.known}
     if unknown := sorted(set(values) - set(known)):
@@ -230,23 +246,23 @@ def with_overrides(
 
 
 def check_values(step: PlanStep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A step's values once their templates are filled in.
+    """Return a step's values after their templates were evaluated.
 
     Raises:
-        UsageError: one is not of its parameter's type.
+        UsageError: a value does not have its parameter's type.
     """
     return {name: _checked(step.known[name], value, False) for name, value in values.items()}
 
 
 def _check_form(document: dict[str, Any], origin: str) -> None:
-    """Checks that a document has the form of a plan.
+    """Check that a document has the form of a plan.
 
     Args:
         document: the plan as read.
-        origin: where it comes from, in messages.
+        origin: its origin, for messages.
 
     Raises:
-        UsageError: it has not; says where and what.
+        UsageError: it has not; the message has the place and the problem.
     """
     steps = document.get("steps")
     if not isinstance(steps, list) or not steps:
@@ -255,7 +271,7 @@ def _check_form(document: dict[str, Any], origin: str) -> None:
         if not isinstance(step, dict) or not isinstance(step.get("notebook"), str):
             raise UsageError(f"A step of {origin} names no notebook: {step!r}.")
     if any(not isinstance(key, str) for key in _keys(document)):
-        raise UsageError(f"{origin} has a key that is no text.", hint="put it in quotes.")
+        raise UsageError(f"{origin} has a key that is not a text.", hint="put it in quotes.")
     errors = sorted(_validator().iter_errors(document), key=lambda error: list(error.path))
     if errors:
         first = errors[0]
@@ -273,7 +289,7 @@ def _validator() -> Any:
 
 
 def _keys(value: Any) -> list[Any]:
-    """All keys in a document, at any depth."""
+    """Return all keys in a document, at any depth."""
     if isinstance(value, dict):
         return [*value, *(key for part in value.values() for key in _keys(part))]
     if isinstance(value, list):
@@ -282,10 +298,10 @@ def _keys(value: Any) -> list[Any]:
 
 
 def _read_needs(steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
-    """For each step the indexes of the steps that it waits for itself.
+    """Return the indexes of the steps that each step directly waits for.
 
     Raises:
-        UsageError: a name that no step has, or more than one; a cycle.
+        UsageError: a name matches no step or several, or the steps form a cycle.
     """
     names = [step.name for step in steps]
     found = []
@@ -295,7 +311,7 @@ def _read_needs(steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
                 what = "There is no step" if count == 0 else "There is more than one step"
                 raise UsageError(
                     f"Step {step.name} needs {need}. {what} {need!r}.",
-                    hint=f"there are {', '.join(names)}; `name` gives a step a name of its own.",
+                    hint=f"the steps are {', '.join(names)}; `name` renames a step.",
                 )
         found.append(tuple(names.index(need) for need in step.needs))
     try:
@@ -303,13 +319,13 @@ def _read_needs(steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
     except graphlib.CycleError as error:
         circle = " → ".join(names[index] for index in reversed(error.args[1]))
         raise UsageError(
-            f"The steps need each other in a circle: {circle}.", hint="take one of the needs away."
+            f"The steps need each other in a circle: {circle}.", hint="remove one of the needs."
         ) from None
     return found
 
 
 def _ancestors(needs: Sequence[tuple[int, ...]], index: int) -> set[int]:
-    """All steps that a step waits for, through others too; the graph has no cycle."""
+    """Return all steps that a step waits for, also through others; the graph has no cycle."""
     found: set[int] = set()
     waiting = list(needs[index])
     while waiting:
@@ -321,7 +337,7 @@ def _ancestors(needs: Sequence[tuple[int, ...]], index: int) -> set[int]:
 
 def _checked(parameter: Parameter, value: Any, as_text: bool) -> Any:
     if has_template(value) or is_secret(value):
-        return value  # checked when it is known
+        return value  # checked once the value is known
     return parameter.check(value, as_text=as_text)
 
 
@@ -338,12 +354,14 @@ def _read_step(step: dict[str, Any], beside: Path) -> PlanStep:
         )
     profile = step.get("profile", "notebook")
     if profile not in PROFILES:
-        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+        raise UsageError(
+            f"There is no profile {profile!r}.", hint=f"choose one of {', '.join(PROFILES)}."
+        )
     retries = step.get("retries", 1 if step.get("retry") == "safe" else 0)
     if retries and step.get("retry") != "safe":
         raise UsageError(
-            f"The step of {notebook} has retries, but does not say `retry: safe`.",
-            hint="say so if executing it twice does no harm.",
+            f"The step of {notebook} has retries without `retry: safe`.",
+            hint="add `retry: safe` if the notebook can safely run twice.",
         )
     return PlanStep(
         notebook,
@@ -360,7 +378,7 @@ def _read_step(step: dict[str, Any], beside: Path) -> PlanStep:
 
 
 def _find_notebook(notebook: str, beside: Path) -> tuple[Path, dict[str, Any]]:
-    """A notebook's file, and the values that its parameter file gives."""
+    """Return a notebook's file, and the values in its parameter file."""
     if notebook.endswith(".ipynb"):
         path = beside / Path(notebook).expanduser()
         if not path.is_file():
@@ -369,7 +387,7 @@ def _find_notebook(notebook: str, beside: Path) -> tuple[Path, dict[str, Any]]:
     names = notebook_names()
     if notebook not in names:
         known = ", ".join(names)
-        raise UsageError(f"There is no notebook {notebook!r}.", hint=f"there are {known}.")
+        raise UsageError(f"There is no notebook {notebook!r}.", hint=f"the notebooks are {known}.")
     values = PARAMETERS / f"{notebook}.yaml"
     defaults = _read_yaml(values) if values.is_file() else {}
     return NOTEBOOKS / f"{notebook}.ipynb", defaults
@@ -393,25 +411,28 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
-_LETTERS = 12  # of a fingerprint
+_LETTERS = 12  # characters of a fingerprint
 
 
 @dataclass
 class Prepared:
-    """A run that can start: made, its secrets are looked up, and all values checked by then.
+    """A run that can start: its secrets are resolved and all known values are checked.
 
     Attributes:
-        run: its id.
+        plan: the plan.
+        run: the run's id.
         work: the local folder where notebooks are executed.
-        out: a URI where the results go too; empty if they stay on this machine.
-        day: its date in templates.
+        out: a URI to which the results are copied; empty for none.
+        day: the date for templates.
         overrides: parameters of the whole run.
-        secrets: by name.
-        done: results of steps from before, by index.
-        before: the results of earlier attempts at the other steps, by index.
+        started: the time of its start.
+        done: results of the steps that an earlier run completed, by index.
+        before: the results of earlier attempts of the other steps, by index.
+        secrets: the secrets by name.
+        scrubber: removes the secrets from texts.
 
     Raises:
-        UsageError: a template or a value is wrong, or a secret is not known.
+        UsageError: a template or a value is invalid, or a secret does not exist.
     """
 
     plan: Plan
@@ -427,7 +448,7 @@ class Prepared:
     scrubber: Scrubber = field(init=False)
 
     def __post_init__(self) -> None:
-        """Looks up the secrets, and tries the templates that can be filled before the start."""
+        """Resolve the secrets, and evaluate the templates that do not need a step's results."""
         steps = self.plan.steps
         names = names_in([step.parameters for step in steps])
         names |= names_in(list(self.plan.hooks.values()))
@@ -442,26 +463,26 @@ class Prepared:
 
     @property
     def folder(self) -> str:
-        """Where the results are found, a path or URI."""
+        """The path or URI of the results."""
         return self.out or str(self.work)
 
     @property
     def places(self) -> list[Path]:
-        """The folders of this machine that have its record, first the one it works in."""
+        """The local folders that have the record; the first is the working folder."""
         return list(dict.fromkeys([self.work, runs_folder() / self.run]))
 
     def values(
         self, index: int, chosen: dict[str, Any], results: Mapping[int, StepResult]
     ) -> dict[str, Any]:
-        """Some of a step's parameters with templates filled in, and references to secrets left.
+        """Return some of a step's parameters with templates evaluated, without resolving secrets.
 
         Args:
-            index: of the step.
+            index: the step's index.
             chosen: the parameters.
-            results: of the steps that are done, by index.
+            results: the results of the completed steps, by index.
 
         Raises:
-            UsageError: a template fails, or a value is not of its type.
+            UsageError: a template fails, or a value does not have its type.
         """
         done = {
             self.plan.steps[one].name: {
@@ -476,10 +497,10 @@ class Prepared:
         return check_values(self.plan.steps[index], fill(chosen, known))
 
     def execution(self, index: int, results: Mapping[int, StepResult]) -> Execution:
-        """What executes a step.
+        """Return the execution of a step.
 
         Raises:
-            UsageError: a template fails, or a value is not of its type.
+            UsageError: a template fails, or a value does not have its type.
         """
         step = self.plan.steps[index]
         parameters = self.values(index, step.parameters, results)
@@ -502,7 +523,7 @@ class Prepared:
         )
 
     def roots(self) -> set[str]:
-        """The lakes that the steps work on, as far as that is known before the start."""
+        """Return the lakes of the steps, as far as they are known before the start."""
         found = set()
         for index, step in enumerate(self.plan.steps):
             root = step.parameters.get("root")
@@ -518,16 +539,20 @@ def prepare(
     out: str | os.PathLike[str] | None = None,
     day: datetime.date | None = None,
 ) -> Prepared:
-    """Settles what a new run is, and checks everything that can be checked by now.
+    """Prepare a new run, and check everything that can be checked before its start.
 
     Args:
-        plan: with the overrides in it.
+        plan: the plan with the overrides.
         overrides: the run's own parameters, for its record.
-        out: where the results go; by default a new folder under `runs/`.
-        day: the run's date; by default today's, in UTC.
+        out: the folder or URI of the results; by default a new folder under `runs/`.
+        day: the run's date; by default today in UTC.
 
     Raises:
-        UsageError: a template or a value is wrong, or a secret is not known.
+        UsageError: a template or a value is invalid, or a secret does not exist.
+
+    Example:
+        >>> prepare(load_plan(Path("nightly.yaml")), {}).run  # doctest: +SKIP
+        'nightly-20260101T020000000000'
     """
     started = datetime.datetime.now(datetime.timezone.utc)
     run = f"{slug(plan.name)}-{started:%Y%m%dT%H%M%S%f}"
@@ -541,14 +566,14 @@ def prepare(
 
 @contextlib.contextmanager
 def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
-    """Keeps other runs of a plan from the same lakes.
+    """Exclude other runs of a plan on the same lakes while the block runs.
 
     Args:
         plan: its name.
         roots: the lakes, as the parameters name them.
 
     Raises:
-        AlreadyRunningError: there is such a run; says which one.
+        AlreadyRunningError: such a run is in progress; the message names it.
         SetupError: the store of a lake can't be reached.
     """
     places = sorted({lake_path(root) for root in roots})
@@ -560,7 +585,7 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
                 held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
                 if place and may_be_lake(place):
                     path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan, _LETTERS)}.lease"
-                    # A lake that can't be written to: only runs on this machine are kept away.
+                    # If the lake is read-only, only the lease on this machine counts.
                     refused = contextlib.suppress(OSError, PermissionDeniedError)
                     with storage_errors(place), refused:
                         held.enter_context(Lease(Storage(place), path, what))
@@ -570,7 +595,7 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
 
 
 def _machine() -> Storage:
-    """Where this machine's locks are: a service may have no home that it can write to."""
+    """Return the storage of this machine's leases; a service may have no writable home."""
     chosen = state()
     try:
         chosen.mkdir(parents=True, exist_ok=True)

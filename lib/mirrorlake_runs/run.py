@@ -1,4 +1,4 @@
-"""Run a plan: prepare it, lock it, execute its steps in order or side by side, keep its record.
+"""Run a plan: prepare and lock it, execute its steps in order or in parallel, keep its record.
 
 Failed steps are retried after a pause. A signal stops the run. A backfill is one run for each day
 of a range, in order, with that day as its `date`.
@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
-from mirrorlake_runs.engine import Execution
-from mirrorlake_runs.keeping import RecordKeeper, bring_back, finish, ready_report
+from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import (
     Plan,
     Prepared,
@@ -40,8 +39,15 @@ from mirrorlake_runs.plan import (
     prepare,
     with_overrides,
 )
-from mirrorlake_runs.results import RunSummary, StepResult
-from mirrorlake_runs.store import RUNNING, RunRecord, find_run, this_process
+from mirrorlake_runs.records import (
+    RUNNING,
+    RunRecord,
+    RunSummary,
+    StepResult,
+    find_run,
+    this_process,
+)
+from mirrorlake_runs.reporting import RecordKeeper, fetch_notebooks, finish, warm_up_report
 
 if TYPE_CHECKING:
     from mirrorlake.spark.session import SharedJvm
@@ -52,11 +58,12 @@ _ELSEWHERE = ("SPARK_MASTER", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
 
 
 class OneSpark:
-    """The JVM of a run.
+    """The common JVM of a run's steps.
 
     Args:
-        wanted: whether the plan asks for it; without it nothing is started. Nor is it where Spark
-            runs elsewhere anyway: on a cluster, a Connect server, or under spark-submit.
+        wanted: whether the plan requests it. It is not started if Spark runs elsewhere: on a
+            cluster, on
+            a Connect server, or under spark-submit.
         roots: the lakes of the run.
     """
 
@@ -66,7 +73,7 @@ class OneSpark:
         self._jvm: SharedJvm | None = None
 
     def environment(self, profile: str) -> dict[str, str]:
-        """What the next step needs in its environment to join.
+        """Return the environment variables with which the next step joins the JVM.
 
         Raises:
             SetupError: the JVM did not start.
@@ -82,24 +89,24 @@ class OneSpark:
         return self._jvm.environment
 
     def step_ended(self, *, done: bool) -> None:
-        """Makes room for the next step's session."""
+        """End the step's session, so that the next step can start one."""
         try:
             if self._jvm is not None and done:
                 self._jvm.clear()
                 return
-        except Exception as error:  # whatever it was: the next step has a new one
-            _log.warning(f"the JVM of the steps is given up: {error}")
+        except Exception as error:  # the next step gets a new JVM after any error
+            _log.warning(f"the JVM of the steps is replaced after an error: {error}")
         self.close()
 
     def close(self) -> None:
-        """Ends the JVM; another step would have a new one."""
+        """End the JVM; a later step gets a new one."""
         if self._jvm is not None:
             self._jvm.close()
             self._jvm = None
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another attempt; twice as long each time
-_PATIENCE = 10.0  # seconds for ended kernels to be gone
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another attempt; doubled each time
+_PATIENCE = 10.0  # seconds until killed kernels have ended
 _SIGNAL = -1
 
 OnStep = Callable[[str, int, int], None]
@@ -110,8 +117,8 @@ class Schedule:
 
     Args:
         prepared: the run.
-        on_step: hears each notebook's name, its index from 1, and how many there are.
-        on_change: is called after every begin and end of a step.
+        on_step: called with each notebook's name, its index from 1, and the number of steps.
+        on_change: called after each start and end of a step.
     """
 
     def __init__(self, prepared: Prepared, on_step: OnStep, on_change: Callable[[], None]) -> None:
@@ -129,16 +136,16 @@ class Schedule:
         self._spark = OneSpark(prepared.plan.one_spark, prepared.roots())
 
     def execute(self) -> tuple[StepResult, ...]:
-        """Executes all steps that can be; the results in the plan's order."""
+        """Execute all steps that can run; return the results in the plan's order."""
         try:
             while True:
                 if not self.signal:
                     self._begin_ready()
                 if not self._running and (self.signal or not self._pauses):
                     break
-                self._hear()
+                self._wait()
         finally:
-            for execution in self._running.values():  # after an error of our own: no kernel is left
+            for execution in self._running.values():  # after an internal error, kill all kernels
                 execution.end("an error")
             self._spark.close()
         steps = self.prepared.plan.steps
@@ -147,7 +154,7 @@ class Schedule:
         return tuple(self.results[index] for index in range(len(steps)))
 
     def so_far(self, index: int, status: str) -> StepResult:
-        """Return the result of the attempts at a step so far, those before a resume included."""
+        """Return the result of all attempts of a step so far, those before a resume included."""
         notebook = self.prepared.plan.steps[index].notebook
         before = self._before.get(index, StepResult(notebook, status))
         attempts = before.attempts + (index in self._running)
@@ -199,8 +206,8 @@ class Schedule:
             target=lambda: self.messages.put((index, execution.run())), daemon=True
         ).start()
 
-    def _hear(self) -> None:
-        """Waits for what happens next: a step's end, a signal, a deadline, the end of a pause."""
+    def _wait(self) -> None:
+        """Wait for the end of a step, a signal, a deadline, or the end of a pause."""
         moments = [*self._deadlines.values(), *self._pauses.values()]
         wait = max(0.0, min(moments) - time.monotonic()) if moments else None
         try:
@@ -238,7 +245,7 @@ class Schedule:
         self.on_change()
 
     def _stop(self, number: int) -> None:
-        """Ends all kernels, and waits until their notebooks are written."""
+        """Kill all kernels, and wait until their notebooks are written."""
         self.signal = self.signal or number
         name = signal.Signals(number).name
         for execution in self._running.values():
@@ -252,22 +259,24 @@ class Schedule:
         for index, execution in list(self._running.items()):
             stuck = {"cell": execution.cell, "name": "Stopped", "message": f"Stopped by {name}."}
             self._end(index, StepResult(execution.name, "stopped", error=stuck), again=False)
-        for index in self._pauses:  # it waited for another attempt
+        for index in self._pauses:  # steps that wait for another attempt
             self.results[index] = self.so_far(index, "stopped")
         self._pauses.clear()
 
 
 @contextlib.contextmanager
 def stopped_by_signals(schedule: Schedule) -> Iterator[None]:
-    """SIGTERM and Ctrl-C stop a run meanwhile; in other threads than the main one they do not."""
+    """Let SIGTERM and Ctrl-C stop a run while the block runs, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def hear(number: int, _frame: object) -> None:
+    def on_signal(number: int, _frame: object) -> None:
         schedule.messages.put((_SIGNAL, number))
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
@@ -290,22 +299,29 @@ def run_plan(
     on_step: OnStep = lambda *_: None,
     before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
-    """Executes a plan.
+    """Run a plan.
 
     Args:
         plan: a plan, or its file.
-        out: where the results go, a folder or URI; by default a new folder under `runs/`.
-        overrides: parameters that count in every notebook that has them.
-        as_text: whether these are texts from a command line.
-        day: the run's date in templates; by default today's, in UTC.
-        backfill: what the record keeps of the days that follow.
+        out: the folder or URI of the results; by default a new folder under `runs/`.
+        overrides: values for every notebook that has the parameter.
+        as_text: whether these values are texts from a command line.
+        day: the run's date in templates; by default today in UTC.
+        backfill: the entry of the record about the days that follow.
         metrics: a file for Prometheus.
-        on_step: hears each notebook's name, its index from 1, and how many there are.
-        before: is called once everything is checked, before the first step.
+        on_step: called with each notebook's name, its index from 1, and the number of steps.
+        before: called after all checks, before the first step.
+
+    Returns:
+        The result of each step.
 
     Raises:
-        UsageError: the plan or a value is wrong; nothing has started then.
+        UsageError: the plan or a value is invalid; no step has started.
         AlreadyRunningError: the same plan runs on the same lake.
+
+    Example:
+        >>> run_plan(Path("nightly.yaml"), overrides={"root": "lake"}).status  # doctest: +SKIP
+        'done'
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     plan, read = with_overrides(plan, overrides or {}, as_text=as_text)
@@ -320,28 +336,35 @@ def resume_run(
     metrics: Path | None = None,
     on_step: OnStep = lambda *_: None,
 ) -> RunSummary:
-    """Goes on with a run after the steps that are done, with the same parameters.
+    """Continue a run after its completed steps, with the same parameters.
 
     Args:
         run: its id, or the folder or URI of its results.
         metrics: a file for Prometheus.
         on_step: see `run_plan`.
 
+    Returns:
+        The result of each step.
+
     Raises:
-        UsageError: the run is done, or its plan no longer fits its notebooks.
-        AlreadyRunningError: it runs.
+        UsageError: the run is done, or its plan does not fit its notebooks any more.
+        AlreadyRunningError: the run is in progress.
+
+    Example:
+        >>> resume_run("nightly-20260101T020000000000").status  # doctest: +SKIP
+        'done'
     """
     record = find_run(run)
     if record.status == RUNNING:
         process = record.document["process"]
         raise AlreadyRunningError(
-            f"The run {record.run} runs: process {process['pid']} on {process['host']}.",
+            f"The run {record.run} is in progress: process {process['pid']} on {process['host']}.",
             hint="wait for it, or stop that process.",
         )
     if record.status == "done":
-        raise UsageError(f"The run {record.run} is done.", hint="start a new one.")
+        raise UsageError(f"The run {record.run} is done.", hint="start a new run.")
     prepared = _prepared_again(record)
-    bring_back(record, prepared.work)
+    fetch_notebooks(record, prepared.work)
     facts = {"resumed": [*record.document.get("resumed", []), _now()]}
     if "backfill" in record.document:
         facts["backfill"] = record.document["backfill"]
@@ -349,10 +372,10 @@ def resume_run(
 
 
 def recorded_plan(document: dict[str, Any]) -> Plan:
-    """The plan that a run's record keeps.
+    """Return the plan in a run's record.
 
     Raises:
-        UsageError: it no longer fits its notebooks.
+        UsageError: it does not fit its notebooks any more.
     """
     name, origin = document["plan"], f"the plan of {document['run']}"
     plan = parse_plan(document["document"], origin, name, Path(document["beside"]))
@@ -389,7 +412,7 @@ def _run(
     if plan.history and not any(step.parameters.get("root") for step in plan.steps):
         raise UsageError(
             "The plan has history, but no step has a root.",
-            hint="the rows go into a lake: name it in a step's parameter root, or by -p root=….",
+            hint="name the lake in a step's parameter root, or with -p root=….",
         )
     guard = contextlib.nullcontext() if plan.single else only_run(plan.name, prepared.roots())
     with guard:
@@ -404,7 +427,7 @@ def _run(
             with keeper:
                 keep(must=True)
                 before()
-                ready_report()
+                warm_up_report()
                 steps = schedule.execute()
             summary = RunSummary(
                 plan.name,
@@ -423,7 +446,7 @@ def _run(
 def _record_document(
     prepared: Prepared, schedule: Schedule, facts: dict[str, Any], summary: RunSummary | None
 ) -> dict[str, Any]:
-    """All that is kept of a run, as `run.json` holds it."""
+    """Return the complete record of a run, the content of `run.json`."""
     steps = []
     for index, step in enumerate(prepared.plan.steps):
         result = schedule.results.get(index)
@@ -470,10 +493,10 @@ def _iso(moment: float) -> str:
 
 
 def days_of(text: str) -> list[datetime.date]:
-    """The days that `--for` names: `date=2026-01-01..2026-01-31`, or one day.
+    """Return the days of the option `--for`: `date=2026-01-01..2026-01-31`, or one day.
 
     Raises:
-        UsageError: it is no such range.
+        UsageError: the text is not a range of days.
     """
     name, _, span = text.partition("=")
     first, dots, last = span.partition("..")
@@ -484,7 +507,7 @@ def days_of(text: str) -> list[datetime.date]:
         end = datetime.date.fromisoformat(last.strip()) if dots else begin
     except ValueError as error:
         raise UsageError(
-            f"--for {text!r} is no range of days.", hint="write date=2026-01-01..2026-01-31."
+            f"--for {text!r} is not a range of days.", hint="write date=2026-01-01..2026-01-31."
         ) from error
     if end < begin:
         raise UsageError(f"--for {text!r} ends before it begins.", hint="swap the two days.")
@@ -494,11 +517,12 @@ def days_of(text: str) -> list[datetime.date]:
 def run_days(
     days: list[datetime.date], run_day: Callable[[datetime.date, dict[str, Any]], RunSummary]
 ) -> Iterator[RunSummary]:
-    """Runs each day; after one that is not done, no other begins.
+    """Run each day in order; stop after a run that is not done.
 
     Args:
         days: in order.
-        run_day: runs one day; is also given what its record keeps of the days to come.
+        run_day: runs one day; its second argument is the entry of the record about the days that
+            follow.
     """
     for day in days:
         summary = run_day(day, {"until": days[-1].isoformat()})
@@ -508,7 +532,7 @@ def run_days(
 
 
 def days_after(document: dict[str, Any]) -> list[datetime.date]:
-    """The days of a backfill that come after a run of it; none if it was a run of its own."""
+    """Return the days of a backfill after one of its runs; empty if the run is not a backfill."""
     until = (document.get("backfill") or {}).get("until")
     if until is None:
         return []
@@ -521,10 +545,10 @@ def _days(first: datetime.date, last: datetime.date) -> list[datetime.date]:
 
 
 def _versions(folder: Path) -> dict[str, str]:
-    """What a run's record says of the software: mirrorlake, Spark, Delta, Python, the git commit.
+    """Return the versions for a run's record: mirrorlake, Spark, Delta, Python, and the git commit.
 
     Args:
-        folder: the plan's; if it lies in a git repository, its commit is named.
+        folder: the plan's; if it is in a git repository, its commit is included.
     """
     found = {"python": platform.python_version()}
     packages = {"mirrorlake": "mirrorlake", "spark": "pyspark", "delta": "delta-spark"}
@@ -537,7 +561,7 @@ def _versions(folder: Path) -> dict[str, str]:
 
 
 def _commit(folder: Path) -> str:
-    """The commit that is checked out; nothing where there is no git."""
+    """Return the commit that is checked out; empty without git."""
     if not any((one / ".git").exists() for one in (folder, *folder.parents)):
         return ""
     try:

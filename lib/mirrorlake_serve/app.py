@@ -1,4 +1,4 @@
-"""Every request's way in: host, token, dialect, lake; and every answer's way out."""
+"""The ASGI application: check host and token, choose dialect and lake, dispatch the request."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from starlette.types import Receive, Scope, Send
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake_serve.blob import answer_batch, answer_blob, list_blobs, list_containers
 from mirrorlake_serve.call import Call, resolve
-from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs
-from mirrorlake_serve.errors import Dialect, RequestError, bad_request, forbidden
 from mirrorlake_serve.lakes import Mirrors, Workspace
-from mirrorlake_serve.paths import decode, split
-from mirrorlake_serve.rest import answer_rest, is_rest
+from mirrorlake_serve.protocol import Dialect, RequestError, bad_request, decode, forbidden, split
+from mirrorlake_serve.rest import DebeziumSink, answer_rest, is_debezium, is_rest
 from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas
 
 _log = logging.getLogger("mirrorlake.serve.app")
@@ -39,27 +37,27 @@ _NEWEST = "2026-06-06"
 _MOST_PARAMETERS = 100
 _READS = ("GET", "HEAD", "OPTIONS")
 _OS_ERRORS = {
-    errno.ENOENT: (404, "PathNotFound", "It is gone since it was looked for."),
-    errno.ENOTDIR: (409, "PathConflict", "A file lies where a folder is needed."),
-    errno.EISDIR: (409, "PathConflict", "A folder lies where a file is needed."),
-    errno.EEXIST: (409, "PathAlreadyExists", "There is something at this path."),
+    errno.ENOENT: (404, "PathNotFound", "The file or folder was removed meanwhile."),
+    errno.ENOTDIR: (409, "PathConflict", "There is a file where a folder is needed."),
+    errno.EISDIR: (409, "PathConflict", "There is a folder where a file is needed."),
+    errno.EEXIST: (409, "PathAlreadyExists", "The path already exists."),
     errno.ENOTEMPTY: (409, "DirectoryNotEmpty", "The folder is not empty."),
-    errno.ENAMETOOLONG: (400, "InvalidResourceName", "The path is too long for this disk."),
-    errno.EINVAL: (400, "InvalidResourceName", "This disk refuses the name."),
-    errno.EILSEQ: (400, "InvalidResourceName", "This disk refuses the name."),
+    errno.ENAMETOOLONG: (400, "InvalidResourceName", "The path is too long for the file system."),
+    errno.EINVAL: (400, "InvalidResourceName", "The file system does not allow the name."),
+    errno.EILSEQ: (400, "InvalidResourceName", "The file system does not allow the name."),
 }
 
 
 class StorageApp:
-    """The protocol over the lakes of a workspace, as an ASGI application.
+    """The storage protocol over the lakes of a workspace, as an ASGI application.
 
     Args:
         workspace: the lakes.
-        tokens: who may come in.
+        tokens: checks the credentials of requests.
         mirrors: the mirrors of the lakes.
-        door: takes Debezium's events.
-        hosts: the names that a request may ask for, without ports.
-        blob_ports: ports at which every request speaks the blob dialect.
+        sink: the endpoint for Debezium's events.
+        hosts: the host names that requests may use, without ports.
+        blob_ports: ports at which every request uses the blob dialect.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class StorageApp:
         workspace: Workspace,
         tokens: Tokens,
         mirrors: Mirrors,
-        door: DebeziumDoor,
+        sink: DebeziumSink,
         *,
         hosts: Collection[str],
         blob_ports: Collection[int] = (),
@@ -75,12 +73,12 @@ class StorageApp:
         self.workspace = workspace
         self.tokens = tokens
         self.mirrors = mirrors
-        self.door = door
+        self.sink = sink
         self.hosts = {host.lower() for host in hosts}
         self.blob_ports = set(blob_ports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Respond to one request."""
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
@@ -113,8 +111,8 @@ class StorageApp:
             return Dialect.BLOB
         if _DFS_PARAMETERS & query.keys() or "x-ms-rename-source" in request.headers:
             return Dialect.DFS
-        said = "comp" in query or "restype" in query
-        if said or any(name in request.headers for name in _BLOB_HEADERS):
+        has_blob_query = "comp" in query or "restype" in query
+        if has_blob_query or any(name in request.headers for name in _BLOB_HEADERS):
             return Dialect.BLOB
         if ".dfs." in host:
             return Dialect.DFS
@@ -127,22 +125,22 @@ class StorageApp:
         host = request.headers.get("host", "")
         name = host.rpartition(":")[0] if re.search(r":\d*\Z", host) else host
         if name.lower().strip("[]") not in self.hosts:
-            raise bad_request("InvalidHeaderValue", "This server has another name.")
+            raise bad_request("InvalidHeaderValue", "The Host header is not a name of this server.")
         if is_oauth(request.url.path):
             return await answer_oauth(request, self.tokens)
         self._authenticate(request, query)
         if "x-ms-structured-body" in request.headers:
             raise bad_request(
-                "UnsupportedHeader", "Bodies in frames are not taken; send them plain."
+                "UnsupportedHeader", "x-ms-structured-body is not supported; send a plain body."
             )
         lower = {name.lower(): value for name, value in query}
         if request.method not in _READS and self.workspace.read_only:
             path = request.url.path.lower()
             reading = is_rest(path) and path.endswith("status")
             if not reading:
-                raise forbidden("This server only reads.")
+                raise forbidden("The server is read-only.")
         if is_debezium(request.url.path):
-            return await self.door.answer(request)
+            return await self.sink.answer(request)
         if dialect is Dialect.REST:
             return await answer_rest(request, self.workspace, self.mirrors)
         return await self._storage(request, dialect, lower)
@@ -164,7 +162,7 @@ class StorageApp:
             raise RequestError(
                 401,
                 "NoAuthenticationInformation" if not scheme else "InvalidAuthenticationInfo",
-                "This server asks for its token.",
+                "The request has no valid token of this server.",
                 headers={"www-authenticate": f"{challenge} resource_id=https://storage.azure.com"},
             )
 
@@ -183,10 +181,10 @@ class StorageApp:
         return await (answer_blob if dialect is Dialect.BLOB else answer_dfs)(call)
 
     async def answer_part(self, request: Request) -> Response:
-        """Answers one request of a batch, whose token was checked with the batch's."""
+        """Respond to one request of a batch; the batch's token is valid for all its parts."""
         try:
             if self.workspace.read_only:
-                raise forbidden("This server only reads.")
+                raise forbidden("The server is read-only.")
             lower = {name.lower(): value for name, value in _query(request.scope["query_string"])}
             return await self._storage(request, Dialect.BLOB, lower)
         except Exception as error:
@@ -205,8 +203,8 @@ class StorageApp:
             if request.method == "HEAD" or query.get("restype") == "account":
                 return Response(status_code=200, headers=headers)
         if request.method == "PUT":
-            raise forbidden("Workspaces are not made through the storage protocol.")
-        raise RequestError(404, "ContainerNotFound", "There is no such workspace.")
+            raise forbidden("The storage protocol can't create a workspace.")
+        raise RequestError(404, "ContainerNotFound", "The workspace does not exist.")
 
     async def _container(
         self, request: Request, dialect: Dialect, query: Mapping[str, str]
@@ -214,9 +212,9 @@ class StorageApp:
         if request.method == "PUT":
             is_blob = dialect is Dialect.BLOB
             code = "ContainerAlreadyExists" if is_blob else "FilesystemAlreadyExists"
-            raise RequestError(409, code, "The workspace is there.")
+            raise RequestError(409, code, "The workspace already exists.")
         if request.method not in ("GET", "HEAD"):
-            raise forbidden("A workspace is not changed through the storage protocol.")
+            raise forbidden("The storage protocol can't change a workspace.")
         if request.method == "GET" and query.get("comp") == "list":
             return await run_in_threadpool(list_blobs, self.workspace, query)
         if request.method == "GET" and query.get("resource") == "filesystem":
@@ -231,7 +229,7 @@ class StorageApp:
             "x-ms-permissions": "---------",
             "x-ms-lease-status": "unlocked",
             "x-ms-lease-state": "available",
-            # pyarrow's client aborts the process where one of these is missing.
+            # pyarrow's client aborts its process if one of these headers is missing.
             "x-ms-has-immutability-policy": "false",
             "x-ms-has-legal-hold": "false",
             "x-ms-default-encryption-scope": "none",
@@ -253,7 +251,7 @@ class StorageApp:
             return JSONResponse({"paths": entries})
         item = self.workspace.find(parts[0])
         if item is None:
-            raise RequestError(404, "PathNotFound", "There is no such item in the workspace.")
+            raise RequestError(404, "PathNotFound", "The item does not exist in the workspace.")
         inner = dict(query) | {"directory": ""}
         call = Call(request, Dialect.DFS, self.workspace, item, parts[0], parts[1:], inner)
         return await answer_dfs(call)
@@ -268,7 +266,7 @@ def _query(raw: bytes) -> list[tuple[str, str]]:
             max_num_fields=_MOST_PARAMETERS,
         )
     except ValueError:
-        raise bad_request("InvalidQueryParameterValue", "The query makes no sense.") from None
+        raise bad_request("InvalidQueryParameterValue", "The query string is invalid.") from None
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -280,7 +278,7 @@ def _refusal(error: Exception) -> RequestError:
         return RequestError(*_OS_ERRORS[error.errno])
     if isinstance(error, FileNotFoundError):
         return RequestError(*_OS_ERRORS[errno.ENOENT])
-    return RequestError(500, "InternalError", "The server failed; its log says why.")
+    return RequestError(500, "InternalError", "The server failed; its log has the reason.")
 
 
 def _finish(request: Request, response: Response) -> None:
@@ -294,6 +292,9 @@ def _finish(request: Request, response: Response) -> None:
 
 
 def _shown(scope: Scope) -> str:
-    """The path for the log: no query, since a signature may be in it; nothing that steers."""
+    """Return the path for the log.
+
+    It has no query, which may contain a signature, and no control characters.
+    """
     path = scope["raw_path"].decode("ascii", "replace")
     return "".join(char if char.isprintable() else "?" for char in path)[:300]

@@ -1,6 +1,6 @@
-"""The blob dialect: whole blobs, blocks and block lists, copies, leases, deletes, listings.
+"""The blob dialect: blobs, blocks and block lists, copies, leases, deletes, listings, batches.
 
-Several deletes in one request (`multipart/mixed`) are what obstore's delete and rename send.
+obstore sends its deletes and renames as a batch: several deletes in one `multipart/mixed` request.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ from mirrorlake_serve.call import (
     whole_number,
 )
 from mirrorlake_serve.dfs import begin_upload, delete_path, made_headers, warning_headers
-from mirrorlake_serve.errors import RequestError, bad_request, not_found, xml_text
 from mirrorlake_serve.files import Info, decode_token, encode_token, visible
 from mirrorlake_serve.lakes import Item, Workspace
-from mirrorlake_serve.paths import Target, split, writable
+from mirrorlake_serve.protocol import (
+    RequestError,
+    Target,
+    bad_request,
+    not_found,
+    split,
+    writable,
+    xml_text,
+)
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/=_-]{1,128}\Z")
 _FOLDER = "x-ms-meta-hdi_isfolder"
@@ -43,10 +50,10 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 async def answer_blob(call: Call) -> Response:
-    """Answers one request to a path of a lake.
+    """Respond to one request to a path of a lake.
 
     Raises:
-        RequestError: it is refused.
+        RequestError: the request is refused.
     """
     method, comp = call.request.method, call.query.get("comp", "").lower()
     if comp == "lease" and method == "PUT":
@@ -55,21 +62,21 @@ async def answer_blob(call: Call) -> Response:
         return _uncommitted(call)
     if method in ("GET", "HEAD"):
         if comp:
-            raise bad_request("UnsupportedQueryParameter", f"comp={comp} is not known here.")
+            raise bad_request("UnsupportedQueryParameter", f"comp={comp} is not supported.")
         return await answer_read(call)
     if method == "DELETE":
         return await delete_path(call, 202)
     if method != "PUT":
-        raise RequestError(405, "UnsupportedHttpVerb", "This verb is not known here.")
+        raise RequestError(405, "UnsupportedHttpVerb", "The HTTP method is not supported.")
     if comp in _UNKNOWN:
-        raise bad_request("UnsupportedQueryParameter", f"comp={comp} is not known here.")
+        raise bad_request("UnsupportedQueryParameter", f"comp={comp} is not supported.")
     target = writable(call.parts)
     if comp == "block":
         return await _put_block(call, target)
     if comp == "blocklist":
         return await _put_block_list(call, target)
     if comp:
-        raise bad_request("InvalidQueryParameterValue", f"comp={comp} is not known here.")
+        raise bad_request("InvalidQueryParameterValue", f"comp={comp} is not supported.")
     if call.header("x-ms-copy-source"):
         return await _copy(call, target)
     return await _put_blob(call, target)
@@ -79,10 +86,10 @@ async def _put_blob(call: Call, target: Target) -> Response:
     zone = call.item.zone
     kind = call.header("x-ms-blob-type")
     if kind not in (None, "BlockBlob"):
-        raise bad_request("InvalidHeaderValue", f"x-ms-blob-type {kind!r} is not known here.")
+        raise bad_request("InvalidHeaderValue", f"x-ms-blob-type {kind!r} is not supported.")
     info = await run_in_threadpool(zone.files.stat, target.path)
-    is_mark = call.request.scope["raw_path"].endswith(b"/") or call.header(_FOLDER)
-    if is_mark and body_length(call.request) == 0:  # how pyarrow makes a folder
+    is_folder = call.request.scope["raw_path"].endswith(b"/") or call.header(_FOLDER)
+    if is_folder and body_length(call.request) == 0:  # pyarrow creates a folder in this way
         await run_in_threadpool(zone.files.make_folder, target.path)
         return Response(status_code=201, headers=made_headers(call, info, '"0x0"'))
     if info is not None and info.is_folder:
@@ -91,16 +98,16 @@ async def _put_blob(call: Call, target: Target) -> Response:
         check_conditions(call.request.headers, info, reading=False)
     only_new = call.header("if-none-match") == "*"
     if only_new and info is not None:
-        raise RequestError(409, "BlobAlreadyExists", "There is a blob at this path.")
+        raise RequestError(409, "BlobAlreadyExists", "The blob already exists.")
     if body_length(call.request) == 0 and target.is_visible:
-        # The beginning of a blob whose blocks come later; an empty data file is never published.
+        # The client sends the blocks later. An empty data file is never published.
         upload = await begin_upload(call, target, info)
         made = zone.files.local_info(upload.data)
         return Response(status_code=201, headers=made_headers(call, made, upload.etag))
     zone.receipts.uploaded(target.path)
     scratch = zone.uploads.scratch()
     try:
-        with zone.coming(target.path):
+        with zone.uploading(target.path):
             await receive(call.request, scratch)
             return await _publish(call, scratch, target, only_new)
     finally:
@@ -119,7 +126,7 @@ async def _put_block(call: Call, target: Target) -> Response:
         raise bad_request("InvalidQueryParameterValue", "blockid is not Base64.")
     length = body_length(call.request)
     if length is None:
-        raise RequestError(411, "MissingContentLengthHeader", "A block has a Content-Length.")
+        raise RequestError(411, "MissingContentLengthHeader", "A block needs a Content-Length.")
     zone = call.item.zone
     upload = zone.uploads.get(target.path)
     if upload is None:
@@ -144,7 +151,7 @@ async def _put_block_list(call: Call, target: Target) -> Response:
     if upload is None:
         if wanted:
             before = zone.recent(target.path)
-            if before is not None and not only_new:  # the answer to the first try was lost
+            if before is not None and not only_new:  # a retry: the first response was lost
                 return Response(status_code=201, headers=made_headers(call, before))
             raise bad_request("InvalidBlockList", f"Block {wanted[0]!r} was not uploaded.")
         upload = await begin_upload(call, target, info)
@@ -156,8 +163,8 @@ async def _put_block_list(call: Call, target: Target) -> Response:
 
 
 def _blocks(body: bytes) -> list[str]:
-    if b"<!" in body:  # neither entities nor document types
-        raise bad_request("InvalidXmlDocument", "The block list is not plain XML.")
+    if b"<!" in body:  # refuse entities and document types
+        raise bad_request("InvalidXmlDocument", "The block list has a document type or an entity.")
     try:
         root = ElementTree.fromstring(body)  # noqa: S314 - no entities, see above
     except (ElementTree.ParseError, ValueError, LookupError):
@@ -192,7 +199,7 @@ async def _copy(call: Call, target: Target) -> Response:
     zone = call.item.zone
     scratch = zone.uploads.scratch()
     try:
-        with zone.coming(target.path):
+        with zone.uploading(target.path):
             await run_in_threadpool(_copy_bytes, call, source, scratch)
             answer = await _publish(call, scratch, target, call.header("if-none-match") == "*")
     finally:
@@ -207,14 +214,14 @@ def _copy_bytes(call: Call, source: str, scratch: Path) -> None:
     try:
         info, read = call.item.zone.files.open(source)
     except (FileNotFoundError, IsADirectoryError):
-        raise RequestError(404, "CannotVerifyCopySource", "The source is not there.") from None
+        raise RequestError(404, "CannotVerifyCopySource", "The source does not exist.") from None
     with open(scratch, "wb") as sink:
         for piece in read(0, info.size):
             sink.write(piece)
 
 
 def _lease(call: Call) -> Response:
-    """Leases are given and taken back; they keep nobody out, since renames never overwrite."""
+    """Grant or release a lease; leases exclude no other client, because renames never overwrite."""
     action = (call.header("x-ms-lease-action") or "").lower()
     headers = {"content-length": "0"}
     path = call.path
@@ -228,19 +235,23 @@ def _lease(call: Call) -> Response:
         return Response(status_code=201, headers=headers | {"x-ms-lease-id": lease})
     if action in ("renew", "change", "release"):
         return Response(status_code=200, headers=headers | {"x-ms-lease-id": lease})
-    if action == "break":  # without the time, pyarrow's client aborts the process
+    if action == "break":  # pyarrow's client aborts its process if the time is missing
         return Response(status_code=202, headers=headers | {"x-ms-lease-time": "0"})
-    raise bad_request("InvalidHeaderValue", "x-ms-lease-action is not known.")
+    raise bad_request("InvalidHeaderValue", "x-ms-lease-action is not supported.")
 
 
 _LEASE = re.compile(r"[0-9A-Fa-f-]{1,64}\Z")
 
 
 def list_blobs(workspace: Workspace, query: Mapping[str, str]) -> Response:
-    """A page of the blobs of a workspace, by prefix; with a delimiter the folders at one level.
+    """Return one page of the blobs of a workspace.
+
+    Args:
+        workspace: the lakes.
+        query: the parameters; `prefix` selects blobs, `delimiter` lists the folders of one level.
 
     Raises:
-        RequestError: a parameter makes no sense.
+        RequestError: a parameter is invalid.
     """
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     most = min(whole_number(query.get("maxresults") or "5000", "maxresults") or 5000, 5000)
@@ -273,7 +284,7 @@ def list_blobs(workspace: Workspace, query: Mapping[str, str]) -> Response:
 def _matching(
     workspace: Workspace, prefix: str, *, flat: bool
 ) -> Iterator[tuple[str, Info | None]]:
-    """Names and properties of what begins with a prefix; a folder's name ends with `/`."""
+    """Yield names and properties that begin with a prefix; a folder's name ends with `/`."""
     parts = split(prefix)
     item = workspace.find(parts[0]) if parts else None
     if item is not None and (len(parts) > 1 or prefix.endswith("/")):
@@ -324,7 +335,7 @@ def _blob(name: str, info: Info | None) -> str:
 
 
 def list_containers(workspace: Workspace, query: Mapping[str, str]) -> Response:
-    """The workspaces of the account: this one."""
+    """Return the containers of the account: the one workspace."""
     text = "".join(
         f"<Container><Name>{xml_text(name)}</Name><Properties>"
         "<Last-Modified>Wed, 01 Jan 2020 00:00:00 GMT</Last-Modified><Etag>0x0</Etag>"
@@ -341,7 +352,7 @@ def list_containers(workspace: Workspace, query: Mapping[str, str]) -> Response:
 
 
 async def answer_batch(request: Request, answer: Answer) -> Response:
-    """Answers each part on its own; a part that fails stops no other.
+    """Respond to each part of a batch; a failed part does not stop the others.
 
     Raises:
         RequestError: the body is not a batch.
@@ -372,11 +383,11 @@ def _part(text: str, outer: Request) -> tuple[str, Request]:
     first, *rest = inside.split("\n")
     found = _REQUEST.match(first.strip())
     if not found or number is None:
-        raise bad_request("InvalidInput", "A part of the batch is no DELETE with a Content-ID.")
+        raise bad_request("InvalidInput", "A part of the batch is not a DELETE with a Content-ID.")
     try:
         url = urlsplit(found[2])
     except ValueError:
-        raise bad_request("InvalidUri", "A part of the batch has no path.") from None
+        raise bad_request("InvalidUri", "The address of a part of the batch is invalid.") from None
     headers = [
         (name.strip().lower().encode(), value.strip().encode())
         for name, _, value in (line.partition(":") for line in rest if line.strip())

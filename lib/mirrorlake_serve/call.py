@@ -1,6 +1,6 @@
-"""One request to a path of a lake: its parts, its conditions, its body, and its answer if it reads.
+"""One request to a path of a lake: its parts, conditions and body, and the response to a read.
 
-Both dialects answer HEAD and GET alike: properties, ranges, conditions.
+Both dialects respond to HEAD and GET in the same way: properties, ranges, conditions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from mirrorlake_serve.errors import Dialect, RequestError, bad_request, not_found
 from mirrorlake_serve.files import Info
 from mirrorlake_serve.lakes import Item, Workspace
-from mirrorlake_serve.paths import readable, rename_source
+from mirrorlake_serve.protocol import (
+    Dialect,
+    RequestError,
+    bad_request,
+    not_found,
+    readable,
+    rename_source,
+)
 
-_GATHERED = 1 << 20  # bytes of a body that are written at once
+_BUFFER = 1 << 20  # bytes of a body that are written at once
 LARGEST_BODY = 5 << 30  # bytes of one request
-LARGEST_DOCUMENT = 8 << 20  # bytes of a body that is read whole
-_IDLE = 120  # seconds that a body may make no progress
+LARGEST_DOCUMENT = 8 << 20  # bytes of a body that is held in memory
+_IDLE = 120  # seconds without progress after which a body is given up
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
 
 
@@ -34,11 +40,11 @@ class Call:
     """A request to one lake.
 
     Attributes:
-        request: as the framework has it.
-        dialect: which protocol it speaks.
+        request: the framework's request.
+        dialect: the protocol of the request.
         workspace: all lakes.
         item: the lake.
-        item_text: how the client calls the lake.
+        item_text: the lake's name as the client wrote it.
         parts: the path within the lake.
         query: the parameters by their lower-case names.
     """
@@ -53,75 +59,77 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The path within the lake, of what may be read."""
+        """The path within the lake, if it may be read."""
         return readable(self.parts)
 
     def header(self, name: str) -> str | None:
-        """A header's value; None if it is missing or empty."""
+        """Return the value of a header; None if it is missing or empty."""
         return self.request.headers.get(name) or None
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A parameter that is a whole number, not below 0.
+        """Return a query parameter that is a whole number of at least 0.
 
         Raises:
-            RequestError: it is missing, or is none.
+            RequestError: the parameter is missing or is not such a number.
         """
         text = self.query.get(name)
         if text is None and default is not None:
             return default
         if text is None:
-            raise bad_request("MissingRequiredQueryParameter", f"The parameter {name} is missing.")
+            raise bad_request(
+                "MissingRequiredQueryParameter", f"The query parameter {name} is missing."
+            )
         return whole_number(text, name)
 
     def flag(self, name: str) -> bool:
-        """A parameter that is `true` or not."""
+        """Return whether a query parameter is `true`."""
         return self.query.get(name, "").lower() == "true"
 
     def source(self, header: str) -> tuple[str, ...]:
-        """The path within the lake that a rename's or copy's source names.
+        """Return the path within the lake that the source of a rename or copy names.
 
         Raises:
-            RequestError: it is not in this lake.
+            RequestError: the source is not in the same lake.
         """
         parts = rename_source(header)
         item, _, inner = resolve(self.workspace, parts)
         if item is None or item.id != self.item.id:
-            raise bad_request("InvalidSourceUri", "The source is not in this lake.")
+            raise bad_request("InvalidSourceUri", "The source is not in the same lake.")
         return inner
 
 
 def resolve(
     workspace: Workspace, parts: tuple[str, ...]
 ) -> tuple[Item | None, str, tuple[str, ...]]:
-    """The lake, how it is called, and the path in it; an account's name may come first.
+    """Return the lake, its name as written, and the path in it; an account's name may come first.
 
     Raises:
-        RequestError: there is no such workspace or lake.
+        RequestError: the workspace or the lake does not exist.
     """
     if len(parts) > 1 and not workspace.is_called(parts[0]) and workspace.is_called(parts[1]):
         parts = parts[1:]
     if not parts or not workspace.is_called(parts[0]):
-        raise RequestError(404, "FilesystemNotFound", "There is no such workspace.")
+        raise RequestError(404, "FilesystemNotFound", "The workspace does not exist.")
     if len(parts) == 1:
         return None, "", ()
     item = workspace.find(parts[1])
     if item is None:
-        raise RequestError(404, "PathNotFound", "There is no such item in the workspace.")
+        raise RequestError(404, "PathNotFound", "The item does not exist in the workspace.")
     return item, parts[1], parts[2:]
 
 
 def whole_number(text: str, name: str) -> int:
-    """A whole number, not below 0; raises as `Call.number`."""
+    """Return a text as a whole number of at least 0; raises as `Call.number`."""
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
         raise bad_request("InvalidQueryParameterValue", f"{name} is not a whole number: {text!r}.")
     return int(text)
 
 
 def body_length(request: Request) -> int | None:
-    """The announced length of the body.
+    """Return the announced length of the body.
 
     Raises:
-        RequestError: it is too large.
+        RequestError: the body is too large.
     """
     text = request.headers.get("content-length")
     if text is None:
@@ -129,22 +137,28 @@ def body_length(request: Request) -> int | None:
     length = whole_number(text, "Content-Length")
     if length > LARGEST_BODY:
         raise RequestError(
-            413, "RequestBodyTooLarge", f"A request carries up to {LARGEST_BODY:,} bytes."
+            413, "RequestBodyTooLarge", f"A body has at most {LARGEST_BODY:,} bytes."
         )
     return length
 
 
 async def receive(request: Request, file: Path, at: int = 0, most: int = LARGEST_BODY) -> int:
-    """Writes the body into a file from a position on; holds a megabyte of it in memory.
+    """Write the body into a file; buffers at most one megabyte in memory.
+
+    Args:
+        request: the request.
+        file: the file.
+        at: the position of the first byte.
+        most: the largest number of bytes.
 
     Returns:
-        How many bytes came.
+        The number of bytes received.
 
     Raises:
-        RequestError: it is larger than allowed, or stops coming.
-        ClientDisconnect: the client is gone.
+        RequestError: the body is too large, or the client stopped sending.
+        ClientDisconnect: the client closed the connection.
     """
-    begin, gathered = at, bytearray()
+    begin, buffer = at, bytearray()
     body_length(request)
     handle = await run_in_threadpool(os.open, file, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -155,21 +169,25 @@ async def receive(request: Request, file: Path, at: int = 0, most: int = LARGEST
             except StopAsyncIteration:
                 break
             except (asyncio.TimeoutError, TimeoutError):
-                raise RequestError(408, "OperationTimedOut", "The body stopped coming.") from None
-            gathered += chunk
-            if at + len(gathered) - begin > most:
-                raise RequestError(413, "RequestBodyTooLarge", f"Up to {most:,} bytes are taken.")
-            if len(gathered) >= _GATHERED:
-                await run_in_threadpool(_write, handle, gathered, at)
-                at += len(gathered)
-                gathered = bytearray()
-        if gathered:
-            _write(handle, gathered, at) if len(gathered) < _GATHERED // 8 else (
-                await run_in_threadpool(_write, handle, gathered, at)
+                raise RequestError(
+                    408, "OperationTimedOut", f"No data of the body arrived for {_IDLE} seconds."
+                ) from None
+            buffer += chunk
+            if at + len(buffer) - begin > most:
+                raise RequestError(
+                    413, "RequestBodyTooLarge", f"A body has at most {most:,} bytes."
+                )
+            if len(buffer) >= _BUFFER:
+                await run_in_threadpool(_write, handle, buffer, at)
+                at += len(buffer)
+                buffer = bytearray()
+        if buffer:
+            _write(handle, buffer, at) if len(buffer) < _BUFFER // 8 else (
+                await run_in_threadpool(_write, handle, buffer, at)
             )
     finally:
         os.close(handle)
-    return at + len(gathered) - begin
+    return at + len(buffer) - begin
 
 
 def _write(handle: int, data: bytearray, at: int) -> None:
@@ -181,29 +199,34 @@ def _write(handle: int, data: bytearray, at: int) -> None:
 
 
 async def read_document(request: Request, most: int = LARGEST_DOCUMENT) -> bytes:
-    """A short body, whole.
+    """Return a short body.
 
     Raises:
-        RequestError: it is too large.
+        RequestError: the body is too large.
     """
     found = bytearray()
     async for chunk in request.stream():
         found += chunk
         if len(found) > most:
-            raise RequestError(413, "RequestBodyTooLarge", f"Up to {most:,} bytes are taken.")
+            raise RequestError(413, "RequestBodyTooLarge", f"A body has at most {most:,} bytes.")
     return bytes(found)
 
 
 def http_date(info: Info) -> str:
-    """The time of a file's change, RFC 1123."""
+    """Return the time of a file's last change in the form of RFC 1123."""
     return format_datetime(info.modified, usegmt=True)
 
 
 def check_conditions(headers: Mapping[str, str], info: Info | None, *, reading: bool) -> None:
-    """Compares the conditional headers with a file, or with there being none.
+    """Compare the conditional headers with a file.
+
+    Args:
+        headers: of the request.
+        info: the file; None if it does not exist.
+        reading: whether the request reads.
 
     Raises:
-        RequestError: 304 of a read that has nothing new, else 412.
+        RequestError: 304 if a read finds an unchanged file, 412 if another condition is not met.
     """
     etag = info.etag if info else None
     match, none_match = headers.get("if-match"), headers.get("if-none-match")
@@ -229,7 +252,9 @@ def _is_after(info: Info, header: str) -> bool:
     try:
         when = parsedate_to_datetime(header)
     except (ValueError, TypeError, IndexError):
-        raise bad_request("InvalidHeaderValue", "A date is not one of RFC 1123.") from None
+        raise bad_request(
+            "InvalidHeaderValue", "A date does not have the form of RFC 1123."
+        ) from None
     return int(info.modified.timestamp()) > int(when.timestamp())
 
 
@@ -239,14 +264,14 @@ def _unmet() -> RequestError:
 
 def _unmodified(info: Info | None) -> RequestError:
     headers = {"etag": info.etag, "last-modified": http_date(info)} if info else {}
-    return RequestError(304, "ConditionNotMet", "Nothing has changed.", headers=headers)
+    return RequestError(304, "ConditionNotMet", "The file has not changed.", headers=headers)
 
 
 async def answer_read(call: Call) -> Response:
-    """Answers HEAD and GET of a path.
+    """Respond to HEAD or GET of a path.
 
     Raises:
-        RequestError: nothing is there, or a condition or range doesn't hold.
+        RequestError: the path does not exist, or a condition or range is not met.
     """
     path = call.path
     found = await run_in_threadpool(call.item.zone.files.stat, path)
@@ -261,7 +286,7 @@ async def answer_read(call: Call) -> Response:
         now, read = await run_in_threadpool(call.item.zone.files.open, path)
     except (FileNotFoundError, IsADirectoryError):
         raise not_found() from None
-    if now.etag != info.etag:  # another file is there since
+    if now.etag != info.etag:  # the file was replaced meanwhile
         info, end = now, min(end, now.size)
         start = min(start, end)
     headers = properties(info) | {"content-length": str(end - start)}
@@ -272,7 +297,7 @@ async def answer_read(call: Call) -> Response:
 
 
 def _being_uploaded(call: Call, path: str) -> Info:
-    """A file that was made and not flushed: it is empty, and no listing shows it."""
+    """Return the properties of a file that was created but not flushed: empty and unlisted."""
     upload = call.item.zone.uploads.get(path)
     if upload is None:
         raise not_found()
@@ -284,7 +309,7 @@ def _length(info: Info) -> dict[str, str]:
 
 
 def properties(info: Info) -> dict[str, str]:
-    """A file's or folder's properties as headers that both dialects read."""
+    """Return the properties of a file or folder as headers that both dialects read."""
     found = {
         "etag": info.etag,
         "last-modified": http_date(info),
@@ -303,15 +328,15 @@ def properties(info: Info) -> dict[str, str]:
 
 
 def _range(call: Call, size: int) -> tuple[int, int, bool]:
-    """From where up to where is asked for, and whether that is a part.
+    """Return the start and end of the requested range, and whether it is only a part.
 
     Raises:
-        RequestError: 416, the range lies behind the end.
+        RequestError: 416, the range is behind the end of the file.
     """
     text = call.header("x-ms-range") or call.header("range")
     found = _RANGE.match(text.strip().lower()) if text else None
     if found is None or not (found[1] or found[2]):
-        return 0, size, False  # a range that makes no sense is no range (RFC 9110)
+        return 0, size, False  # an invalid range is ignored (RFC 9110)
     if not found[1]:
         start, end = max(0, size - int(found[2])), size
     else:
@@ -320,7 +345,7 @@ def _range(call: Call, size: int) -> tuple[int, int, bool]:
         raise RequestError(
             416,
             "InvalidRange",
-            "The range has nothing of the file.",
+            "The range is behind the end of the file.",
             headers={"content-range": f"bytes */{size}"},
         )
     return start, end, True

@@ -1,4 +1,4 @@
-"""The command `serve`: the storage protocol over lakes, and the mirror beside it if asked for."""
+"""The command `serve`: serve lakes with the storage protocol, optionally with a mirror."""
 
 from __future__ import annotations
 
@@ -24,39 +24,50 @@ def serve(
         str | None, typer.Argument(metavar="[ROOT]", help="The lake: a path or a URI.")
     ] = None,
     port: Annotated[
-        int, typer.Option(help="Of https; the next two are for blobs and http. 0: free ones.")
+        int,
+        typer.Option(help="HTTPS port; the next two are for blobs and HTTP. 0: use free ports."),
     ] = 8443,
-    mirror: Annotated[bool, typer.Option("--mirror", help="Mirror ROOT beside it.")] = False,
+    mirror: Annotated[
+        bool, typer.Option("--mirror", help="Mirror ROOT in the same process.")
+    ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
     widen: Annotated[
-        bool, typer.Option("--widen", help="Accept wider types, and widen columns with --mirror.")
+        bool,
+        typer.Option(
+            "--widen", help="Accept wider column types; with --mirror also widen the columns."
+        ),
     ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every write.")] = False,
     workspace: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Serve the lakes in a folder, too.")
+        str | None, typer.Option(metavar="DIR", help="Also serve each lake in this folder.")
     ] = None,
-    bind: Annotated[str, typer.Option(help="The address that https listens on.")] = "127.0.0.1",
+    bind: Annotated[str, typer.Option(help="Address on which HTTPS listens.")] = "127.0.0.1",
     name: Annotated[
-        list[str] | None, typer.Option(help="A further name of this machine; may be repeated.")
+        list[str] | None, typer.Option(help="Another host name of this machine; may be repeated.")
     ] = None,
     proxy: Annotated[
-        bool, typer.Option("--proxy", help="For clients with OneLake's addresses in them.")
+        bool,
+        typer.Option(
+            "--proxy", help="Start a proxy for clients with hard-coded OneLake addresses."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Speak the storage protocol of OneLake, for any publisher of Open Mirroring."""
+    """Serve lakes with OneLake's storage protocol, for any publisher of Open Mirroring."""
     from mirrorlake.storage.files import Storage
     from mirrorlake_serve.lakes import Mirrors, Workspace
     from mirrorlake_serve.server import Settings, export_lines, run_server
 
     if root is None and workspace is None:
-        raise UsageError("There is nothing to serve.", hint="name a ROOT, or --workspace DIR.")
+        raise UsageError("No lake is named.", hint="give ROOT or --workspace DIR.")
     at_most_one(mirror=mirror, read_only=read_only)
     for found in (root, workspace):
         if found is not None and "://" not in found:
             Path(found).mkdir(parents=True, exist_ok=True)
     if not 0 <= port <= 65533:
-        raise UsageError(f"Port {port} is out of range.", hint="three ports are needed, or 0.")
+        raise UsageError(
+            f"Port {port} is out of range.", hint="choose 0, or a port from 1 to 65533."
+        )
     stop = stop_on_signals()
     mirrors = Mirrors(interval, allowed=mirror, widen=widen)
     served = Workspace(root, workspace, read_only=read_only, widen=widen)

@@ -1,4 +1,4 @@
-"""The DFS dialect: folders, append and flush, rename, delete, listings as JSON."""
+"""The DFS dialect: folders, append and flush, rename, delete, and listings as JSON."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from mirrorlake_serve.call import (
     properties,
     receive,
 )
-from mirrorlake_serve.errors import RequestError, bad_request, not_found
-from mirrorlake_serve.files import Info, page_of
-from mirrorlake_serve.paths import Target, split, writable
-from mirrorlake_serve.uploads import Upload
+from mirrorlake_serve.files import Info, Upload, page_of
+from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found, split, writable
 
 _IGNORED = ("x-ms-owner", "x-ms-group", "x-ms-permissions", "x-ms-acl")
 
 
 async def answer_dfs(call: Call) -> Response:
-    """Answers one request to a path of a lake.
+    """Respond to one request to a path of a lake.
 
     Raises:
-        RequestError: it is refused.
+        RequestError: the request is refused.
     """
     method, action = call.request.method, call.query.get("action", "").lower()
     if method in ("GET", "HEAD"):
@@ -44,8 +42,8 @@ async def answer_dfs(call: Call) -> Response:
             return await _append(call)
         if action == "flush":
             return await _flush(call, writable(call.parts), call.number("position"), 200)
-        raise bad_request("OperationNotSupported", f"The action {action!r} is not known here.")
-    raise RequestError(405, "UnsupportedHttpVerb", "This verb is not known here.")
+        raise bad_request("OperationNotSupported", f"The action {action!r} is not supported.")
+    raise RequestError(405, "UnsupportedHttpVerb", "The HTTP method is not supported.")
 
 
 async def _read(call: Call, action: str) -> Response:
@@ -60,7 +58,7 @@ async def _read(call: Call, action: str) -> Response:
 
 
 async def answer_list(call: Call, base: tuple[str, ...]) -> Response:
-    """A listing of a folder of the lake, as one line of JSON."""
+    """Return a listing of a folder of the lake as one line of JSON."""
     parts = (*base, *split(call.query.get("directory", "")))
     most = min(call.number("maxresults", 5000) or 5000, 5000)
     token = call.query.get("continuation")
@@ -88,9 +86,9 @@ def _entry(item: str, info: Info) -> dict[str, str]:
 
 
 def made_headers(call: Call, info: Info | None, etag: str = "") -> dict[str, str]:
-    """The headers of an answer to a write."""
+    """Return the headers of the response to a write."""
     found = {"content-length": "0", "x-ms-request-server-encrypted": "false"}
-    # pyarrow's client aborts the process where one of these is missing.
+    # pyarrow's client aborts its process if one of these headers is missing.
     now = format_datetime(datetime.now(timezone.utc), usegmt=True)
     found |= {"etag": '"0x0"', "last-modified": now}
     if info is not None:
@@ -102,7 +100,7 @@ def made_headers(call: Call, info: Info | None, etag: str = "") -> dict[str, str
 
 
 def warning_headers(warnings: tuple[str, ...]) -> dict[str, str]:
-    """Warnings as a header: the request was done, but the mirror may not do what is meant."""
+    """Return warnings as a header of a successful response."""
     if not warnings:
         return {}
     text = " ".join(warnings).encode("ascii", "replace").decode().replace('"', "'")
@@ -113,7 +111,7 @@ def warning_headers(warnings: tuple[str, ...]) -> dict[str, str]:
 async def _put(call: Call) -> Response:
     resource = call.query.get("resource", "").lower()
     if resource == "directory" and f"{ZONE}/".startswith("/".join([*call.parts, ""])):
-        # Careful clients make every folder on their way; these are there.
+        # Some clients create every parent folder first; these always exist.
         return Response(status_code=201, headers=made_headers(call, None, '"0x0"'))
     target = writable(call.parts)
     source = call.header("x-ms-rename-source")
@@ -127,7 +125,7 @@ async def _put(call: Call) -> Response:
         )
     info = await run_in_threadpool(zone.files.stat, target.path)
     if only_new and info is not None:
-        raise RequestError(409, "PathAlreadyExists", "There is something at this path.")
+        raise RequestError(409, "PathAlreadyExists", "The path already exists.")
     if resource == "directory":
         if info is not None and not info.is_folder:
             raise RequestError(409, "PathAlreadyExists", "There is a file at this path.")
@@ -144,10 +142,10 @@ async def _put(call: Call) -> Response:
 
 
 async def begin_upload(call: Call, target: Target, info: Info | None) -> Upload:
-    """Makes a file that is nowhere to be seen until it is flushed.
+    """Create a file that stays invisible until it is flushed.
 
     Raises:
-        RequestError: there is a folder, or a condition of the request is not met.
+        RequestError: the path is a folder, or a condition of the request is not met.
     """
     if info is not None and info.is_folder:
         raise RequestError(409, "PathConflict", "There is a folder at this path.")
@@ -174,16 +172,16 @@ async def _append(call: Call) -> Response:
 
 
 def _reopen(call: Call, target: Target, position: int) -> Upload:
-    """An upload that goes on behind what was flushed, or replaces it from its beginning.
+    """Return an upload that continues after the flushed bytes, or replaces the file from its start.
 
     Raises:
-        RequestError: there is no such file.
+        RequestError: the file does not exist.
     """
     zone = call.item.zone
     try:
         info, read = zone.files.open(target.path)
     except (FileNotFoundError, IsADirectoryError):
-        raise not_found("Nobody has made a file at this path.") from None
+        raise not_found("The file was not created before the append.") from None
     upload = zone.uploads.create(target.path)
     kept = info.size if position == info.size else 0
     with open(upload.data, "wb") as sink:
@@ -205,7 +203,10 @@ async def _flush(call: Call, target: Target, position: int, status: int) -> Resp
         if only_new:
             raise RequestError(409, "PathAlreadyExists", "There is a file at this path.")
         if found.size != position:
-            raise bad_request("InvalidFlushPosition", f"The file has {found.size} bytes.")
+            raise bad_request(
+                "InvalidFlushPosition",
+                f"The flush position is {position}, but the file ends at {found.size}.",
+            )
         return Response(status_code=status, headers=made_headers(call, found))
     match = call.header("if-match")
     if match and match not in ("*", upload.etag, upload.etag.strip('"')):
@@ -222,10 +223,10 @@ async def _flush(call: Call, target: Target, position: int, status: int) -> Resp
 
 
 async def delete_path(call: Call, status: int) -> Response:
-    """Deletes a file or folder; each dialect has its own status for it."""
+    """Delete a file or folder; each dialect has its own status for the response."""
     target = writable(call.parts)
     if len(call.parts) < 3:
-        raise RequestError(409, "OperationNotAllowedOnThePath", "This folder stays as it is.")
+        raise RequestError(409, "OperationNotAllowedOnThePath", "This folder can't be deleted.")
     if call.header("if-match") or call.header("if-none-match"):
         info = await run_in_threadpool(call.item.zone.files.stat, target.path)
         check_conditions(call.request.headers, info, reading=False)

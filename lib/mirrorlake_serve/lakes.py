@@ -1,4 +1,4 @@
-"""The lakes of a server, each with a name and a stable GUID, and their mirrors."""
+"""The lakes of a server, each with a name and a stable GUID, and the mirrors of these lakes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from typing import Any
 
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.names import STATE, check_part, fingerprint
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.paths import cache
-from mirrorlake_serve.errors import RequestError, bad_request
+from mirrorlake_serve.protocol import RequestError, bad_request
 from mirrorlake_serve.zone import LandingZone
 
 FORMAT = 1
@@ -36,7 +34,7 @@ DEFINITION = {
 _KINDS = (".MountedRelationalDatabase", ".MirroredDatabase")
 _NOTE = f"{STATE}/serve.json"
 _log = logging.getLogger("mirrorlake.serve.mirrors")
-_RETRY = 5.0  # seconds after a cycle that failed as a whole
+_RETRY = 5.0  # seconds before the mirror runs again after an error
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,11 @@ class Item:
 
     Attributes:
         id: its GUID.
-        made: whether this server made its folder.
-        definition: its `mirroring.json`; None until there is one.
+        name: its display name.
+        zone: its landing zone.
+        description: its description.
+        made: whether this server created its folder.
+        definition: its `mirroring.json`; None until a client sets it.
     """
 
     id: str
@@ -58,11 +59,11 @@ class Item:
 
     @property
     def storage(self) -> Storage:
-        """The lake's files."""
+        """The lake's storage."""
         return self.zone.storage
 
     def is_called(self, text: str) -> bool:
-        """Whether a part of an address means this lake."""
+        """Return whether a part of a URL names this lake."""
         lower = text.lower()
         for kind in _KINDS:
             lower = lower.removesuffix(kind.lower())
@@ -70,16 +71,16 @@ class Item:
 
 
 class Workspace:
-    """All lakes of a server: one by its root, those in a folder, or both.
+    """All lakes of a server: one lake by its root, the lakes in a folder, or both.
 
     Args:
         root: a lake's path or URI.
-        folder: a folder whose folders are lakes; new ones are made in it.
-        read_only: nothing is written, not even what belongs to the server.
-        widen: whether files may have wider types than their tables' columns.
+        folder: a folder whose subfolders are lakes; new lakes are created in it.
+        read_only: whether all writes are refused, those of the server itself included.
+        widen: whether files may have wider types than the columns of their tables.
 
     Attributes:
-        leaving: is told of a lake before it is unregistered.
+        on_delete: called with a lake before it is unregistered.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Workspace:
         self._items: dict[str, Item] = {}
         self._lock = RLock()
         self._main = ""
-        self.leaving: Callable[[Item], None] = lambda item: None
+        self.on_delete: Callable[[Item], None] = lambda item: None
         if root is not None:
             self._add(Storage(root), asked=True)
             self._main = next(iter(self._items))
@@ -108,7 +109,7 @@ class Workspace:
                 self._add(self._inside(name))
 
     def is_called(self, text: str) -> bool:
-        """Whether a part of an address means this workspace."""
+        """Return whether a part of a URL names this workspace."""
         return text.lower() in (self.id, self.name.lower())
 
     @property
@@ -118,18 +119,20 @@ class Workspace:
 
     @property
     def main(self) -> Item | None:
-        """The lake that the server was started with, or the only one."""
+        """The lake that the server was started with, or the only lake; otherwise None."""
         found = self._items.get(self._main)
         return next(iter(self._items.values())) if not found and len(self._items) == 1 else found
 
     def find(self, text: str) -> Item | None:
-        """The lake that a part of an address means."""
+        """Return the lake that a part of a URL names, or None."""
         return next((item for item in self._items.values() if item.is_called(text)), None)
 
     def _inside(self, name: str) -> Storage:
         if self._folder is None:
             raise RequestError(
-                403, "OperationNotAllowed", "This server has one lake; start it with --workspace."
+                403,
+                "OperationNotAllowed",
+                "The server has a single lake; start it with --workspace.",
             )
         return Storage(self._folder.path(name))
 
@@ -150,10 +153,10 @@ class Workspace:
         self._items.setdefault(item.id, item)
 
     def create(self, name: str, description: str, definition: dict[str, Any] | None) -> Item:
-        """Makes a lake in the workspace's folder, or registers again one that was deleted.
+        """Create a lake in the workspace's folder, or register a deleted one again.
 
         Raises:
-            RequestError: the name is taken, or can't be a folder's; or there is no such folder.
+            RequestError: the name exists or is invalid, or the workspace has no folder.
         """
         try:
             check_part(name)
@@ -163,7 +166,9 @@ class Workspace:
             storage = self._inside(name)
             if self.find(name) is not None:
                 raise RequestError(
-                    409, "ItemDisplayNameAlreadyInUse", f"There is a mirrored database {name!r}."
+                    409,
+                    "ItemDisplayNameAlreadyInUse",
+                    f"The mirrored database {name!r} already exists.",
                 )
             listed = storage.list("")
             made = not (listed.folders or listed.files)
@@ -174,7 +179,7 @@ class Workspace:
             return self.change(item)
 
     def change(self, item: Item, **changes: Any) -> Item:
-        """Keeps an item with some of its fields changed."""
+        """Save a lake with some fields changed, and return it."""
         changed = replace(item, **changes)
         note = {
             "format": FORMAT,
@@ -188,15 +193,22 @@ class Workspace:
             other = self.find(changed.name)
             if other is not None and other.id != item.id:
                 raise RequestError(
-                    409, "ItemDisplayNameAlreadyInUse", f"{changed.name!r} is taken."
+                    409,
+                    "ItemDisplayNameAlreadyInUse",
+                    f"The mirrored database {changed.name!r} already exists.",
                 )
             changed.storage.write_json(_NOTE, note)
             self._items[item.id] = changed
         return changed
 
     def delete(self, item: Item, *, hard: bool) -> None:
-        """Unregisters a lake; its files stay unless `hard`, and this server made them."""
-        self.leaving(item)
+        """Unregister a lake.
+
+        Args:
+            item: the lake.
+            hard: whether its files are deleted as well, if this server created its folder.
+        """
+        self.on_delete(item)
         with self._lock:
             self._items.pop(item.id, None)
             if hard and item.made:
@@ -207,10 +219,10 @@ class Workspace:
 
 
 def parse_definition(parts: Any) -> dict[str, Any]:
-    """The `mirroring.json` among a definition's parts.
+    """Return the `mirroring.json` of a definition.
 
     Raises:
-        RequestError: there is none, or it makes no sense.
+        RequestError: the document is missing or invalid.
     """
     try:
         payload = next(p["payload"] for p in parts if p["path"] == "mirroring.json")
@@ -219,11 +231,13 @@ def parse_definition(parts: Any) -> dict[str, Any]:
         target = document["properties"]["target"].get("typeProperties") or {}
         days = target.get("retentionInDays", 7)
     except StopIteration:
-        raise bad_request("InvalidDefinitionParts", "There is no part mirroring.json.") from None
+        raise bad_request(
+            "InvalidDefinitionParts", "The definition has no part mirroring.json."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise bad_request("InvalidDefinitionFormat", "mirroring.json makes no sense.") from None
+        raise bad_request("InvalidDefinitionFormat", "mirroring.json is invalid.") from None
     if source != "GenericMirror":
-        text = f"The source's type is {source!r}; only GenericMirror is known here."
+        text = f"The source type {source!r} is not supported; use GenericMirror."
         raise bad_request("UnsupportedSourceType", text)
     if not isinstance(days, int) or isinstance(days, bool) or not 1 <= days <= 30:
         text = f"retentionInDays is {days!r}, not a number from 1 to 30."
@@ -233,19 +247,19 @@ def parse_definition(parts: Any) -> dict[str, Any]:
 
 
 def format_definition(document: dict[str, Any]) -> dict[str, Any]:
-    """A `mirroring.json` as a definition's only part."""
+    """Return a definition that has `mirroring.json` as its only part."""
     payload = base64.b64encode(json.dumps(document).encode()).decode()
     part = {"path": "mirroring.json", "payload": payload, "payloadType": "InlineBase64"}
     return {"definition": {"parts": [part]}}
 
 
 def state_home() -> Path:
-    """Where the server keeps what belongs to no lake: token, authority."""
+    """Return the folder of the server's token and certificate authority."""
     return cache() / "serve"
 
 
 def _state_folder(storage: Storage) -> Path:
-    """Where uploads are kept: on the lake's own disk, so that publishing is one step."""
+    """Return the folder of uploads, on the lake's own disk so that publishing is one rename."""
     if storage.local is not None:
         return storage.local / STATE / "serve"
     return state_home() / fingerprint(storage.root)
@@ -256,24 +270,24 @@ def _guid(kind: str, root: str) -> str:
 
 
 class _Running:
-    """A mirror's thread."""
+    """The thread of one mirror."""
 
-    def __init__(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+    def __init__(self, storage: Storage, interval: float, *, widen: bool) -> None:
         self.stop = Event()
         self.began = False
         self.problem = ""
-        self.thread = Thread(target=self._run, args=(storage, interval, options), daemon=True)
+        self.thread = Thread(target=self._run, args=(storage, interval, widen), daemon=True)
         self.thread.start()
 
-    def _run(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+    def _run(self, storage: Storage, interval: float, widen: bool) -> None:
         while not self.stop.is_set():
             try:
                 Lake(storage.root).watch(
-                    self.stop, interval=interval, options=options, on_report=self._on_report
+                    self.stop, interval=interval, widen=widen, on_report=self._on_report
                 )
             except Exception as error:
                 self.problem = str(error)
-                _log.exception("The mirror of %s failed; it tries again.", storage.root)
+                _log.exception("The mirror of %s failed; it is retried.", storage.root)
                 self.stop.wait(_RETRY)
 
     def _on_report(self, _report: object) -> None:
@@ -281,40 +295,41 @@ class _Running:
 
 
 class Mirrors:
-    """The mirrors of a server, one thread per lake, all on one Spark session.
+    """The mirrors of a server, one thread per lake, with a common Spark session.
 
     Each method may block: the server calls them in its thread pool.
 
     Args:
-        interval: seconds between busy cycles.
-        allowed: whether there may be any; without, Spark is never started.
-        widen: whether they widen columns, see `MirrorOptions`.
+        interval: seconds between cycles.
+        allowed: whether the server may run mirrors; if not, Spark never starts.
+        widen: whether the mirrors widen columns, as `Lake.mirror(widen=True)` does.
     """
 
     def __init__(self, interval: float = 5, *, allowed: bool = True, widen: bool = False) -> None:
         self._interval = interval
-        self._options = MirrorOptions(widen=widen)
+        self._widen = widen
         self._allowed = allowed
         self._running: dict[str, _Running] = {}
         self._lock = Lock()
 
     def start(self, storage: Storage) -> None:
-        """Mirror this lake from now on; do nothing if it is mirrored already.
+        """Start the mirror of a lake; do nothing if it runs already.
 
         Raises:
             UsageError: the server was started without mirrors.
         """
         if not self._allowed:
             raise UsageError(
-                "This server has no mirror.", hint="start it with --mirror, or mirror beside it."
+                "This server runs no mirror.",
+                hint="start it with --mirror, or run the command mirror.",
             )
         with self._lock:
             found = self._running.get(storage.root)
             if found is None or found.stop.is_set():
-                self._running[storage.root] = _Running(storage, self._interval, self._options)
+                self._running[storage.root] = _Running(storage, self._interval, widen=self._widen)
 
     def stop(self, storage: Storage) -> None:
-        """Stop the mirror of this lake after its running commit, and wait until it has ended."""
+        """Stop the mirror of a lake after its running commit, and wait until it has ended."""
         with self._lock:
             found = self._running.pop(storage.root, None)
         if found is not None:
@@ -322,7 +337,7 @@ class Mirrors:
             found.thread.join()
 
     def close(self) -> None:
-        """Ends every mirror."""
+        """Stop all mirrors."""
         with self._lock:
             found, self._running = list(self._running.values()), {}
         for one in found:
@@ -339,40 +354,30 @@ class Mirrors:
             return ("Running" if found.began else "Starting"), found.problem
         if self._allowed:
             return "Stopped", ""
-        # Another process may mirror the lake; it says so in the monitoring files.
+        # Another process may mirror the lake and write the monitoring files.
         try:
-            told = storage.read_json("Files/Monitoring/replicator.json") or {}
-            return str(told.get("status", "Initialized")), str(told.get("errorMessage", ""))
+            kept = storage.read_json("Files/Monitoring/replicator.json") or {}
+            return str(kept.get("status", "Initialized")), str(kept.get("errorMessage", ""))
         except (ValueError, AttributeError):
             return "Initialized", ""
 
     def tables(self, storage: Storage) -> list[dict[str, Any]]:
-        """One entry per table, as `getTablesMirroringStatus` has them."""
-        states = load_states(storage) or {}
-        report = Lake(storage.root).status()
+        """Return one entry per table, in the form of `getTablesMirroringStatus`."""
         found = []
-        for line in report.tables:
-            kept = next(
-                (s for s in states.values() if (s.schema, s.name) == (line.schema, line.name)), None
-            )
-            found.append(_entry(kept or TableState(line.schema, line.name), line.state, line.error))
+        for table in Lake(storage.root).status().tables:
+            entry: dict[str, Any] = {
+                "sourceObjectType": "Table",
+                "sourceSchemaName": table.schema or "",
+                "sourceTableName": table.name,
+                "status": table.state,
+                "metrics": {
+                    "processedBytes": table.applied_bytes,
+                    "processedRows": table.rows,
+                    "lastSyncDateTime": table.synced,
+                    "lastSyncLatencyInSeconds": table.latency,
+                },
+            }
+            if table.error:
+                entry["error"] = {"errorCode": "TableFailed", **table.error}
+            found.append(entry)
         return found
-
-
-def _entry(state: TableState, told: str, error: dict[str, Any] | None) -> dict[str, Any]:
-    metrics = {
-        "processedBytes": state.bytes,
-        "processedRows": state.rows,
-        "lastSyncDateTime": state.synced,
-        "lastSyncLatencyInSeconds": state.latency,
-    }
-    found: dict[str, Any] = {
-        "sourceObjectType": "Table",
-        "sourceSchemaName": state.schema or "",
-        "sourceTableName": state.name,
-        "status": told,
-        "metrics": metrics,
-    }
-    if error:
-        found["error"] = {"errorCode": "TableFailed", **error}
-    return found

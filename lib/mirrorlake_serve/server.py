@@ -1,4 +1,4 @@
-"""The running server: its ports, names and certificates, and the addresses that it reports.
+"""Run the server: ports, host names, certificates, and the addresses that it reports.
 
 Clients refuse to send a token over http, so the server speaks https under a certificate authority
 of its own. The authority's key is stored beside the token, readable by its owner only; the server's
@@ -28,11 +28,11 @@ import uvicorn
 
 from mirrorlake.errors import SetupError
 from mirrorlake_serve.app import StorageApp
-from mirrorlake_serve.debezium import DebeziumDoor
 from mirrorlake_serve.lakes import Mirrors, Workspace, state_home
+from mirrorlake_serve.rest import DebeziumSink
 from mirrorlake_serve.tokens import Tokens, account_key, load_token, write_private
 
-_DAYS = 397  # the longest that browsers and some clients accept
+_DAYS = 397  # the longest validity that browsers and some clients accept
 NAMES = (
     "onelake.dfs.fabric.microsoft.com",
     "onelake.blob.fabric.microsoft.com",
@@ -42,21 +42,21 @@ NAMES = (
 _CONNECT = re.compile(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HTTP/1\.[01]\r\n")
 _LONGEST_HEAD = 8 << 10
 _CHUNK = 64 << 10
-_PATIENCE = 10  # seconds for the request
-_IDLE = 600  # seconds that a tunnel may rest
+_PATIENCE = 10  # seconds for the head of a request
+_IDLE = 600  # seconds without data after which a tunnel is closed
 _MOST = 512  # tunnels at once
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ALIASES = ("onelake.dfs.localhost", "onelake.blob.localhost")
-_KEEP_ALIVE = 75  # seconds; pools of clients keep connections for 60
+_KEEP_ALIVE = 75  # seconds; connection pools of clients keep connections for 60
 _BACKLOG = 1024
-_GRACE = 10  # seconds that requests have to end when the server stops
+_GRACE = 10  # seconds for running requests when the server stops
 
 
 class Authority:
-    """The certificate authority in a folder, made at first use.
+    """The certificate authority in a folder; it is created when it is first used.
 
     Args:
-        folder: where key and certificate lie; outside every lake.
+        folder: the folder of its key and certificate; outside of every lake.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class Authority:
         if not self._both.exists():
             made = trustme.CA(organization_name="mirrorlake")
             both = made.private_key_pem.bytes() + made.cert_pem.bytes()
-            write_private(self._both, both)  # one file: key and certificate always fit
+            write_private(self._both, both)  # one file, so that key and certificate match
         data = self._both.read_bytes()
         begin = data.index(b"-----BEGIN CERTIFICATE-----")
         self._ca = trustme.CA.from_pem(data[begin:], data[:begin])
@@ -74,7 +74,7 @@ class Authority:
             write_private(self.path, data[begin:])
 
     def context(self, names: Iterable[str]) -> ssl.SSLContext:
-        """What a server needs to speak TLS as these names."""
+        """Return a TLS context for a server with these host names."""
         until = datetime.now(timezone.utc) + timedelta(days=_DAYS)
         issued = self._ca.issue_cert(*names, organization_name="mirrorlake", not_after=until)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -84,7 +84,7 @@ class Authority:
 
 
 class Proxy:
-    """Leads connections for OneLake's names to the server's own port.
+    """A CONNECT proxy that forwards OneLake's host names to the server's own port.
 
     Args:
         port: the server's https port on this machine.
@@ -96,13 +96,13 @@ class Proxy:
         self._tunnels: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        """Opens a free port on this machine, and returns it."""
+        """Open a free port on this machine and return it."""
         self._server = await asyncio.start_server(self._enter, "127.0.0.1", 0, limit=_LONGEST_HEAD)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def close(self) -> None:
-        """Closes the port and every tunnel."""
+        """Close the port and all tunnels."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tunnels):
@@ -153,13 +153,15 @@ async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server is started.
+    """The settings of a server.
 
     Attributes:
-        port: of https; the blob dialect's is the next one, http's the one after. 0: free ones.
-        bind: the address for https; http is for this machine alone.
-        names: further names of this machine, for the certificate and the check of `Host`.
-        proxy: whether a proxy for clients with hard-coded names runs, too.
+        port: the https port; the next port is for the blob dialect and the one after it for http.
+            With
+            0 the server uses free ports.
+        bind: the address on which https listens; http listens on this machine only.
+        names: further host names, for the certificate and for the check of `Host`.
+        proxy: whether to run a proxy for clients with hard-coded OneLake addresses.
     """
 
     port: int = 8443
@@ -170,15 +172,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class Ready:
-    """Where a server is to be found.
+    """The addresses and credentials of a running server.
 
     Attributes:
-        dfs: the address of the DFS dialect, which takes both; also of tokens.
+        dfs: the address of the DFS dialect, which accepts both dialects, and of tokens.
         blob: the address of the blob dialect.
         rest: the address of the control plane, whose paths begin with `/v1`.
-        http: both dialects without TLS, for account keys and shared access signatures.
-        ca: the path of the authority's certificate, PEM.
-        item: the first lake's GUID; "" if there is none yet.
+        workspace: the workspace's GUID.
+        item: the first lake's GUID; empty if the server has no lake yet.
+        token: the server's token.
+        ca: the path of the authority's certificate, in PEM.
+        http: the address of both dialects without TLS, for account keys and shared access
+            signatures.
+        proxy: the address of the proxy; empty if it does not run.
     """
 
     dfs: str
@@ -192,13 +198,13 @@ class Ready:
     proxy: str = ""
 
     def document(self) -> dict[str, str]:
-        """What `--json` prints."""
+        """Return the document that `--json` prints."""
         names = ("dfs", "blob", "rest", "workspace", "item", "token", "ca")
         return {name: getattr(self, name) for name in names}
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
+    """A server that does not handle signals; the command does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -212,17 +218,17 @@ def run_server(
     stop: Event,
     on_ready: Callable[[Ready], None],
 ) -> None:
-    """Serves until `stop` is set.
+    """Run the server until `stop` is set.
 
     Args:
         workspace: the lakes.
         mirrors: the mirrors of the lakes.
-        settings: ports and names.
-        stop: set by a signal's handler or another thread.
-        on_ready: called once every port is open.
+        settings: ports and host names.
+        stop: set by a signal handler or another thread.
+        on_ready: called once all ports are open.
 
     Raises:
-        SetupError: a port is taken.
+        SetupError: a port is in use.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     asyncio.run(_serve(workspace, mirrors, settings, stop, on_ready))
@@ -245,9 +251,9 @@ async def _serve(
         if not _is_any(settings.bind) and settings.bind not in names:
             names.append(settings.bind)
         names += NAMES if settings.proxy else ()
-        door = DebeziumDoor(workspace)
-        opened.callback(door.close)
-        app = StorageApp(workspace, Tokens(token), mirrors, door, hosts=names, blob_ports=[blob])
+        sink = DebeziumSink(workspace)
+        opened.callback(sink.close)
+        app = StorageApp(workspace, Tokens(token), mirrors, sink, hosts=names, blob_ports=[blob])
         servers = [_server(app, None), _server(app, None)]
         context = authority.context(names)
         servers[0].config.load()
@@ -261,7 +267,7 @@ async def _serve(
         while not all(server.started for server in servers):
             await asyncio.sleep(0.01)
         host = "localhost" if _is_any(settings.bind) else _as_host(settings.bind)
-        door.resume()
+        sink.resume()
         first = workspace.items[0].id if workspace.items else ""
         on_ready(
             Ready(
@@ -307,7 +313,7 @@ def _server(app: StorageApp, level: int | None) -> _Server:
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
-    """The ports of https, of https for blobs, and of http on this machine."""
+    """Open the ports of https, of https for blobs, and of http on this machine."""
     ports = [0] * 3 if settings.port == 0 else [settings.port + number for number in range(3)]
     found: list[socket.socket] = []
     try:
@@ -318,8 +324,8 @@ def _listen(settings: Settings) -> list[socket.socket]:
         for one in found:
             one.close()
         raise SetupError(
-            f"The ports {ports[0]} to {ports[-1]} of {settings.bind} can't be had: {error}.",
-            hint="choose another with --port; 0 takes free ones.",
+            f"The ports {ports[0]} to {ports[-1]} of {settings.bind} can't be opened: {error}.",
+            hint="choose another port with --port; 0 uses free ports.",
         ) from error
     return found
 
@@ -350,7 +356,7 @@ def _as_host(bind: str) -> str:
 
 
 def export_lines(ready: Ready) -> str:
-    """What to export for Python, Node, Go, .NET and azcopy, as shell text."""
+    """Return shell text with the variables for Python, Node, Go, .NET and azcopy."""
     quote = shlex.quote
     zone = f"{ready.dfs}/{ready.workspace}/{ready.item or 'ITEM'}/Files/LandingZone"
     host = ready.dfs.removeprefix("https://")
@@ -369,11 +375,11 @@ def export_lines(ready: Ready) -> str:
     lines = [
         f"landing zone   {zone}",
         f"blobs          {ready.blob}    REST {ready.rest}/v1",
-        f"http           {ready.http}    with the account key below, or a SAS with sig=TOKEN",
+        f"http           {ready.http}    with the account key below or a SAS with sig=TOKEN",
         f"token          {ready.token}",
         f"account key    {account_key(ready.token)}",
         "",
-        "# Identity libraries: tenant `adfs`, any client id, the token as the client's secret.",
+        "# Identity libraries: tenant `adfs`, any client id, and the token as client secret",
         f"export AZURE_AUTHORITY_HOST={quote(ready.dfs)} AZURE_TENANT_ID=adfs",
         f"export AZURE_CLIENT_ID=mirrorlake AZURE_CLIENT_SECRET={quote(ready.token)}",
         "# Python (requests, then httpx and aiohttp)",
@@ -387,7 +393,7 @@ def export_lines(ready: Ready) -> str:
     ]
     if ready.proxy:
         lines += [
-            "# Clients with OneLake's addresses in them (Node 24 also needs NODE_USE_ENV_PROXY=1)",
+            "# Clients with hard-coded OneLake addresses (Node 24 also needs NODE_USE_ENV_PROXY=1)",
             f"export HTTPS_PROXY={quote(ready.proxy)}",
         ]
     return "\n".join(lines)

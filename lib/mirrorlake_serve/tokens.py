@@ -1,7 +1,7 @@
-"""The server's token, and how clients present it: bearer, client secret, account key, SAS.
+"""The server's token as bearer token, client secret, account key or shared access signature.
 
-Every comparison takes constant time. No token is ever logged. The OAuth endpoints at the end are
-those that identity libraries ask for metadata and tokens.
+Every comparison takes constant time. No token is ever logged. The OAuth endpoints provide the
+metadata and tokens that identity libraries request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -24,10 +24,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mirrorlake.errors import UsageError
-from mirrorlake_serve.errors import RequestError
+from mirrorlake_serve.protocol import RequestError
 
 VARIABLE = "MIRRORLAKE_TOKEN"
-LIFETIME = 3600  # seconds that an issued token lasts
+LIFETIME = 3600  # seconds until an issued token expires
 _SHORTEST = 16
 _SIGNED = (
     *("content-encoding", "content-language", "content-length", "content-md5", "content-type"),
@@ -40,20 +40,22 @@ _LARGEST = 64 << 10
 
 
 def load_token(folder: Path) -> str:
-    """The server's token: from `MIRRORLAKE_TOKEN`, or the file in a folder, made at first use.
+    """Return the server's token.
+
+    It is `MIRRORLAKE_TOKEN`, or the content of the file `token`, which is created if it is missing.
 
     Args:
-        folder: where the file lies; outside every lake.
+        folder: the folder of the file; outside of every lake.
 
     Raises:
-        UsageError: the variable holds a token that is too short or has odd characters.
+        UsageError: the variable's value is too short or has invalid characters.
     """
     if given := os.environ.get(VARIABLE):
         if len(given) < _SHORTEST or not given.isascii() or any(c <= " " for c in given):
             raise UsageError(
-                f"{VARIABLE} is not a token.",
-                hint=f"at least {_SHORTEST} ASCII characters without spaces, such as "
-                "`openssl rand -hex 32` prints.",
+                f"{VARIABLE} is not a valid token.",
+                hint=f"use at least {_SHORTEST} ASCII characters without spaces, for example the "
+                "output of `openssl rand -hex 32`.",
             )
         return given
     path = folder / "token"
@@ -62,7 +64,7 @@ def load_token(folder: Path) -> str:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Makes a file that only its owner may read, if there is none; whole or not at all."""
+    """Create a file atomically that only its owner can read; do nothing if it exists."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -73,30 +75,30 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
         os.link(staged, path)
     except FileExistsError:
-        pass  # another server was quicker
+        pass  # another server has created it
     finally:
         staged.unlink(missing_ok=True)
 
 
 class Tokens:
-    """Issues short-lived tokens for the server's own, and knows both.
+    """Issue short-lived tokens, and check these and the server's own token.
 
     Args:
         token: the server's token.
-        now: the clock, in seconds since 1970.
+        now: returns the time in seconds since 1970.
     """
 
-    def __init__(self, token: str, now: object = time.time) -> None:
+    def __init__(self, token: str, now: Callable[[], float] = time.time) -> None:
         self._token = token.encode()
-        self._now = now if callable(now) else time.time
+        self._now = now
         self._key = hmac.digest(self._token, b"mirrorlake access tokens", "sha256")
 
     def is_secret(self, text: str) -> bool:
-        """Whether a text is the server's token."""
+        """Return whether a text is the server's token."""
         return hmac.compare_digest(text.encode(errors="replace"), self._token)
 
     def issue(self, audience: str, issuer: str) -> str:
-        """A token of an hour, in the form of a JWT, which some clients look into."""
+        """Return a token that is valid for one hour; it is a JWT, because some clients parse it."""
         now = int(self._now())
         times = {"iat": now, "nbf": now, "exp": now + LIFETIME}
         claims = {"aud": audience, "iss": issuer, "sub": "mirrorlake", "oid": "mirrorlake", **times}
@@ -105,7 +107,7 @@ class Tokens:
         return f"{body}.{self._sign(body)}"
 
     def is_valid(self, bearer: str) -> bool:
-        """Whether a bearer token is the server's own, or one it issued less than an hour ago."""
+        """Return whether a bearer token is the server's own, or was issued in the last hour."""
         if self.is_secret(bearer):
             return True
         body, _, signature = bearer.rpartition(".")
@@ -119,7 +121,7 @@ class Tokens:
         return _text(hmac.digest(self._key, body.encode(errors="replace"), "sha256"))
 
     def account_keys(self) -> list[bytes]:
-        """The token as an account key: what Base64 of it, or the token as Base64, stands for."""
+        """Return the token as account keys: its bytes, and the bytes that it encodes as Base64."""
         keys = [self._token]
         with contextlib.suppress(binascii.Error):
             keys.append(base64.b64decode(self._token, validate=True))
@@ -133,7 +135,7 @@ class Tokens:
         query: Sequence[tuple[str, str]],
         headers: Mapping[str, str],
     ) -> bool:
-        """Whether `SharedKey ACCOUNT:SIGNATURE` was made of this request with the account key."""
+        """Return whether `SharedKey ACCOUNT:SIGNATURE` signs this request with the account key."""
         account, _, signature = authorization.partition(":")
         fields = [headers.get(name, "") for name in _SIGNED]
         if fields[2] == "0":
@@ -154,12 +156,12 @@ class Tokens:
 
 
 def account_key(token: str) -> str:
-    """The token as clients want an account key: Base64."""
+    """Return the token in the form of an account key: Base64."""
     return base64.b64encode(token.encode()).decode()
 
 
 def is_sas(tokens: Tokens, query: Sequence[tuple[str, str]]) -> bool:
-    """Whether the query has the token as a shared access signature's `sig`."""
+    """Return whether the query has the token as the `sig` of a shared access signature."""
     return any(
         k == "sig" and (tokens.is_secret(v) or tokens.is_secret(unquote(v))) for k, v in query
     )
@@ -178,20 +180,20 @@ def _bytes(text: str) -> bytes:
 
 
 def is_oauth(path: str) -> bool:
-    """Whether a path is one of the token endpoints."""
+    """Return whether a path is one of the token endpoints."""
     return path == _DISCOVERY or bool(_METADATA.match(path) or _TOKEN.match(path))
 
 
 async def answer_oauth(request: Request, tokens: Tokens) -> Response:
-    """Answers one request for a token, or for what comes before one."""
+    """Respond to a request for a token or for the metadata of the token endpoints."""
     path = request.url.path
     base = f"{request.url.scheme}://{request.headers['host']}"
     if found := _TOKEN.match(path):
         if request.method != "POST":
-            raise RequestError(405, "UnsupportedHttpVerb", "A token is asked for by POST.")
+            raise RequestError(405, "UnsupportedHttpVerb", "Request a token with POST.")
         return await _issue(request, tokens, f"{base}/{found[1]}")
     if request.method not in ("GET", "HEAD"):
-        raise RequestError(405, "UnsupportedHttpVerb", "This document is only read.")
+        raise RequestError(405, "UnsupportedHttpVerb", "The document is read-only.")
     if found := _METADATA.match(path):
         return JSONResponse(_metadata(f"{base}/{found[1]}"))
     host = request.headers["host"]
@@ -224,7 +226,9 @@ async def _issue(request: Request, tokens: Tokens, issuer: str) -> Response:
             return _refused("invalid_request", "The form is too large.", 400)
     form = parse_qs(body.decode(errors="replace"), max_num_fields=None)
     if form.get("grant_type") != ["client_credentials"]:
-        return _refused("unsupported_grant_type", "Only client_credentials is known here.", 400)
+        return _refused(
+            "unsupported_grant_type", "Only the grant type client_credentials is supported.", 400
+        )
     if not tokens.is_secret(form.get("client_secret", [""])[0]):
         text = "The client secret is not this server's token."
         return _refused("invalid_client", text, 401)

@@ -1,9 +1,9 @@
-"""The landing zone as clients write to it: checked, then published at once and whole.
+"""The landing zone as clients write to it: check each file, then publish it atomically.
 
 The checks are those of the publisher and of the mirror: a file that the mirror would refuse is
 refused here with file, row and column. A problem that may still resolve itself is a warning. A data
-file gets its name by a step that never overwrites. A taken number is answered with 409, so that the
-publisher tries the next one; the same bytes again are accepted.
+file gets its name in a step that never overwrites. For a number that exists the response is 409, so
+that the publisher tries the next one; the same bytes again are accepted.
 """
 
 from __future__ import annotations
@@ -36,25 +36,23 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.errors import RequestError, bad_request, not_found
-from mirrorlake_serve.files import Info, LakeFiles
-from mirrorlake_serve.paths import Target
-from mirrorlake_serve.uploads import Receipts, Uploads
+from mirrorlake_serve.files import Info, LakeFiles, Receipts, Uploads
+from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found
 
-_NAMELESS = "upload"  # without an ending, which would say how to read it
+_NAMELESS = "upload"  # without an extension, which would determine the format
 _log = logging.getLogger("mirrorlake.serve.zone")
-_GRACE = 2.0  # seconds that a file waits for an earlier number
-_LONGEST_GRACE = 10.0  # … while that is being uploaded
+_GRACE = 2.0  # seconds that a file waits for a missing earlier number
+_LONGEST_GRACE = 10.0  # the same while that number is being uploaded
 _PAUSE = 0.05
 _STRIPES = 64
 _REMEMBERED = 1000
 
 
 class Checks:
-    """Checks files of one lake; remembers which uploads were found sound.
+    """Checks of the files of one lake; remembers which uploads passed.
 
     Args:
-        storage: the lake's files.
+        storage: the lake's storage.
         widen: whether a file may have a wider type than its table's column.
     """
 
@@ -67,22 +65,22 @@ class Checks:
     def check_data(
         self, file: Path | str, table: TableName, name: str, *, etag: str = ""
     ) -> tuple[str, ...]:
-        """Checks a data file before it gets its name.
+        """Check a data file before it gets its name.
 
         Args:
-            file: a local file, or one of the lake by its path.
-            table: whose folder it goes to.
-            name: the name it is to get.
-            etag: tells a file of the lake from an earlier one at its path.
+            file: a local file, or the path of a file in the lake.
+            table: the table.
+            name: the name that the file gets.
+            etag: distinguishes a file of the lake from an earlier one with the same path.
 
         Returns:
             Warnings.
 
         Raises:
-            MirrorlakeError: the mirror would refuse it.
+            MirrorlakeError: the mirror would refuse the file.
         """
         declared = self._storage.stat(f"{table.folder}/{METADATA}")
-        # What was sound stays so, as long as nobody declares the table in another way.
+        # A valid file stays valid as long as the table's declaration does not change.
         known = (etag, str(table), declared and (declared.modified, declared.size))
         with self._lock:
             if etag and known in self._sound:
@@ -114,7 +112,7 @@ class Checks:
             try:
                 facts = inspect_file(storage, path, _as_parquet(metadata), name=name)
             except DataFileError as error:
-                # Rows that need keys: what declares the keys may still be on its way.
+                # Rows that need keys: the file that declares the keys may still be uploaded.
                 if declared or "no key columns" not in error.message:
                     raise
                 facts = FileFacts(name, 0, footer_columns(storage, path), None)
@@ -126,24 +124,24 @@ class Checks:
         """Check a `_metadata.json` before it is published.
 
         Raises:
-            MirrorlakeError: it makes no sense, or changes keys of a table that has files.
+            MirrorlakeError: it is invalid, or changes the keys of a table that has files.
         """
         found = TableMetadata.parse(data)
         try:
             before = read_metadata(self._storage, table)
         except MirrorlakeError:
-            return  # a broken one may be replaced
+            return  # an invalid declaration may be replaced
         if keys_are_given(self._storage, table):
             check_keys_kept(table, before.keys, found.keys)
 
 
 def _as_parquet(metadata: TableMetadata) -> TableMetadata:
-    """The same keys and markers, for rows that are Parquet, whatever their file is called."""
+    """Return metadata with the same keys and markers for rows that are stored as Parquet."""
     return TableMetadata(metadata.keys, metadata.upsert_by_default, metadata.strategy)
 
 
 class _Upload(Storage):
-    """One file under a name of ours: what it is called on its way says nothing about it."""
+    """A storage with one file under a fixed name, because the upload's own name has no format."""
 
     def __init__(self, lake: Storage, file: Path | str) -> None:
         super().__init__(lake.root)
@@ -151,7 +149,7 @@ class _Upload(Storage):
         self._file = file
 
     def open(self, path: str) -> IO[bytes]:
-        """The file, whatever the path."""
+        """Open the file, whatever the path."""
         return (
             open(self._file, "rb") if isinstance(self._file, Path) else self._lake.open(self._file)
         )
@@ -183,12 +181,12 @@ class _GapError(Exception):
 
 
 class LandingZone:
-    """The zone of one lake, as clients write to it.
+    """The landing zone of one lake, as clients write to it.
 
     Args:
-        storage: the lake's files.
-        state: a local folder for what is on its way; on the lake's own disk if it has one.
-        widen: whether files may have wider types than their tables' columns.
+        storage: the lake's storage.
+        state: a local folder for uploads, on the lake's own disk if the lake is local.
+        widen: whether files may have wider types than the columns of their tables.
     """
 
     def __init__(self, storage: Storage, state: Path, *, widen: bool = False) -> None:
@@ -198,42 +196,42 @@ class LandingZone:
         self.receipts = Receipts(state / "renames.jsonl")
         self.checks = Checks(storage, widen=widen)
         self._locks = [Lock() for _ in range(_STRIPES)]
-        self._coming: Counter[str] = Counter()
+        self._uploading: Counter[str] = Counter()
         self._recent: dict[str, Info] = {}
 
     def recent(self, path: str) -> Info | None:
-        """A file that was published a moment ago; a quick mirror may have moved it."""
+        """Return a recently published file, which the mirror may have moved already, or None."""
         return self._recent.get(path)
 
     @contextmanager
-    def coming(self, path: str) -> Iterator[None]:
-        """While a file is on its way to a path in one request."""
-        self._coming[path] += 1
+    def uploading(self, path: str) -> Iterator[None]:
+        """Mark a path as being uploaded while the block runs."""
+        self._uploading[path] += 1
         try:
             yield
         finally:
-            self._coming[path] -= 1
-            if not self._coming[path]:
-                del self._coming[path]
+            self._uploading[path] -= 1
+            if not self._uploading[path]:
+                del self._uploading[path]
 
     async def publish(
         self, staged: Path, target: Target, *, only_new: bool = False
     ) -> tuple[Info, tuple[str, ...]]:
-        """Puts a finished local file at its path.
+        """Move a complete local file to its path.
 
         Args:
-            staged: the file; it is gone afterwards.
-            target: where it goes.
-            only_new: refuse what is there already, whatever its bytes.
+            staged: the file; it does not exist afterwards.
+            target: its path.
+            only_new: refuse an existing path, even with the same bytes.
 
         Returns:
             The published file, and warnings.
 
         Raises:
-            RequestError: it is not sound, or the path is taken.
+            RequestError: the file is invalid, or the path is taken.
         """
         if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
-            raise taken(target, "There is a file at this path.")
+            raise taken(target, "The file already exists.")
         self.files.touch(staged)
         is_data = await run_in_threadpool(self._is_data, target)
         if is_data:
@@ -252,11 +250,11 @@ class LandingZone:
                     self._same_or_taken(target, staged, target.path)
                 self._undo_if_applied(target, None)
             elif not self.files.place(staged, target.path, overwrite=not only_new):
-                raise taken(target, "There is a file at this path.")
+                raise taken(target, "The file already exists.")
 
         await self._place(target, place)
         info = await run_in_threadpool(self.files.stat, target.path)
-        info = info or replace(before, path=target.path)  # a quick mirror has moved it
+        info = info or replace(before, path=target.path)  # the mirror has moved it already
         if is_data:
             self._recent[target.path] = info
             while len(self._recent) > _REMEMBERED:
@@ -266,7 +264,7 @@ class LandingZone:
     async def rename(
         self, source: str, target: Target, *, only_new: bool = False
     ) -> tuple[Info | None, tuple[str, ...]]:
-        """Renames a file or folder of the zone; arguments and errors as of `publish`.
+        """Rename a file or folder of the zone; arguments and errors as for `publish`.
 
         Returns:
             The file, or None if the mirror has moved it already; and warnings.
@@ -275,15 +273,15 @@ class LandingZone:
         if found is None:
             if self.receipts.is_retry(source, target.path):
                 return await run_in_threadpool(self.files.stat, target.path), ()
-            raise RequestError(404, "SourcePathNotFound", "There is no file at the source's path.")
+            raise RequestError(404, "SourcePathNotFound", "The source does not exist.")
         if found.is_folder:
             return await run_in_threadpool(self._rename_folder, source, target), ()
         if source == target.path:
             return found, ()
         if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
-            raise taken(target, "There is a file at this path.")
+            raise taken(target, "The file already exists.")
         if self.uploads.get(source) is not None:
-            raise RequestError(409, "PathConflict", "The source was not flushed since it was made.")
+            raise RequestError(409, "PathConflict", "The source was created but not flushed.")
         is_data = await run_in_threadpool(self._is_data, target)
         if is_data:
             await run_in_threadpool(self._refuse_if_taken, target, source)
@@ -306,17 +304,17 @@ class LandingZone:
                 raise
             except FileNotFoundError:
                 raise RequestError(
-                    404, "SourcePathNotFound", "The source is gone since it was looked for."
+                    404, "SourcePathNotFound", "The source was removed meanwhile."
                 ) from None
 
         await self._place(target, place)
         return await run_in_threadpool(self.files.stat, target.path), warnings
 
     def delete(self, target: Target, *, recursive: bool) -> None:
-        """Deletes a file or folder.
+        """Delete a file or folder.
 
         Raises:
-            RequestError: there is none, or the folder is not empty.
+            RequestError: the path does not exist, or the folder is not empty.
         """
         found = self.files.stat(target.path)
         dropped = [self.uploads.discard(target.path)]
@@ -337,15 +335,19 @@ class LandingZone:
 
     def _rename_folder(self, source: str, target: Target) -> Info | None:
         if target.path.startswith(f"{source}/"):
-            raise bad_request("InvalidRenameSourcePath", "A folder can't move into itself.")
+            raise bad_request("InvalidRenameSourcePath", "A folder can't be moved into itself.")
         if not self.storage.move_folder(source, target.path):
-            raise RequestError(409, "PathAlreadyExists", "There is something at the new path.")
+            raise RequestError(409, "PathAlreadyExists", "The new path already exists.")
         return self.files.stat(target.path)
 
     async def _check(self, file: Path | str, target: Target, etag: str = "") -> tuple[str, ...]:
-        """Refuses what the mirror would refuse; a mistake's text says file, row and column."""
+        """Check a file and return warnings.
+
+        Raises:
+            RequestError: the mirror would refuse the file; names file, row and column.
+        """
         if target.is_in_partition:
-            text = "Files in partition folders are not applied."
+            text = "The mirror does not apply files in partition folders."
             hint = "publish all files into the table's own folder."
             raise bad_request("InvalidInput", f"{target.path}: {text} Hint: {hint}")
         if target.table is None:
@@ -372,12 +374,12 @@ class LandingZone:
         name = target.name
         if target.is_staged:
             if isinstance(file, Path) and not file.stat().st_size:
-                return ()  # its blocks are still to come
+                return ()  # the client has not sent its blocks yet
             name = name[1:].partition("_")[0].removesuffix(".temp").removesuffix(".tmp")
         return self.checks.check_data(file, target.table, name, etag=etag)
 
     def _is_data(self, target: Target) -> bool:
-        """Whether the mirror will read it: a numbered file, or any where time gives the order."""
+        """Return whether the mirror reads the file: a numbered one, or any if time is the order."""
         if target.table is None or not target.is_visible:
             return False
         return target.number is not None or not self._is_sequential(target.table)
@@ -386,10 +388,10 @@ class LandingZone:
         try:
             return read_metadata(self.storage, table).strategy == SEQUENTIAL
         except MirrorlakeError:
-            return True  # the check says what is wrong with it
+            return True  # the check reports the error
 
     async def _place(self, target: Target, place: Callable[[], None]) -> None:
-        """Runs one step under the folder's lock; waits a little for an earlier number."""
+        """Run one step with the folder's lock; wait a little for a missing earlier number."""
         folder = target.path.rpartition("/")[0]
         lock = self._locks[hash(folder) % _STRIPES]
         began = time.monotonic()
@@ -404,26 +406,26 @@ class LandingZone:
                 return
             except _GapError as gap:
                 waited = time.monotonic() - began
-                longest = _LONGEST_GRACE if self._is_coming(folder, gap.number) else _GRACE
+                longest = _LONGEST_GRACE if self._is_uploading(folder, gap.number) else _GRACE
                 if waited > longest:
                     text = f"{target.name} leaves a gap: the next file is {file_name(gap.number)}."
-                    hint = "publish that one first; a missing number blocks all later ones."
+                    hint = "publish that file first; a missing number blocks all later files."
                     _log.warning("%s: refused: %s", target.path, text)
                     raise bad_request("InvalidInput", f"{text} Hint: {hint}") from None
             await asyncio.sleep(_PAUSE)
 
-    def _is_coming(self, folder: str, number: int) -> bool:
-        paths = [*self._coming, *(one.path for one in self.uploads.below(folder))]
+    def _is_uploading(self, folder: str, number: int) -> bool:
+        paths = [*self._uploading, *(one.path for one in self.uploads.below(folder))]
         inside = (path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/"))
         return any(file_number(name.lstrip("_")) == number for name in inside)
 
     def _refuse_if_taken(self, target: Target, file: Path | str) -> None:
-        """Spares a file whose number is gone already the check of its rows."""
-        with suppress(_GapError):  # it may be closed by then
+        """Refuse a file with a taken number before its rows are checked."""
+        with suppress(_GapError):  # the gap may be closed before the file is placed
             self._number_is_free(target, file)
 
     def _number_is_free(self, target: Target, file: Path | str) -> bool:
-        """Whether the file is to be placed; False if it was published before, with these bytes.
+        """Return whether the file must be placed; False if the same bytes were published before.
 
         Raises:
             RequestError: another file has the number.
@@ -458,15 +460,15 @@ class LandingZone:
         return True
 
     def _undo_if_applied(self, target: Target, source: str | None) -> None:
-        """Takes a file back whose number was applied and moved away since it was looked for.
+        """Take a file back if another one with its number was applied and moved away meanwhile.
 
-        A publisher that writes into the folder itself may have been that quick.
+        A publisher that writes directly into the folder can cause this.
 
         Raises:
             RequestError: the number is taken.
         """
         if target.number is None or self.storage.stat(target.path) is None:
-            return  # gone: the mirror has applied and moved this very file
+            return  # the mirror has applied and moved this file
         folder = target.path.rpartition("/")[0]
         moved = (f"{folder}/{name}/{target.name}" for name in (PROCESSED, READY_TO_DELETE))
         for path in moved:
@@ -478,7 +480,7 @@ class LandingZone:
                 raise taken(target, f"Number {target.number} was applied before.")
 
     def _last_processed(self, table: TableName, folder: str) -> int:
-        """The last number that was applied and may be gone: by the folders, or the table's log."""
+        """Return the last applied number, from the folders of applied files or the table's log."""
         found = [
             number
             for moved in (PROCESSED, READY_TO_DELETE)
@@ -488,10 +490,10 @@ class LandingZone:
         return max([*found, last_applied(self.storage, table)])
 
     def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
-        """Accepts the same bytes again.
+        """Accept the same bytes again.
 
         Raises:
-            RequestError: other bytes are there.
+            RequestError: the existing file has other bytes.
         """
         try:
             if path.rpartition("/")[2] == target.name and self.files.same(file, path):
@@ -503,7 +505,7 @@ class LandingZone:
 
 
 def taken(target: Target, text: str) -> RequestError:
-    """409: somebody was quicker."""
+    """Return the error 409 for a path that another file has taken."""
     return RequestError(
         409,
         "PathAlreadyExists",

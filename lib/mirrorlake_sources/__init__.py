@@ -1,6 +1,6 @@
-"""Publish databases, event streams and folders into the landing zone exactly once; no Spark.
+"""Publish databases, event streams and folders into the landing zone exactly once, without Spark.
 
-Names are imported when they are first used, because each source needs packages of its own.
+Names are imported when they are first used, because each source needs other packages.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirrorlake_sources.debezium_files import DebeziumFiles, Journal, journals_of
+    from mirrorlake.source_status import SourceReport
     from mirrorlake_sources.engine import run_source
-    from mirrorlake_sources.folders import CsvDrops
+    from mirrorlake_sources.folders import CsvDrops, DebeziumFiles, Journal, journals_of
     from mirrorlake_sources.kafka import KafkaSource
-    from mirrorlake_sources.position import Position
     from mirrorlake_sources.postgres.source import PostgresSource, check_postgres, publish_postgres
-    from mirrorlake_sources.source import Batch, Group, Source
-    from mirrorlake_sources.status import read_reports
+    from mirrorlake_sources.source import Batch, Group, Position, Source, read_reports
 
 __all__ = [
     "Batch",
@@ -28,6 +26,7 @@ __all__ = [
     "Position",
     "PostgresSource",
     "Source",
+    "SourceReport",
     "check_postgres",
     "journals_of",
     "publish_postgres",
@@ -36,14 +35,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "debezium_files": ["DebeziumFiles", "Journal", "journals_of"],
     "engine": ["run_source"],
-    "folders": ["CsvDrops"],
+    "folders": ["CsvDrops", "DebeziumFiles", "Journal", "journals_of"],
     "kafka": ["KafkaSource"],
-    "position": ["Position"],
     "postgres.source": ["PostgresSource", "check_postgres", "publish_postgres"],
-    "source": ["Batch", "Group", "Source"],
-    "status": ["read_reports"],
+    "source": ["Batch", "Group", "Position", "Source", "SourceReport", "read_reports"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

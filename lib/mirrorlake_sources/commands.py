@@ -1,4 +1,4 @@
-"""Commands that publish what others hold: databases, streams of events, folders of files."""
+"""Commands that publish from sources: PostgreSQL, Debezium, Kafka, and folders of CSV files."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
 
 source = verbs("source", "Publish from databases, event streams and folders, exactly once.")
 
-FolderArgument = Annotated[Path, typer.Argument(help="The folder into which files come.")]
+FolderArgument = Annotated[Path, typer.Argument(help="The folder of the source's files.")]
 KeysOption = Annotated[
-    list[str] | None, typer.Option(help="A table's key columns: TABLE=a,b; once a table.")
+    list[str] | None, typer.Option(help="Key columns as TABLE=a,b; repeat it for each table.")
 ]
-AtLeast = Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)]
+AtLeast = Annotated[
+    float, typer.Option(help="Longest time between two publications, in seconds.", min=0.05)
+]
 
 
 @source.command()
 def postgres(
     root: Root,
-    tables: Annotated[str, typer.Option(help="Tables, separated by commas.")],
+    tables: Annotated[str, typer.Option(help="Names of tables, separated by commas.")],
     dsn: Annotated[
-        str, typer.Option(help="libpq's connection string or URI.", envvar="MIRRORLAKE_DSN")
+        str, typer.Option(help="Connection string or URI for libpq.", envvar="MIRRORLAKE_DSN")
     ] = "",
     watch: Watch = False,
-    reseed: Annotated[str, typer.Option(help="Tables to load again from the start.")] = "",
-    slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
+    reseed: Annotated[str, typer.Option(help="Tables to load again, separated by commas.")] = "",
+    slot: Annotated[str, typer.Option(help="Name of the replication slot.")] = "mirrorlake",
     toast: Annotated[
         Literal["refuse", "lookup", "keep"],
-        typer.Option(help="What to do about large values that an update leaves alone."),
+        typer.Option(help="How to treat large values that an update does not change."),
     ] = "refuse",
-    text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
+    text: Annotated[str, typer.Option(help="Columns to publish as text: table.column,…")] = "",
     interval: AtLeast = 5,
     as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
-    from mirrorlake_sources.postgres.catalog import reseeded
+    from mirrorlake_sources.postgres.catalog import parse_tables
     from mirrorlake_sources.postgres.source import PostgresSource
 
     one = PostgresSource(
@@ -57,7 +59,7 @@ def postgres(
         text=split_names(text),
         interval=interval,
     )
-    _run(root, one, watch=watch, reseed=reseeded(split_names(reseed)), as_json=as_json)
+    _run(root, one, watch=watch, reseed=parse_tables(split_names(reseed)), as_json=as_json)
 
 
 @source.command()
@@ -68,9 +70,9 @@ def debezium(
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Publish Debezium's events: files with one event a line, which may grow."""
+    """Publish Debezium events from files with one event per line, which may grow."""
     from mirrorlake.storage.files import Storage
-    from mirrorlake_sources.debezium_files import DebeziumFiles
+    from mirrorlake_sources.folders import DebeziumFiles
 
     one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
     _run(root, one, watch=watch, as_json=as_json)
@@ -79,18 +81,20 @@ def debezium(
 @source.command()
 def kafka(
     root: Root,
-    servers: Annotated[str, typer.Option(help="The brokers: host:port,…")],
-    topics: Annotated[str, typer.Option(help="Topics, separated by commas; * is any text.")],
+    servers: Annotated[str, typer.Option(help="Brokers, as host:port,…")],
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas; * matches any text.")],
     keys: KeysOption = None,
-    name: Annotated[str, typer.Option(help="Tells sources of one cluster apart.")] = "mirrorlake",
+    name: Annotated[
+        str, typer.Option(help="Name of the source; sources of one cluster need different names.")
+    ] = "mirrorlake",
     settings: Annotated[
-        Path | None, typer.Option(help="A file of librdkafka's settings: name=value a line.")
+        Path | None, typer.Option(help="File with settings of librdkafka, one name=value per line.")
     ] = None,
     watch: Watch = False,
     interval: AtLeast = 5,
     as_json: Json = False,
 ) -> None:
-    """Publish Debezium's events from Kafka's topics: JSON, with the keys beside them."""
+    """Publish Debezium events from Kafka topics, as JSON with separate keys."""
     from mirrorlake.storage.files import Storage
     from mirrorlake_sources.kafka import KafkaSource
 
@@ -107,7 +111,7 @@ def kafka(
 
 
 def _settings(file: Path | None) -> dict[str, str]:
-    """Settings from a file, since a command's arguments are for all to see."""
+    """Read settings from a file, because other users can read the arguments of a process."""
     if file is None:
         return {}
     found = {}
@@ -120,7 +124,7 @@ def _settings(file: Path | None) -> dict[str, str]:
         if text and not text.startswith("#"):
             name, equals, value = text.partition("=")
             if not equals:
-                raise UsageError(f"{file}, line {number} is no name=value.")
+                raise UsageError(f"Line {number} of {file} does not have the form name=value.")
             found[name.strip()] = value.strip()
     return found
 
@@ -133,7 +137,7 @@ def csv_drops(
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Publish CSV files, FOLDER/TABLE/*.csv, which may grow and may arrive twice; as text."""
+    """Publish the CSV files FOLDER/TABLE/*.csv, which may grow and may arrive twice, as text."""
     from mirrorlake_sources.folders import CsvDrops
 
     one = CsvDrops(folder, keys=_keys(keys))
@@ -145,7 +149,7 @@ def _keys(given: list[str] | None) -> dict[str, list[str]]:
     for one in given or ():
         table, equals, columns = one.partition("=")
         if not equals or not split_names(columns):
-            raise UsageError(f"{one!r} names no key.", hint="write TABLE=a,b.")
+            raise UsageError(f"The key {one!r} is invalid.", hint="write TABLE=a,b.")
         found[table] = split_names(columns)
     return found
 
@@ -154,9 +158,9 @@ def _run(
     root: str, one: Source, *, watch: bool, as_json: bool, reseed: Sequence[TableName] = ()
 ) -> None:
     from mirrorlake.storage.files import Storage
-    from mirrorlake_sources.engine import run_source, stopped_tables
+    from mirrorlake_sources.engine import problem_lines, run_source
 
     stop = stop_on_signals()
     report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
-    shown = (report.shown(), *stopped_tables(report), report)
+    shown = (report.shown(), *problem_lines(report), report)
     tell(as_json, report.as_dict(), *shown, failed=report.failed)

@@ -1,7 +1,8 @@
-"""Runs a source: first loads, changes, each published exactly once, one table's trouble its own.
+"""Run a source: first loads, then changes, each published exactly once.
 
-A file carries the position it ends at, and a token made of the position it follows. So a batch that
-is published again, by this process or by one that was thought dead, can't land twice.
+A file contains the position at which it ends, and a token made of the position that it follows. A
+batch that is published again, by this process or by one that seemed to be dead, can't be stored
+twice. An error in one table does not stop the others.
 """
 
 from __future__ import annotations
@@ -16,31 +17,27 @@ from threading import Event, Lock
 
 import pyarrow as pa
 
-from mirrorlake.errors import (
-    BusyError,
-    MetadataError,
-    MirrorlakeError,
-    SourceError,
-    UsageError,
-)
+from mirrorlake.errors import BusyError, MetadataError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.landing.metadata import declare_keys, keys_are_given, read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, as_table
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.position import (
+from mirrorlake_sources.source import (
     FOOTER,
+    Batch,
+    Group,
     NewFolder,
     Position,
-    Standing,
+    Progress,
+    Source,
     make_durable,
-    mend_folders,
-    read_standing,
-    write_standing,
+    read_progress,
+    recover_folders,
+    write_progress,
+    write_report,
 )
-from mirrorlake_sources.source import Batch, Group, Source
-from mirrorlake_sources.status import write_report
 
 _log = logging.getLogger("mirrorlake.sources.engine")
 _REPORT_SECONDS = 5.0
@@ -53,42 +50,47 @@ def run_source(
     *,
     once: bool = True,
     stop: Event | None = None,
-    reseed: Collection[TableName] = (),
+    reseed: Collection[str | TableName] = (),
     on_report: Callable[[SourceReport], None] | None = None,
     footer: Mapping[str, str] | None = None,
 ) -> SourceReport:
-    """Publishes what a source has: first loads where there is none, then all changes since.
+    """Publish the data of a source: first loads where they are missing, then all changes since.
 
     Args:
-        storage: the lake's files.
-        source: where the rows come from.
-        once: end when all that the source had at the start is published; else go on.
-        stop: ends it soon after it is set, with whole batches published.
-        reseed: tables to load again from the start, in place of what they have.
-        on_report: told after each group how it stands.
-        footer: what the published files' footers carry besides.
+        storage: the lake's storage.
+        source: the source.
+        once: return when all data that the source had at the start is published; otherwise
+            continue.
+        stop: stops the run soon after it is set, after complete batches.
+        reseed: tables to load again from the start.
+        on_report: called with the state after each group.
+        footer: additional entries for the footers of the published files.
 
     Returns:
-        How it ended; `failed` if a table is stopped.
+        The final state; `failed` if a table is stopped.
 
     Raises:
-        SourceError: the source is lost, or can't be read at all.
+        SourceError: the source is lost or can't be read at all.
         BusyError: another process publishes the same source.
+
+    Example:
+        >>> run_source(lake.storage, CsvDrops("drops"))  # doctest: +SKIP
+        csv:/data/drops: 12 rows and changes of 1 tables published
     """
     run = _Run(storage, source, stop or Event(), on_report, dict(footer or {}))
     with source:
         run.report.source = source.name
         try:
-            run.begin(set(reseed))
+            run.begin({as_table(name) for name in reseed})
             while run.follow(once=once):
                 pass
         except BaseException as error:
             run.report.state = "Stopped"
             run.report.error = str(error) if isinstance(error, MirrorlakeError) else repr(error)
-            run.tell(now=True)
+            run.report_state(now=True)
             raise
         run.report.state = "Ended" if once else "Stopped"
-        run.tell(now=True)
+        run.report_state(now=True)
     return run.report
 
 
@@ -105,56 +107,56 @@ class _Run:
     lines: dict[TableName, SourceTable] = field(default_factory=dict)
     publishers: dict[TableName, Publisher] = field(default_factory=dict)
     again: set[TableName] = field(default_factory=set)
-    told: float = 0.0
+    reported: float = 0.0
 
     def begin(self, reseed: set[TableName]) -> None:
-        """Finds where each table stands, and loads those that have not begun."""
-        mend_folders(self.storage, self.source.name)
+        """Read the position of each table, and load the tables that have none."""
+        recover_folders(self.storage, self.source.name)
         for table, keys in self.source.tables().items():
-            self.meet(table, keys, again=table in reseed)
+            self.add_table(table, keys, again=table in reseed)
         if unknown := reseed - self.lines.keys():
-            raise UsageError(f"The source has no table {min(unknown, key=str)} to reseed.")
+            raise UsageError(f"The source has no table {min(unknown, key=str)} to load again.")
         self.load()
 
-    def meet(
+    def add_table(
         self, table: TableName, keys: tuple[str, ...] | MirrorlakeError, *, again: bool = False
     ) -> None:
-        """Takes up a table."""
+        """Start to publish a table."""
         self.lines[table] = SourceTable(str(table))
         self.report.tables.append(self.lines[table])
         try:
-            standing = read_standing(self.storage, table, self.source.name)
+            progress = read_progress(self.storage, table, self.source.name)
         except MetadataError as error:
-            self.halt(table, error)
+            self.stop_table(table, error)
             return
-        self.find(table, keys, standing, again=again)
+        self.classify(table, keys, progress, again=again)
 
-    def find(
+    def classify(
         self,
         table: TableName,
         keys: tuple[str, ...] | MirrorlakeError,
-        standing: Standing | None,
+        progress: Progress | None,
         *,
         again: bool,
     ) -> None:
-        """Puts a table among those that go on, that are to be loaded, or that are stopped."""
-        if standing is not None:
-            self.since[table] = standing.position  # so that `halt` says it in the folder
+        """Decide whether a table continues, is loaded or is stopped."""
+        if progress is not None:
+            self.since[table] = progress.position  # `stop_table` writes it into the folder
         if isinstance(keys, MirrorlakeError):
-            self.halt(table, keys)
+            self.stop_table(table, keys)
             return
         self.keys[table] = keys
-        if standing is None or again or standing.stopped == _LOADING:
+        if progress is None or again or progress.stopped == _LOADING:
             self.again.add(table)
-        elif standing.stopped:
+        elif progress.stopped:
             del self.since[table]
-            self.lines[table].state, self.lines[table].error = "Stopped", standing.stopped
+            self.lines[table].state, self.lines[table].error = "Stopped", progress.stopped
         elif not self.source.covers(table):
             self.load_again(table)
         elif (kept := read_metadata(self.storage, table).keys) != keys and keys_are_given(
             self.storage, table
         ):
-            self.halt(
+            self.stop_table(
                 table,
                 MetadataError(
                     f"The key of {table} was {list(kept)}, and is {list(keys)} now.",
@@ -165,32 +167,33 @@ class _Run:
             self.lines[table].state = "Running"
 
     def load_again(self, table: TableName) -> None:
-        """Asks for a new load; a kill meanwhile must not make the old position look good."""
+        """Request a new load; the note protects against a kill before it is complete."""
         position = self.since.pop(table)
-        write_standing(self.storage, table, self.source.name, position, _LOADING)
+        write_progress(self.storage, table, self.source.name, position, _LOADING)
         self.again.add(table)
 
     def load(self) -> None:
-        """First loads of the tables that need one."""
+        """Load the tables that need a first load."""
         for table in sorted(self.again, key=str):
             if self.stop.is_set():
                 return
-            self.tell(now=True)
+            self.report_state(now=True)
             try:
                 position = self.load_one(table)
             except MirrorlakeError as error:
                 if isinstance(error, SourceError):
                     raise
-                self.halt(table, error, keep=False)
+                self.stop_table(table, error, keep=False)
                 continue
             finally:
                 self.again.discard(table)
             if position is not None:
                 self.since[table] = position
                 self.lines[table].state, self.lines[table].error = "Running", None
-        self.tell(now=True)
+        self.report_state(now=True)
 
     def load_one(self, table: TableName) -> Position | None:
+        """Load one table into a new folder; return the position after which its changes begin."""
         aside = NewFolder(self.storage, self.source.name, table)
         line, lock = self.lines[table], Lock()
         self.publishers.pop(table, None)
@@ -198,8 +201,7 @@ class _Run:
         files: list[str] = []
 
         def publish(rows: pa.RecordBatchReader) -> None:
-            publisher = self.open(aside.storage, table, load=True)
-            done = publisher.write(rows)
+            done = self.open(aside.storage, table).load(rows)
             with lock:
                 line.rows += done.rows
                 line.files += 1
@@ -211,17 +213,17 @@ class _Run:
             aside.discard()
             if self.stop.is_set():
                 return None
-            # All rows come as changes. A source that reads its keys from the folder finds them
-            # there when it starts again before the first one.
+            # All rows come as changes. The keys are declared now, for a source that restarts before
+            # the first change and reads its keys from the folder.
             declare_keys(self.storage, table, self.keys[table])
-            write_standing(self.storage, table, self.source.name, Position(()))
+            write_progress(self.storage, table, self.source.name, Position(()))
             return Position(())
         make_durable(aside.storage, files)
-        aside.take_its_place(begin)
+        aside.move_into_place(begin)
         return begin
 
     def follow(self, *, once: bool) -> bool:
-        """Publishes changes; True if tables were loaded again, and there may be more to do."""
+        """Publish changes; return whether tables were loaded again and more changes may follow."""
         with closing(self.source.changes(self.since, self.stop, once=once)) as groups:
             for group in groups:
                 self.publish(group)
@@ -233,41 +235,42 @@ class _Run:
         return False
 
     def publish(self, group: Group) -> None:
-        """Publishes a group; only when all its files are on the disk is it confirmed."""
-        stands: list[str] = []
+        """Publish a group, and confirm it once all its files are durable."""
+        written: list[str] = []
         for table, keys in group.appeared.items():
-            self.meet(table, keys)
+            self.add_table(table, keys)
         if group.appeared:
             self.load()
         for batch in group.batches:
             table = batch.table
             try:
-                stands += self.publish_one(batch)
+                written += self.publish_one(batch)
             except (BusyError, SourceError):
                 raise
             except MirrorlakeError as error:
-                self.halt(table, error)
-        make_durable(self.storage, stands)
+                self.stop_table(table, error)
+        make_durable(self.storage, written)
         if group.end is not None:
             self.source.confirm(group.end)
-        self.tell(now=bool(group.batches))
+        self.report_state(now=bool(group.batches))
 
     def publish_one(self, batch: Batch) -> list[str]:
+        """Publish a batch unless it is known already; return the files to make durable."""
         table = batch.table
         if table not in self.since or batch.position <= self.since[table]:
             return []
         if batch.problem is not None:
-            self.halt(table, batch.problem)
+            self.stop_table(table, batch.problem)
             return []
         if batch.reseed:
             self.load_again(table)
             return []
-        stands = self.write(batch)
+        written = self.write(batch)
         self.since[table] = batch.position
-        return stands
+        return written
 
     def write(self, batch: Batch) -> list[str]:
-        """Puts a batch's rows into the zone: the files that must be on the disk then."""
+        """Write the rows of a batch; return the files to make durable."""
         table, line = batch.table, self.lines[batch.table]
         if batch.replaces:
             self.publishers.pop(table, None)
@@ -277,7 +280,7 @@ class _Run:
                 footer = batch.position.footer(self.source.name)
                 line.rows += self.open(aside.storage, table).write(batch.rows, footer=footer).rows
                 line.files += 1
-            aside.take_its_place(batch.position)
+            aside.move_into_place(batch.position)
             return []
         if batch.rows is None:
             return []
@@ -291,47 +294,47 @@ class _Run:
         if done.repeated and not self.is_ours(table, done.file, footer[FOOTER]):
             raise BusyError(
                 f"Another process publishes {self.source.name} into {table}.",
-                hint="stop one of the two; nothing is lost or doubled.",
+                hint="stop one of the processes; no row is lost or duplicated.",
             )
         line.rows += done.rows
         line.files += 1
         return [f"{table.folder}/{done.file}"]
 
     def is_ours(self, table: TableName, name: str, footer: str) -> bool:
-        """Whether a file ends where our batch does."""
+        """Return whether a file ends at the position of our batch."""
         for folder in ("", f"{PROCESSED}/", f"{READY_TO_DELETE}/"):
             found = read_footer(self.storage, f"{table.folder}/{folder}{name}")
             if found:
                 return found.get(FOOTER.encode()) == footer.encode()
         return False
 
-    def open(self, storage: Storage, table: TableName, *, load: bool = False) -> Publisher:
-        """Return the publisher of a table, in the lake or aside."""
+    def open(self, storage: Storage, table: TableName) -> Publisher:
+        """Return the publisher of a table, in the lake or in a new folder."""
         partner = Partner(source_type=self.source.name.partition(":")[0])
         keys = self.keys[table]
-        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer, load=load)
+        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer)
 
-    def halt(self, table: TableName, error: MirrorlakeError, *, keep: bool = True) -> None:
-        """Stops one table; it says why until it is loaded again."""
+    def stop_table(self, table: TableName, error: MirrorlakeError, *, keep: bool = True) -> None:
+        """Stop one table; the reason is kept until the table is loaded again."""
         line = self.lines[table]
         line.state, line.error = "Stopped", str(error)
         _log.error(f"{table} is stopped: {error}")
         position = self.since.pop(table, None)
         if keep and position is not None and not self.source.keeps_changes:
-            # What comes meanwhile is not kept by the source, so this must outlive the process.
-            write_standing(self.storage, table, self.source.name, position, str(error))
+            # The source does not keep further changes; a restart must know that the table stopped.
+            write_progress(self.storage, table, self.source.name, position, str(error))
 
-    def tell(self, *, now: bool = False) -> None:
-        """Leaves how it stands for `status`."""
-        if not now and time.monotonic() - self.told < _REPORT_SECONDS:
+    def report_state(self, *, now: bool = False) -> None:
+        """Write the state for `status`, at most every few seconds unless `now`."""
+        if not now and time.monotonic() - self.reported < _REPORT_SECONDS:
             return
-        self.told = time.monotonic()
+        self.reported = time.monotonic()
         self.report.facts = self.source.facts()
         write_report(self.storage, self.report)
         if self.on_report is not None:
             self.on_report(self.report)
 
 
-def stopped_tables(report: SourceReport) -> Iterable[str]:
-    """The lines that say which tables are stopped, and why."""
+def problem_lines(report: SourceReport) -> Iterable[str]:
+    """Return one line for each stopped table, with the reason."""
     return (f"{one.table}: {one.error}" for one in report.tables if one.error)

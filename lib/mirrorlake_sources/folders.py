@@ -1,46 +1,59 @@
-"""Sources that read growing files in a folder, and the CSV files among them.
+"""Sources that read growing files in a folder: CSV files, Debezium events, and event journals.
 
-Per file, the length and the hash of what a table has received are kept. A file that arrives again,
-under any name, is recognised as far as its content is the same; a file that replaces another one is
-new. CSV files are read from `TABLE/anything.csv`; each has its header, and all values land as text
-or as the types that are given for them.
+A position contains, for each file, the length and the hash of the content that was published. A
+file that arrives again under another name is recognised by its content. A file that replaces
+another one is new.
+
+`POST /debezium/NAME` of the server appends to a `Journal` and responds once the events are durable.
+`JournalSource` cuts data files from the journal by its own limits, so that requests of 200 events
+do not become files of 200 rows.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import json
+import os
+import threading
 from collections.abc import Collection, Generator, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
 
-from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, UsageError
-from mirrorlake.landing.casts import UNFIT
+from mirrorlake.errors import (
+    DataFileError,
+    InvalidNameError,
+    MirrorlakeError,
+    SourceError,
+    UsageError,
+)
 from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
-from mirrorlake.names import TableName
-from mirrorlake_sources.position import Position
-from mirrorlake_sources.source import Batch, ChangesOnly, Group
+from mirrorlake.names import TableName, check_part
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
+from mirrorlake_sources.source import HOME, Batch, ChangesOnly, Group, Position, sync
 
 _PIECE = 1 << 20
 _MOST_FILES = 1000
 Done = Mapping[str, list[Any]]
-"""By a file's name: how many bytes of it are done, and the SHA-256 of those."""
+"""By file name: the number of bytes that are published, and their SHA-256."""
 _ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file, without its end.
+    """One line of a file, without its line break.
 
     Attributes:
+        text: the bytes of the line.
         number: counted from 1.
-        end: the byte after it.
+        end: the position after the line.
         digest: the hash of the file up to there.
     """
 
@@ -50,23 +63,23 @@ class Line:
     digest: str
 
 
-def done_of(position: Position) -> Done:
-    """What a table has had, by its position."""
+def published_parts(position: Position) -> Done:
+    """Return what of each file a table has received, from its position."""
     found: Done = position.facts.get("files", {})
     return found
 
 
-def with_done(position: Position, name: str, line: Line) -> Position:
-    """The next position of a table: a file is done up to a line."""
-    files = {**done_of(position)}
+def advance(position: Position, name: str, line: Line) -> Position:
+    """Return the table's next position, with a file published up to a line."""
+    files = {**published_parts(position)}
     files.pop(name, None)
-    files[name] = [line.end, line.digest]  # the newest last: the oldest are forgotten first
+    files[name] = [line.end, line.digest]  # the newest is last; the oldest is forgotten first
     kept = dict(list(files.items())[-_MOST_FILES:])
     return Position(((position.order or (0,))[0] + 1,), {"files": kept})
 
 
 def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """The files to read, by name; hidden ones are still being written."""
+    """Return the files to read, by name; hidden files are still being written."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -77,16 +90,16 @@ def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dict[TableName, int]:
-    """From which byte on a file is new to each table.
+    """Return the position in a file from which its content is new to each table.
 
     Args:
-        folder: where all files are.
+        folder: the source's folder.
         path: the file.
-        since: where the tables stand.
+        since: the tables' positions.
     """
     known: dict[int, dict[str, set[TableName]]] = {}
     for table, position in since.items():
-        for end, digest in done_of(position).values():
+        for end, digest in published_parts(position).values():
             known.setdefault(end, {}).setdefault(digest, set()).add(table)
     found = dict.fromkeys(since, 0)
     sha, at = hashlib.sha256(), 0
@@ -101,15 +114,15 @@ def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dic
                 found[table] = end
     size = path.stat().st_size
     for table, position in since.items():
-        for name, (end, _) in done_of(position).items():
-            # A copy from before the file grew on: it is the beginning of what is done.
+        for name, (end, _) in published_parts(position).items():
+            # An earlier copy of a file that has grown since: all of it is published.
             if found[table] < size <= end and _begins(folder / name, path, size):
                 found[table] = size
     return found
 
 
 def digest_of(path: Path, end: int) -> str:
-    """The hash of a file's first bytes; of all that there are if it is shorter."""
+    """Return the hash of a file's first bytes, or of the whole file if it is shorter."""
     sha = hashlib.sha256()
     with path.open("rb") as file:
         while end > 0 and (piece := file.read(min(_PIECE, end))):
@@ -119,7 +132,7 @@ def digest_of(path: Path, end: int) -> str:
 
 
 def _begins(longer: Path, shorter: Path, size: int) -> bool:
-    """Whether a file begins with all that another one has."""
+    """Return whether the longer file begins with the content of the shorter one."""
     if longer == shorter or not longer.is_file():
         return False
     with longer.open("rb") as one, shorter.open("rb") as other:
@@ -132,7 +145,7 @@ def _begins(longer: Path, shorter: Path, size: int) -> bool:
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """The whole lines of a file; what follows the last line's end is still being written."""
+    """Yield the complete lines of a file; text after the last line break is still being written."""
     sha, end = hashlib.sha256(), 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -144,13 +157,16 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 class FolderSource(ChangesOnly):
-    """A folder into which files come, and in which files grow.
+    """A folder in which files appear and grow.
 
     Args:
-        folder: where they are.
-        kind: what the source is called, before the folder's own name.
-        suffixes: which files count.
-        pause: seconds between two looks, without `once`.
+        folder: the folder.
+        kind: the first part of the source's name; the folder is the second.
+        suffixes: the suffixes of the files to read.
+        pause: seconds between two scans of the folder, without `once`.
+
+    Raises:
+        UsageError: the folder does not exist.
     """
 
     keeps_changes = True
@@ -167,21 +183,21 @@ class FolderSource(ChangesOnly):
         self._read: dict[Path, tuple[int, int]] = {}
 
     def __enter__(self) -> FolderSource:
-        """Forgets what it has seen: the tables' positions say what is done."""
+        """Forget the files read before; the tables' positions determine what is new."""
         self._read = {}
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing is open between two looks."""
+        """Do nothing: no file is open between two scans."""
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
-        """None in advance: they appear with their first row."""
+        """Return no table: tables appear with their first row."""
         return {}
 
     def changes(
-        self, since: MutableMapping[TableName, Position], stop: Event, *, once: bool
+        self, since: MutableMapping[TableName, Position], stop: threading.Event, *, once: bool
     ) -> Generator[Group, None, None]:
-        """Each new piece of each file, by name."""
+        """Yield the new parts of the files, by name."""
         while not stop.is_set():
             for path in files_of(self.folder, self._suffixes):
                 stat = path.stat()
@@ -200,30 +216,36 @@ class FolderSource(ChangesOnly):
             stop.wait(self._pause)
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
-        """What of a file is new to its tables."""
+        """Yield the parts of a file that are new to its tables."""
         raise NotImplementedError
 
     def published(self, path: Path, size: int) -> None:
-        """All of a file, as long as it was then, stands in the zone."""
+        """Handle a file that is published up to a size."""
 
     def facts(self) -> dict[str, Any]:
-        """How many files there are."""
+        """Return the number of files."""
         return {"files": len(files_of(self.folder, self._suffixes))}
 
     def label(self, path: Path) -> str:
-        """A file's name in positions and messages."""
+        """Return the name of a file in positions and messages."""
         return path.relative_to(self.folder).as_posix()
 
 
 class CsvDrops(FolderSource):
-    """A folder of CSV files, a folder a table.
+    """A folder with one subfolder of CSV files for each table.
 
     Args:
-        folder: where the tables' folders are.
-        keys: the key columns of tables that have some: their rows are upserts, by key. Rows of
-            other tables are inserts.
-        types: of columns that are no text, as `{"orders": {"n": "long"}}`, in Delta's words.
-        pause: seconds between two looks, without `once`.
+        folder: the folder of the tables' folders.
+        keys: the key columns by table; rows of these tables are upserts, rows of other tables
+            inserts.
+        types: Delta types of columns that are not text, as `{"orders": {"n": "long"}}`.
+        pause: seconds between two scans of the folder, without `once`.
+
+    Raises:
+        UsageError: the folder does not exist.
+
+    Example:
+        >>> run_source(lake.storage, CsvDrops("drops", keys={"orders": ["id"]}))  # doctest: +SKIP
     """
 
     def __init__(
@@ -239,7 +261,7 @@ class CsvDrops(FolderSource):
         self._types = types or {}
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
-        """The new rows of a file, at most some ten thousand at a time."""
+        """Yield the new rows of a file, at most 50,000 at a time."""
         label = self.label(path)
         name, slash, _ = label.partition("/")
         if not slash:
@@ -256,12 +278,12 @@ class CsvDrops(FolderSource):
         if table not in since:
             yield Group(appeared={table: keys})
         if table not in since:
-            return  # it is stopped
+            return  # the table is stopped
         start = starts(self.folder, path, {table: since[table]})[table]
         columns = _cells(header, label)
         fresh = (line for line in found if line.end > start)
         while chunk := list(islice(fresh, _ROWS)):
-            position = with_done(since[table], label, chunk[-1])
+            position = advance(since[table], label, chunk[-1])
             try:
                 rows = self._rows(name, columns, chunk, bool(keys), label)
             except DataFileError as error:
@@ -297,9 +319,286 @@ class CsvDrops(FolderSource):
 
 
 def _cells(line: Line, label: str) -> list[str]:
-    """The values of a line; one whose quotes span lines is refused, so that a byte is a place."""
+    """Return the values of a line; refuse quotes that span lines, since positions end at a line."""
     try:
         (row,) = csv.reader([line.text.decode()], strict=True)
     except (csv.Error, ValueError) as error:
-        raise DataFileError(f"No line of CSV: {error}.", file=label, row=line.number) from error
+        raise DataFileError(
+            f"The line is not valid CSV: {error}.", file=label, row=line.number
+        ) from error
     return row
+
+
+_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_JOURNALS = f"{HOME}/journals"
+LARGEST = 64 << 20  # bytes of one file of a journal
+
+
+@dataclass
+class _PendingEvents:
+    """Unpublished events of one table with a common schema."""
+
+    events: list[Event] = field(default_factory=list)
+    last: Line | None = None
+
+
+class DebeziumFiles(FolderSource):
+    """A folder of files with one Debezium event in each line.
+
+    Args:
+        folder: the folder.
+        storage: the lake's storage; a `SchemaDefinition` there is the schema of events without one.
+        keys: the key columns of tables whose events have no key.
+        pause: seconds between two scans of the folder, without `once`.
+        kind: the first part of the source's name.
+
+    Raises:
+        UsageError: the folder does not exist.
+
+    Example:
+        >>> run_source(lake.storage, DebeziumFiles("events", lake.storage))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        storage: Storage,
+        *,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        pause: float = 1.0,
+        kind: str = "debezium",
+    ) -> None:
+        super().__init__(folder, kind, _SUFFIXES, pause=pause)
+        self._rows = EventRows(storage, keys)
+        self._met: set[TableName] = set()
+        self._parsed: dict[Path, tuple[int, str]] = {}
+
+    def __enter__(self) -> DebeziumFiles:
+        """Forget the files read before; the tables' positions determine what is new."""
+        super().__enter__()
+        self._met, self._parsed = set(), {}
+        return self
+
+    def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
+        """Yield the new events of a file, by table."""
+        label = self.label(path)
+        found = starts(self.folder, path, since)
+        pending: dict[TableName, _PendingEvents] = {}
+        waiting, known, last = 0, self._known(path), None
+        for line in lines(path):
+            last = line
+            if line.end <= known or not line.text.strip():
+                continue
+            event = self._event(line, label)
+            if isinstance(event, PrimaryKeys):
+                self._rows.learn(event)
+            if not isinstance(event, Event):
+                continue
+            table = event.table
+            if table not in found and table not in self._met:
+                self._met.add(table)
+                yield Group(appeared={table: self._rows.key(event)})
+                found |= starts(
+                    self.folder, path, {t: p for t, p in since.items() if t not in found}
+                )
+            if table not in since:
+                self.keep_file(path)
+                continue
+            if line.end <= found[table]:
+                continue
+            one = pending.setdefault(table, _PendingEvents())
+            if one.events and (event.marker is None or event.types != one.events[0].types):
+                yield Group([self._batch(table, one, since, label)])
+                one.events = []
+            one.last = line
+            if event.marker is None:
+                position = advance(since[table], label, line)
+                yield Group([Batch(table, None, position, replaces=True)])
+                one.last = None
+                continue
+            one.events.append(event)
+            waiting += 1
+            if waiting >= _ROWS:
+                yield self._group(pending, since, label)
+                waiting = 0
+        yield self._group(pending, since, label)
+        if last is not None:
+            self._parsed[path] = (last.end, last.digest)
+
+    def _known(self, path: Path) -> int:
+        """Return how many bytes of a file this process has read, if they have not changed."""
+        end, digest = self._parsed.get(path, (0, ""))
+        return end if end and digest_of(path, end) == digest else 0
+
+    def keep_file(self, path: Path) -> None:
+        """Handle a line of a stopped table: the file is needed once the table continues."""
+
+    def _event(self, line: Line, label: str) -> Event | PrimaryKeys | None:
+        try:
+            found = json.loads(line.text)
+        except (ValueError, RecursionError) as error:
+            raise SourceError(
+                f"The line is not JSON: {error}.", file=label, row=line.number
+            ) from error
+        try:
+            return read_event(found, file=label, row=line.number)
+        except DataFileError as error:
+            raise SourceError(
+                error.message, file=label, row=line.number, column=error.column, hint=error.hint
+            ) from error
+
+    def _group(
+        self,
+        pending: dict[TableName, _PendingEvents],
+        since: MutableMapping[TableName, Position],
+        label: str,
+    ) -> Group:
+        batches = [
+            self._batch(table, one, since, label)
+            for table, one in pending.items()
+            if one.events and table in since
+        ]
+        pending.clear()
+        return Group(batches)
+
+    def _batch(
+        self,
+        table: TableName,
+        one: _PendingEvents,
+        since: MutableMapping[TableName, Position],
+        label: str,
+    ) -> Batch:
+        assert one.last is not None
+        position = advance(since[table], label, one.last)
+        return self._rows.batch(table, one.events, position)
+
+
+class Journal:
+    """The journal of one source of events, in the lake.
+
+    Args:
+        storage: the lake's storage, on a local disk.
+        name: the source's name.
+
+    Raises:
+        UsageError: the lake is in an object store, which can't append.
+        InvalidNameError: the name is not a valid folder name.
+
+    Example:
+        >>> Journal(lake.storage, "shop").append(body)  # doctest: +SKIP
+        1
+    """
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        check_part(name)
+        if storage.local is None:
+            raise UsageError(
+                "The lake is in an object store, where a journal can't be appended to.",
+                hint="serve a lake in a local folder.",
+            )
+        self._storage = storage
+        self.name = name
+        self.folder: Path = storage.local / _JOURNALS / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+
+    def append(self, body: bytes) -> int:
+        """Append the body of one POST: an event, or a list of events.
+
+        Args:
+            body: the JSON.
+
+        Returns:
+            The number of events that are now durable.
+
+        Raises:
+            DataFileError: the body is not JSON, or an event is invalid; nothing is stored.
+        """
+        import fcntl  # Unix only; the other sources of this module need no lock
+
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DataFileError(f"The body is not JSON: {error}.", file=self.name) from error
+        events = found if isinstance(found, list) else [found]
+        for row, event in enumerate(events, start=1):
+            read_event(event, file=self.name, row=row)
+        text = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+        with self._lock:
+            path = self._newest()
+            is_new = not path.exists()
+            with path.open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # another process may serve the same lake
+                # Remove an incomplete line of a killed process; its request got no response.
+                if file.tell() and not self._ends_complete(path):
+                    os.truncate(path, self._complete_size(path))
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                sync(self.folder)
+        return len(events)
+
+    def source(self, *, keys: Mapping[str, Sequence[str]] | None = None) -> JournalSource:
+        """Return a source that publishes the journal.
+
+        Args:
+            keys: the key columns of tables whose events have no key.
+        """
+        return JournalSource(self.folder, self._storage, name=self.name, keys=keys)
+
+    def _newest(self) -> Path:
+        numbers = sorted(int(path.stem) for path in self.folder.glob("[0-9]*.jsonl"))
+        number = numbers[-1] if numbers else 1
+        newest = self.folder / f"{number:020d}.jsonl"
+        if newest.exists() and newest.stat().st_size >= LARGEST:
+            newest = self.folder / f"{number + 1:020d}.jsonl"
+        return newest
+
+    @staticmethod
+    def _ends_complete(path: Path) -> bool:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
+
+    @staticmethod
+    def _complete_size(path: Path) -> int:
+        return path.read_bytes().rfind(b"\n") + 1
+
+
+class JournalSource(DebeziumFiles):
+    """A source that publishes a journal, and deletes files of it that are complete and published.
+
+    Args:
+        folder: the journal's folder.
+        storage: the lake's storage.
+        name: the journal's name.
+        keys: the key columns of tables whose events have no key.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        storage: Storage,
+        *,
+        name: str,
+        keys: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__(folder, storage, keys=keys)
+        self.name = f"debezium:{name}"
+        self._needed: set[Path] = set()
+
+    def keep_file(self, path: Path) -> None:
+        """Keep a file that has a line of a stopped table."""
+        self._needed.add(path)
+
+    def published(self, path: Path, size: int) -> None:
+        """Delete a file that is no longer appended to and that no table needs."""
+        later = path.with_name(f"{int(path.stem) + 1:020d}.jsonl")
+        if later.exists() and path not in self._needed and path.stat().st_size == size:
+            path.unlink()
+
+
+def journals_of(storage: Storage) -> list[str]:
+    """Return the names of a lake's journals."""
+    return sorted(storage.list(_JOURNALS).folders)

@@ -1,7 +1,7 @@
-"""Debezium's events from Kafka's topics, with offsets from our own files, not a consumer group's.
+"""Read Debezium events from Kafka topics, with offsets from the published files.
 
-A table's position is the next offset of each partition of its topics. It is in the footer of each
-file, so a restart continues exactly there, whatever a consumer group has committed.
+A table's position is the next offset of each partition of its topics. It is stored in the footer of
+each file, so a restart continues exactly there, whatever a consumer group has committed.
 """
 
 from __future__ import annotations
@@ -20,40 +20,43 @@ from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, Usage
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium import Event, EventRows, KeysOf, read_event
-from mirrorlake_sources.position import Position, read_standing
-from mirrorlake_sources.source import Batch, ChangesOnly, Group
+from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
+from mirrorlake_sources.source import Batch, ChangesOnly, Group, Position, read_progress
 
-_SECONDS = 20.0  # that a broker may take to answer
-_PATIENCE = 60.0  # … while there are events to come
-_PIECE = 1000  # messages that are taken at once
+_SECONDS = 20.0  # for the response of a broker
+_PATIENCE = 60.0  # seconds without a message after which a run with `once` fails
+_PIECE = 1000  # messages consumed at once
 _Place = tuple[str, int]  # topic and partition
 _Offsets = dict[_Place, int]
 
 
 @dataclass
 class _PendingMessages:
-    """Unpublished events of one table, all of one schema, and the offsets after them."""
+    """Unpublished events of one table with a common schema, and the offsets after them."""
 
     events: list[Event] = field(default_factory=list)
     offsets: _Offsets = field(default_factory=dict)
 
 
 class KafkaSource(ChangesOnly):
-    """Topics of Debezium's events, as JSON with keys and schemas.
+    """Topics of Debezium events, as JSON with keys and schemas.
 
     Args:
         servers: the brokers, as `host:port,…`.
-        topics: their names; `*` stands for any text.
-        storage: the lake's files.
-        name: tells several sources of one cluster apart.
+        topics: their names; `*` matches any text.
+        storage: the lake's storage.
+        name: distinguishes several sources of one cluster.
         keys: the key columns of tables whose events have no key.
-        settings: further settings of librdkafka, such as `security.protocol`; never shown.
-        interval: publish at the latest after so many seconds.
-        rows: publish after so many events.
+        settings: further settings of librdkafka, such as `security.protocol`; never logged.
+        interval: publish at least once in this number of seconds.
+        rows: publish after this number of events.
 
     Raises:
-        UsageError: an argument that makes no sense.
+        UsageError: an argument is invalid.
+
+    Example:
+        >>> source = KafkaSource("localhost:9092", ["shop.*"], lake.storage)  # doctest: +SKIP
+        >>> run_source(lake.storage, source)  # doctest: +SKIP
     """
 
     keeps_changes = True
@@ -72,12 +75,12 @@ class KafkaSource(ChangesOnly):
     ) -> None:
         self._wanted = list(topics)
         if not servers or not self._wanted:
-            raise UsageError("No broker or no topic is named.", hint="--servers h:9092 --topics a")
+            raise UsageError("No broker or no topic is named.", hint="set servers and topics.")
         self._storage = storage
         self._settings = {
             **(settings or {}),
             "bootstrap.servers": servers,
-            "group.id": f"mirrorlake-{name}",  # librdkafka wants one; nothing is committed to it
+            "group.id": f"mirrorlake-{name}",  # librdkafka requires one; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -94,10 +97,10 @@ class KafkaSource(ChangesOnly):
         self.name = ""
 
     def __enter__(self) -> KafkaSource:
-        """Connects, and finds the topics' partitions.
+        """Connect, and find the partitions of the topics.
 
         Raises:
-            SourceError: no broker answers, or there is no such topic.
+            SourceError: no broker responds, or a topic does not exist.
         """
         self._rows = EventRows(self._storage, self._keys)
         try:
@@ -106,7 +109,7 @@ class KafkaSource(ChangesOnly):
         except (KafkaException, ValueError) as error:
             self._close()
             raise SourceError(
-                f"Kafka can't be read: {_text(error)}.", hint="check --servers and the settings."
+                f"Kafka can't be read: {_text(error)}.", hint="check servers and settings."
             ) from None
         self.name = f"kafka:{found.cluster_id}/{self._own}"
         self._places = []
@@ -114,13 +117,13 @@ class KafkaSource(ChangesOnly):
             topics = [t for t in found.topics if fnmatch.fnmatchcase(t, pattern)]
             if not topics and "*" not in pattern:
                 self._close()
-                raise SourceError(f"There is no topic {pattern}.", hint="check --topics.")
+                raise SourceError(f"There is no topic {pattern}.", hint="check topics.")
             self._places += [(t, p) for t in sorted(topics) for p in found.topics[t].partitions]
         self._places = sorted(set(self._places))
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._close()
 
     def _close(self) -> None:
@@ -129,24 +132,24 @@ class KafkaSource(ChangesOnly):
             self._consumer = None
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
-        """Those that this source has published before; others appear with their first event."""
+        """Return the tables that this source has published; others appear with an event."""
         found: dict[TableName, tuple[str, ...] | MirrorlakeError] = {}
         for table in published_tables(self._storage):
             try:
-                standing = read_standing(self._storage, table, self.name)
+                progress = read_progress(self._storage, table, self.name)
             except MirrorlakeError:
-                continue  # another source's
-            if standing is not None:
+                continue  # another source publishes the table
+            if progress is not None:
                 found[table] = self._rows.recall(table)
         return found
 
     def changes(
         self, since: MutableMapping[TableName, Position], stop: Flag, *, once: bool
     ) -> Generator[Group, None, None]:
-        """The topics' events from where the tables stand.
+        """Yield the events of the topics after the positions of the tables.
 
         Raises:
-            SourceError: a topic's very first event is none, or no broker answers any more.
+            SourceError: the first message of a topic is not an event, or no broker responds.
         """
         met = set(since)
         yield Group(self._find_ends(since))
@@ -170,7 +173,7 @@ class KafkaSource(ChangesOnly):
                     waiting = 0
                     yield self._stopped(since, place, error)
                     continue
-                if isinstance(event, KeysOf):
+                if isinstance(event, PrimaryKeys):
                     self._rows.learn(event)
                 if not isinstance(event, Event):
                     continue
@@ -200,17 +203,19 @@ class KafkaSource(ChangesOnly):
             if whole:
                 return
             if once and now - heard > _PATIENCE:
-                raise SourceError("No broker answers any more.", hint="run it again.")
+                raise SourceError(
+                    f"No broker has responded for {_PATIENCE:.0f} seconds.", hint="run it again."
+                )
         yield self._group(pending, since)
 
     @staticmethod
     def _done(since: Mapping[TableName, Position], table: TableName, place: _Place) -> float:
-        """Up to which offset a table has a partition; of one that is stopped, all of it."""
+        """Return the published offset of a partition; infinity if the table is stopped."""
         position = since.get(table)
         return float("inf") if position is None else offsets_of(position).get(place, 0)
 
     def _find_ends(self, since: Mapping[TableName, Position]) -> list[Batch]:
-        """Looks where the partitions begin and end; tables that lie outside are stopped."""
+        """Read the offsets of the partitions; return a problem for each table with lost events."""
         self._begins = {}
         for place in self._places:
             self._begins[place], self._ends[place] = self._bounds(place)
@@ -220,10 +225,10 @@ class KafkaSource(ChangesOnly):
                 low, high = self._begins.get(place, 0), self._ends.get(place, at)
                 if not low <= at <= high:
                     problem = SourceError(
-                        f"{table} goes on at offset {at} of {place[0]}/{place[1]}, which has"
+                        f"{table} continues at offset {at} of {place[0]}/{place[1]}, which has"
                         f" {low} to {high}.",
-                        hint="keep events for longer than a source may be stopped (retention.ms)."
-                        " Now: delete the table's folder, and let Debezium take a new snapshot.",
+                        hint="delete the table's folder and let Debezium take a new snapshot; keep"
+                        " events for longer than a source may be stopped (retention.ms).",
                     )
                     after = Position((position.order[0] + 1,), position.facts)
                     lost.append(Batch(table, None, after, problem=problem))
@@ -233,7 +238,7 @@ class KafkaSource(ChangesOnly):
     def _stopped(
         self, since: Mapping[TableName, Position], place: _Place, error: SourceError
     ) -> Group:
-        """Stops the tables of a topic with an event that can't be read; the others go on.
+        """Stop the tables of a topic that has an unreadable event; the other tables continue.
 
         Raises:
             SourceError: no table of the topic is known yet.
@@ -254,18 +259,18 @@ class KafkaSource(ChangesOnly):
         since: Mapping[TableName, Position],
         place: _Place,
     ) -> Batch:
-        """A TRUNCATE; among several partitions nobody can say what came before it."""
+        """Return the batch of a TRUNCATE; with several partitions its order is unknown."""
         position = position_of(since[table], one.offsets)
         if sum(topic == place[0] for topic, _ in self._places) == 1:
             return Batch(table, None, position, replaces=True)
         problem = SourceError(
-            f"{table} was emptied, and its topic {place[0]} has several partitions.",
-            hint="give the topic one partition, and let Debezium take a new snapshot.",
+            f"{table} was truncated, and its topic {place[0]} has several partitions.",
+            hint="give the topic one partition and let Debezium take a new snapshot.",
         )
         return Batch(table, None, position, problem=problem)
 
     def _assign(self, since: Mapping[TableName, Position]) -> None:
-        """Begins each partition where the table that is behind the most stands."""
+        """Start each partition at the smallest position of its tables."""
         starts: _Offsets = {}
         for position in since.values():
             for place, offset in offsets_of(position).items():
@@ -282,10 +287,10 @@ class KafkaSource(ChangesOnly):
             ) from None
 
     def _consume(self) -> list[Message]:
-        """Messages, and the ends of partitions, as they come.
+        """Return the next messages and ends of partitions.
 
         Raises:
-            SourceError: the broker refuses, or an offset is gone.
+            SourceError: the broker refuses, or an offset does not exist any more.
         """
         found = self._kafka.consume(_PIECE, timeout=min(0.5, self._interval))
         for message in found:
@@ -297,7 +302,7 @@ class KafkaSource(ChangesOnly):
     def _is_read(self, place: _Place, ended: set[_Place]) -> bool:
         return place in ended or self._next[place] >= self._ends[place]
 
-    def _event(self, message: Message) -> Event | KeysOf | None:
+    def _event(self, message: Message) -> Event | PrimaryKeys | None:
         topic, partition = _place(message)
         label, row = f"{topic}/{partition}", message.offset() or 0
         try:
@@ -323,7 +328,7 @@ class KafkaSource(ChangesOnly):
         return self._rows.batch(table, one.events, position_of(since[table], one.offsets))
 
     def facts(self) -> dict[str, Any]:
-        """How many events lie between what was read and the topics' ends, when last asked."""
+        """Return the number of topics and of events that are not read yet, as last reported."""
         for place in self._next:
             try:
                 found = self._kafka.get_watermark_offsets(TopicPartition(*place), cached=True)
@@ -336,21 +341,21 @@ class KafkaSource(ChangesOnly):
     @property
     def _kafka(self) -> Consumer:
         if self._consumer is None:
-            raise UsageError("The source is not open.", hint="with source: …")
+            raise UsageError("The source is not open.", hint="use it in a with block.")
         return self._consumer
 
 
-_CONVERTER = "set Debezium's converters to JSON: key.converter and value.converter, or format=json."
+_CONVERTER = "set Debezium's key.converter and value.converter to JSON, or format=json."
 
 
 def offsets_of(position: Position) -> _Offsets:
-    """The next offset of each partition of a table, by its position."""
+    """Return the next offset of each partition of a table, from its position."""
     kept = position.facts.get("offsets", {})
     return {(topic, int(p)): at for topic, parts in kept.items() for p, at in parts.items()}
 
 
 def position_of(before: Position, offsets: _Offsets) -> Position:
-    """A table's next position. They compare by the sum of offsets, which only grow."""
+    """Return a table's next position; positions compare by the sum of offsets, which only grow."""
     found = {**offsets_of(before), **offsets}
     document: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(found.items()):

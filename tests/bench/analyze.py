@@ -1,10 +1,11 @@
-"""Analysing 10,000 files, against reading their footers one by one with pyarrow.
+"""Analyse 10,000 files; the peer reads their footers one by one with pyarrow.
 
-The files are a few distinct ones under many names, for what is measured is reading footers. Both
-sides read every one of them and end with a row for each row group and each column chunk.
-Once on the local disk, where a footer costs a fraction of a millisecond, and once behind a server
-that answers each request after 10 ms, as object stores do: there reading many at once is the point.
-Also the driver's peak memory at 1,000 and at 10,000 files: small by large, so 1 is flat.
+The files are a few distinct ones under many names, because only the reading of footers is measured.
+Both sides read every file and produce a row for each row group and each column chunk. One
+measurement uses the local disk, where a footer costs a fraction of a millisecond. The other one
+uses a server that responds after 10 ms, like an object store, where parallel reads matter.
+
+The bench also compares the driver's peak memory at 1,000 and at 10,000 files: 1 means no growth.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _DISTINCT = 4
 
 
 def make(root: Path, count: int) -> None:
-    """A table of so many small files, without a Spark commit: a few files under many names."""
+    """Create a table of many small files without a Spark commit: a few files under many names."""
     folder = root / "Tables" / "t"
     (folder / "_delta_log").mkdir(parents=True)
     names = [f"c{i}" for i in range(16)]
@@ -75,7 +76,7 @@ def make(root: Path, count: int) -> None:
 
 
 def local(pairs: int) -> BenchResult:
-    """On the local disk: all footers as tables that can be queried, and the whole analysis."""
+    """Measure on the local disk: all footers as queryable tables, and the complete analysis."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "local"
         make(root, FILES)
@@ -92,7 +93,7 @@ def local(pairs: int) -> BenchResult:
 
 
 def behind_server(pairs: int) -> BenchResult:
-    """Behind a server that takes 10 ms for each answer."""
+    """Measure behind a server that responds after 10 ms."""
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder) / "lake", FILES)
         lake = Lake(folder)
@@ -103,12 +104,12 @@ def behind_server(pairs: int) -> BenchResult:
                 lambda: behind(lake.spark, url),
                 lambda: one_by_one_behind(url),
                 pairs,
-                warm_up=lambda: behind(lake.spark, url),  # the other side takes two minutes
+                warm_up=lambda: behind(lake.spark, url),  # the peer takes two minutes
             )
 
 
 def memory(pairs: int) -> BenchResult:
-    """The driver's peak at 1,000 files by that at 10,000; a peak needs no pairs."""
+    """Compare the driver's peak memory at 1,000 and at 10,000 files; a peak needs no pairs."""
     peaks = []
     with tempfile.TemporaryDirectory() as folder:
         for count in (1_000, FILES):
@@ -128,23 +129,23 @@ def run(pairs: int) -> BenchResult:
 
 
 def footers(spark, storage: Storage) -> float:
-    from mirrorlake.delta.files import live_files, read_actions
-    from mirrorlake.delta.log_files import find_segment
+    from mirrorlake.delta import files, log_files
 
     began = time.perf_counter()
-    segment = find_segment(storage, "Tables/t")
-    actions = read_actions(spark, storage, segment)
-    total(live_files(actions), storage, "Tables/t", FILES)
+    segment = log_files.find_segment(storage, "Tables/t")
+    actions = files.read_actions(spark, storage, segment)
+    total(files.live_files(actions), storage, "Tables/t", FILES)
     return time.perf_counter() - began
 
 
 def total(files, storage: Storage, table_path: str, count: int) -> None:
-    """Every fact of files, row groups and chunks becomes a row, and some are added up."""
-    from mirrorlake.layout.footers import read_chunks, read_footers
+    """Turn all facts of files, row groups and chunks into rows, and sum some of them."""
+    from mirrorlake.layout import footers
 
-    groups = read_footers(files, storage, table_path).selectExpr("explode(footer.groups) AS g")
+    read = footers.read_footers(files, storage, table_path)
+    groups = read.selectExpr("explode(footer.groups) AS g")
     assert groups.selectExpr("count(g.rows)").first()[0] == count
-    chunks = read_chunks(files, storage, table_path)
+    chunks = footers.read_chunks(files, storage, table_path)
     assert chunks.selectExpr("count(c.compressed)").first()[0] == 16 * count
 
 
@@ -167,7 +168,7 @@ def one_by_one(root: Path) -> float:
 
 
 def look(footers: Iterable[tuple[str, pq.FileMetaData]]) -> tuple[list[dict], list[dict]]:
-    """The facts that the analysis takes, as the public analysers collect them: a dict each."""
+    """Collect the facts of the analysis as public analysers do: in one dict each."""
     groups, chunks = [], []
     for path, metadata in footers:
         for g in range(metadata.num_row_groups):
@@ -185,7 +186,7 @@ def look(footers: Iterable[tuple[str, pq.FileMetaData]]) -> tuple[list[dict], li
 
 @contextmanager
 def server(root: Path) -> Iterator[str]:
-    """The lake behind HTTP, each answer 10 ms late, in a process of its own."""
+    """Serve the lake over HTTP, with a delay of 10 ms per response, in a separate process."""
     command = [sys.executable, __file__, "--serve", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -229,7 +230,7 @@ def behind(spark, url: str) -> float:
 
 
 def one_by_one_behind(url: str) -> float:
-    """One request a file, for the log says how large it is."""
+    """Read each footer with one request, since the log has the files' sizes."""
     source, sizes = store(url), sizes_behind(url)
 
     def opened() -> Iterator[tuple[str, pq.FileMetaData]]:
@@ -244,7 +245,7 @@ def one_by_one_behind(url: str) -> float:
 
 
 def sizes_behind(url: str) -> list[int]:
-    """What the log would say."""
+    """Return the sizes that the log would have."""
     found = [len(bytes(obstore.get(store(url), f"Tables/t/{n}.parquet").bytes()))
              for n in range(_DISTINCT)]  # fmt: skip
     return [found[number % _DISTINCT] for number in range(FILES)]

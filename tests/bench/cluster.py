@@ -1,7 +1,7 @@
-"""A standalone cluster of two workers with a core each, against `local[2]`, on the same work.
+"""Compare a standalone cluster of two workers with one core each and `local[2]` on the same work.
 
 Both run the same program with the same settings; only the master differs. The cluster's processes
-are of this machine, too, and its workers' Python is another environment, made once.
+run on this machine as well. Its workers' Python is another environment, which is created once.
 """
 
 from __future__ import annotations

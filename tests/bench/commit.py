@@ -1,8 +1,7 @@
-"""Small statements on a mirrored table, and what of each is Delta's commit, against plain Delta.
+"""Small statements on a mirrored table, and the share of Delta's commit, against plain Delta.
 
-The peer has the same session without `KnownLogs.java`: Delta computes from all files what a
-version's checksum has. A commit lasts from the last file of rows that is written until the
-statement returns.
+The peer has the same session without `KnownLogs.java`: Delta computes the content of a version's
+checksum from all files. A commit lasts from the last written data file until the statement returns.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def work() -> dict[str, float]:
-    """The median seconds of each statement and of its commit."""
+    """Return the median seconds of each statement and of its commit."""
     from mirrorlake import Lake
 
     with tempfile.TemporaryDirectory() as folder:

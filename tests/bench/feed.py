@@ -1,10 +1,10 @@
-"""The change feed: net changes against plain reads of the same feed, and dimensions.
+"""Benchmark the change feed: net changes against plain reads of the feed, and dimensions.
 
-Net: 100 versions of 10,000 changes each; their commits and change files are written directly, which
-only saves time. The peers are Delta's own read, a row at a time, and ours, which reads columns.
-Range: the last tenth of them, against all, and against a feed that holds no more. Dimension: a type
-2 batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same changes into a
-table of the same rows and properties.
+Net: 100 versions of 10,000 changes each. Their commits and change files are written directly, which
+only saves time. The peers are Delta's own read, row by row, and ours, which reads columns.
+Range: the last tenth of the feed, against all of it, and against a feed with no other versions.
+Dimension: a type 2 batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same
+changes into a table with the same rows and properties.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from helpers.bench import BenchResult, compare, join_results, lake_part
-from mirrorlake import Lake
-from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake import Lake, Table
+from mirrorlake.feed import scd
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000
@@ -41,7 +40,7 @@ def drain(rows: DataFrame) -> None:
 
 
 def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
-    """A table whose versions, from 1 on, each change 10,000 rows."""
+    """Create a table whose versions, from 1 on, each change 10,000 rows."""
     table = lake.create_table(name, COLUMNS, keys=["id"])
     changed: dict[int, tuple[object, ...] | None] = {}
     for number, version in enumerate(versions, 1):
@@ -50,7 +49,7 @@ def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> Table:
 
 
 def net_against_read(lake: Lake, pairs: int) -> BenchResult:
-    """What a hundred versions come to, against plain reads of the same feed: Delta's and ours."""
+    """Compare net changes of 100 versions with plain reads of the feed: Delta's and ours."""
     table = make_feed(lake, "net", range(1, VERSIONS + 1))
     source = lake.spark.read.format("delta").option("readChangeFeed", "true")
 
@@ -74,7 +73,7 @@ def net_against_read(lake: Lake, pairs: int) -> BenchResult:
 
 
 def range_against_table(lake: Lake, pairs: int) -> BenchResult:
-    """The last tenth of a long feed: against all of it, and against a feed that holds no more."""
+    """Compare the last tenth of a long feed with all of it, and with a feed of that length."""
     first = VERSIONS - VERSIONS // 10 + 1
     long = make_feed(lake, "long", range(1, VERSIONS + 1))
     short = make_feed(lake, "short", range(first, VERSIONS + 1))
@@ -100,14 +99,13 @@ def write_version(
     version: int,
     changed: dict[int, tuple[object, ...] | None],
 ) -> None:
-    """A commit of updates, deletes and inserts as a MERGE would leave it.
+    """Write a commit of updates, deletes and inserts, as a MERGE would.
 
     Args:
         table: the table.
         number: the version to write.
-        version: what its rows depend on.
-        changed: the rows that versions before it left, None for one that is gone; brought up to
-            date here.
+        version: the number from which its rows are computed.
+        changed: rows as left by earlier versions, or None for a deleted row; updated here.
     """
     chance = random.Random(version)
     ids = chance.sample(range(ROWS), CHANGES)
@@ -145,7 +143,7 @@ def write_version(
 
 
 def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
-    """A type 2 batch against one plain MERGE of the same changes."""
+    """Compare a type 2 batch with one plain MERGE of the same changes."""
     spark = lake.spark
     rows = spark.range(ROWS).selectExpr(
         "id",
@@ -159,12 +157,12 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
     periods = rows.selectExpr("*", "0L AS __START_AT", "CAST(NULL AS BIGINT) AS __END_AT")
     for frame, table in ((periods, ours), (rows, peer)):
         frame.repartition(20).write.format("delta").mode("append").save(table.path)
-    dimension = Dimension(("id",), "at", 2, except_columns=("at",))
+    dimension = scd.Dimension(("id",), "at", 2, except_columns=("at",))
     moment = iter(range(1, 1000))
 
     def changes() -> DataFrame:
         at = next(moment)
-        # Nine of ten change a row, one is new; the same for both sides by the seed.
+        # Nine of ten changes update a row, one inserts a row. The seed makes both sides equal.
         spark.range(BATCH).selectExpr(
             f"IF(id % 10 = 0, {ROWS} + {at} * {BATCH} + id, (id * 7919 + {at} * 104729) % {ROWS})"
             " AS id",
@@ -177,7 +175,7 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
 
     def apply() -> float:
         batch = changes()
-        return timed(lambda: apply_changes(batch, ours.path, dimension))
+        return timed(lambda: scd.apply_changes(batch, ours.path, dimension))
 
     def merge() -> float:
         changes().drop("at").createOrReplaceTempView("batch")

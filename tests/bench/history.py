@@ -1,9 +1,9 @@
-"""A table of 10,000 versions and one of 100,000 files: history, range, vacuum's plan, frames.
+"""Benchmark a table of 10,000 versions and one of 100,000 files: history, range, vacuum, frames.
 
 The peers are `DESCRIBE HISTORY … LIMIT` of as many versions, and plain `VACUUM … DRY RUN`. The
-commits are written as JSON directly, for Spark would take hours; the files are links to one small
-Parquet file; a last commit by Spark itself leaves the checkpoint that either side reads. What is
-"by versions" or "by files" is compared with a hundredth of them: 1 is as quick as there.
+commits are written directly as JSON, because Spark would take hours; the files are links to one
+small Parquet file. A last commit by Spark writes the checkpoint that both sides read. "By versions"
+and "by files" compare with a hundredth of them: 1 means that the size makes no difference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.history.versions import find_readable_range
+from mirrorlake.history import versions as versions_module
 
 VERSIONS = 10_000
 FILES = 100_000
@@ -54,7 +54,8 @@ def readable_range(lake: Lake, pairs: int) -> BenchResult:
         _make(lake, name, versions=1, files=count)
 
     def found(name: str) -> None:
-        assert find_readable_range(lake.storage, lake.table(name).name).earliest == 0
+        readable = versions_module.find_readable_range(lake.storage, lake.table(name).name)
+        assert readable.earliest == 0
 
     def found_by_files(name: str) -> None:
         found(f"{name} files")
@@ -116,7 +117,7 @@ def _many_versions(lake: Lake) -> list[str]:
 
 
 def _make(lake: Lake, name: str, *, versions: int, files: int) -> str:
-    """A table whose versions each add some files; made by Delta, filled by hand."""
+    """Create a table whose versions each add some files; only version 0 is written by Delta."""
     table = lake.write(name, lake.spark.range(0, 10, 1, 1))
     place = Path(table.path)
     (source,) = place.glob("*.parquet")
@@ -126,7 +127,7 @@ def _make(lake: Lake, name: str, *, versions: int, files: int) -> str:
         lines: list[dict[str, Any]] = [{"commitInfo": info}]
         for number in range(files):
             linked = f"{uuid.uuid4().hex}.parquet"
-            if number % LINKS == 0:  # a file can't have any number of links
+            if number % LINKS == 0:  # the number of links to a file is limited
                 shutil.copy(source, place / linked)
                 copied = place / linked
             else:
@@ -153,7 +154,7 @@ def _timed(work: Callable[..., None], *arguments: str) -> Callable[[], float]:
 
 
 def _flat(what: str, work: Callable[[str], None], pairs: int) -> BenchResult:
-    """How many times quicker the large one is than the small one: 1 is the same."""
+    """Return how many times faster the large table is than the small one; 1 means equal."""
     found = compare("history", what, _timed(work, "many"), _timed(work, "few"), pairs)
     many, few = found.seconds.values()
     return BenchResult("history", {what: many, f"{what}, a hundredth": few}, found.ratios)

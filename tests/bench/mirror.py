@@ -1,23 +1,23 @@
-"""The mirror against what Spark, Delta and delta-rs do with the same files.
+"""The mirror against Spark, Delta and delta-rs on the same files.
 
-All Delta tables have the change feed and row tracking on, on both sides; delta-rs can't write
-such tables, so its own is plain. Parts:
+On both sides all Delta tables have the change feed and row tracking; delta-rs can't write such
+tables, so its table is plain. Parts:
 
-- load: 5,000,000 rows in 20 files, against Delta's bare append, and a plain Parquet copy, of them.
-- files: 1,000,000 changes in 20 files on 2,000,000 rows, against one MERGE a file.
-- collapsed: the same, against MERGEs of the already collapsed batch, by Delta and by delta-rs.
+- load: 5,000,000 rows in 20 files, against Delta's append and against a plain Parquet copy.
+- files: 1,000,000 changes in 20 files on 2,000,000 rows, against one MERGE per file.
+- collapsed: the same, against MERGEs of the collapsed batch, by Delta and by delta-rs.
 - clustered: the same changes on 20,000,000 rows in the order of their keys; the peer is the mirror
-  on 2,000,000 rows, so a ratio of 1 says that the table's size costs nothing.
+  on 2,000,000 rows, so a ratio of 1 means that the table's size costs nothing.
 - small: 1 and 1,000 changes of 2,000,000 rows with deletion vectors, warm, against Delta's MERGE
   of the same file into a table with the same properties; 1,000 also against delta-rs on a plain
   table, without feed and row ids, with the changes in memory.
-- sparse: 100,000 changes, wherever the rows lie, likewise.
+- sparse: the same with 100,000 changes of random rows.
 - bulk: 1,000,000 changes in 20 files, against the mirror on a table without deletion vectors.
 - reads: a table after 100 cycles of 1,000 changes, against the same table just optimised.
 - tables: the first load of 200 small tables, against one after the other; then one change in each,
   against one MERGE after the other.
 - idle: a cycle over 1,000 idle tables, against a plain recursive listing of the zone.
-- memory: peak of the driver's Python process, small by tenfold input, so 1 is flat.
+- memory: peak of the driver's Python process, small by tenfold input, so 1 means no growth.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ from helpers.bench_data import (
     write_files,
     zone,
 )
-from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import MirrorOptions
+from helpers.markers import MARKER
+from helpers.places import TABLES, ZONE
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
-from mirrorlake.names import TABLES, ZONE
 from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.files import Storage
 
@@ -251,7 +250,7 @@ def idle(pairs: int) -> BenchResult:
 
 def memory(_pairs: int) -> BenchResult:
     peaks = []
-    for size in (100_000, 1_000_000):  # of each file; a reader for each, and all pieces full
+    for size in (100_000, 1_000_000):  # of each file; one reader per file, with full batches
         with tempfile.TemporaryDirectory() as folder:
             source = zone(Path(folder))
             for number in range(8):
@@ -282,25 +281,24 @@ PARTS = {
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is removed afterwards; Spark is up before anything is timed."""
+    """Yield a temporary folder; Spark starts before the first measurement."""
     get_spark("batch")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
 def fresh(folder: Path) -> str:
-    """A path in a folder where nothing is yet."""
+    """Return a new path in a folder."""
     return f"{tempfile.mkdtemp(dir=folder)}/new"
 
 
 def changed_lake(folder: Path, start: int = 0, first: int = 0) -> list[str]:
-    """A mirrored table with ids from `start` to `first + BASE`, and changes to come.
+    """Create a mirrored table with ids from `start` to `first + BASE`, and changes of it.
 
-    It is mirrored as it grows, 2,000,000 rows at a time, so that its files are in the order of
-    the ids.
+    The table is mirrored in parts of 2,000,000 rows, so that its files are in the order of the ids.
 
     Returns:
-        The changes' files; they change ids from `first` on.
+        The files of the changes; they change ids from `first` on.
     """
     source = zone(folder / "template")
     number = 1
@@ -321,7 +319,7 @@ def mirror_copy(
     template: str = "template",
     options: MirrorOptions | None = None,
 ) -> float:
-    """Seconds of one cycle over a copy of the folder's lake."""
+    """Return the seconds of one cycle over a copy of the folder's lake."""
     lake = Lake(copy_tree(folder / template, Path(fresh(folder))))
     reports: list[Any] = []
     seconds = timed(lambda: reports.append(mirror(lake, options)))
@@ -333,7 +331,7 @@ def mirror_copy(
 
 
 def merge(target: str, source: str) -> None:
-    """Delta's own MERGE of files in which each id occurs once."""
+    """Run Delta's MERGE of files in which each id occurs once."""
     columns = ", ".join(COLUMNS)
     get_spark().read.parquet(source).createOrReplaceTempView("changes")
     get_spark().sql(
@@ -348,7 +346,7 @@ def merge(target: str, source: str) -> None:
 
 
 def merge_by_delta_rs(target: str, batch: pa.Table) -> None:
-    """The same by delta-rs, which has the batch in memory."""
+    """Run the same MERGE with delta-rs, with the batch in memory."""
     from deltalake import DeltaTable
 
     values = {name: f"s.{name}" for name in COLUMNS}
@@ -362,7 +360,7 @@ def merge_by_delta_rs(target: str, batch: pa.Table) -> None:
 
 
 def summary(table: str) -> tuple[Any, ...]:
-    """What two tables with the same rows have in common."""
+    """Return figures that two tables with the same rows have in common."""
     rows = get_spark().read.format("delta").load(table)
     columns = ", ".join(COLUMNS)
     found = rows.selectExpr("count(*)", f"bit_xor(xxhash64({columns}))", "sum(quantity)").first()
@@ -371,7 +369,7 @@ def summary(table: str) -> tuple[Any, ...]:
 
 
 def walk(folder: Path | str) -> Iterator[tuple[str, int, float]]:
-    """Name, size and time of every file in a folder and below."""
+    """Return name, size and time of every file below a folder."""
     with os.scandir(folder) as found:
         for item in found:
             if item.is_dir():

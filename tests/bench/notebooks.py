@@ -1,6 +1,6 @@
-"""The notebooks in a plan with a JVM each, against `one_spark`: one JVM that they share.
+"""The notebooks of a plan with one JVM each, against `one_spark` with a common JVM.
 
-A ratio above 1 says that sharing is quicker; the JVM's start is counted.
+A ratio above 1 means that sharing is quicker; the start of the JVM is included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.bench import BenchResult, compare, run_script
-from mirrorlake.storage.paths import PARAMETERS
+from helpers.project import PARAMETERS
 
 
 def run(pairs: int) -> BenchResult:
@@ -28,8 +28,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def tour(shared: bool) -> float:
-    from mirrorlake_runs.plan import load_plan
-    from mirrorlake_runs.run import run_plan
+    from mirrorlake_runs import load_plan, run_plan
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MIRRORLAKE_HOME"] = folder

@@ -1,10 +1,10 @@
-"""The partitioning policy on an hour of an application's log: what is read, bytes, and seconds.
+"""The partitioning policy on an hour of an application's log: files read, bytes, and seconds.
 
-2,000,000 lines of 12,264 tenants came in 20 files of three minutes: see `log_lines`. 128 hash
-buckets. Peers: a plain sorted rewrite by Spark, Z-order and liquid clustering of the same
-rows, all written with the settings that operations have. Ratios of files and bytes are raw by ours,
-ratios of seconds peer by ours. The raw files are in Snappy, as Spark and so the mirror writes them;
-one ratio is by raw files that were written with the operations' settings.
+2,000,000 lines of 12,264 tenants arrive in 20 files of three minutes, see `log_lines`. The policy
+has 128 hash buckets. Peers: a plain sorted rewrite by Spark, Z-order and liquid clustering of the
+same rows, all written with the settings of operations. Ratios of files and bytes are raw by ours,
+ratios of seconds peer by ours. The raw files use Snappy, as Spark and therefore the mirror writes
+them; one ratio uses raw files that were written with the operations' settings.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
-from mirrorlake.partitioning.operation import CONFS
+from mirrorlake.partitioning import operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 ROWS, FILES, BUCKETS = 2_000_000, 20, 128
 IDLE = 100
@@ -42,7 +43,7 @@ POLICY = {"PartitionKeys": [KEY], "EffectiveDateTime": "2000-01-01"}
 
 
 def raw_table(lake: Lake, name: str, files: int = FILES, hour: int = 0) -> str:
-    """The log as it comes: a commit and a file each; its path."""
+    """Create the log as it arrives, one commit and one file per batch, and return its path."""
     path = lake.storage.path(f"Tables/{name}")
     part = Path(lake.storage.root) / "part.parquet"
     for lines in islice(log_files(hour, ROWS, FILES), files):
@@ -53,15 +54,15 @@ def raw_table(lake: Lake, name: str, files: int = FILES, hour: int = 0) -> str:
 
 
 def encode_alike(lake: Lake, source: str, target: str) -> None:
-    """The same files with the settings of operations: a file a task, the rows as they lie."""
-    with settings(lake, CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
+    """Write the same files with the settings of operations, one per task, in the same order."""
+    with settings(lake, operation.CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
         rows = lake.spark.read.format("delta").load(source)
         rows.write.format("delta").save(lake.storage.path(f"Tables/{target}"))
 
 
 @contextmanager
 def settings(lake: Lake, confs: dict[str, str]) -> Iterator[None]:
-    """Settings of the session for a while."""
+    """Set options of the session while the block runs."""
     for key, value in confs.items():
         lake.spark.conf.set(key, value)
     try:
@@ -91,7 +92,7 @@ def noop(frame: DataFrame) -> None:
 
 
 class Bench:
-    """One lake with the raw log, and the copies that are made of it."""
+    """One lake with the raw log and copies of it."""
 
     def __init__(self, folder: str, pairs: int) -> None:
         self.lake = Lake(folder)
@@ -101,7 +102,7 @@ class Bench:
 
     @cached_property
     def raw(self) -> str:
-        """The log as it came, made once for all parts that read it."""
+        """Return the raw log, which is created once for all parts."""
         return raw_table(self.lake, "raw")
 
     def copy(self) -> str:
@@ -118,7 +119,7 @@ class Bench:
         return BenchResult("partition", rounded, {what: round(ratio, 2)})
 
     def operation(self) -> BenchResult:
-        """One operation against a plain sorted rewrite of the table into as many files."""
+        """Compare one operation with a plain sorted rewrite of the table into as many files."""
 
         def ours() -> float:
             name = self.copy()
@@ -129,18 +130,18 @@ class Bench:
             target = self.lake.storage.path(f"Tables/{self.copy()}")
             rows = self.lake.spark.read.format("delta").load(target)
             arranged = rows.repartition(BUCKETS, "tenant").sortWithinPartitions("tenant", "at")
-            with settings(self.lake, CONFS):
+            with settings(self.lake, operation.CONFS):
                 return clock(arranged.write.format("delta").mode("overwrite").save, target)
 
         return self.timed("operation against a sorted rewrite", ours, peer)
 
     def raw_as_it_came(self) -> BenchResult:
-        """What an equality reads of the raw files, and of the same in the operations' settings."""
+        """Measure an equality filter on the raw files, also with the settings of operations."""
         encode_alike(self.lake, self.raw, "raw encoded alike")
         return join_results("partition", [self.layout("raw"), self.layout("raw encoded alike")])
 
     def policy(self) -> BenchResult:
-        """What an equality reads of the policy's files."""
+        """Measure an equality filter on the policy's files."""
 
         def make(name: str) -> None:
             self.lake.table(name).partitioning.set(POLICY)
@@ -149,7 +150,7 @@ class Bench:
         return self.layout("policy", make)
 
     def zorder(self) -> BenchResult:
-        """The same of Z-ordered files."""
+        """Measure the same filter on Z-ordered files."""
         confs = self.small_files()
 
         def make(name: str) -> None:
@@ -160,7 +161,7 @@ class Bench:
         return self.layout("Z-order", make)
 
     def liquid(self) -> BenchResult:
-        """The same of liquid clustering's files."""
+        """Measure the same filter on files with liquid clustering."""
         confs = self.small_files()
 
         def make(name: str) -> None:
@@ -172,16 +173,16 @@ class Bench:
         return self.layout("liquid", make)
 
     def small_files(self) -> dict[str, str]:
-        """Settings under which the peers make about as many files as the policy does."""
+        """Return settings with which the peers write about as many files as the policy."""
         largest = size(self.lake, Path(self.raw).name) // BUCKETS
-        return CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
+        return operation.CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
 
     def layout(self, label: str, make: Callable[[str], None] | None = None) -> BenchResult:
-        """Files and bytes that an equality reads of one layout; seconds to make and to read it.
+        """Measure the files and bytes that an equality filter reads of one layout, and its seconds.
 
         Args:
-            label: what it is called; the table's name, where nothing makes it.
-            make: lays out the copy of the raw table that it is given.
+            label: the layout's name; the table's name if nothing creates it.
+            make: writes the layout into the copy of the raw table that it is given.
         """
         keys = [guid(n * 997 % TENANTS) for n in range(5)]
         name = label if make is None else self.copy()
@@ -202,7 +203,7 @@ class Bench:
         return BenchResult("partition", seconds, ratios)
 
     def cycle(self) -> BenchResult:
-        """A cycle over two new files, on a table of two other files and on one of twenty."""
+        """Measure a cycle over two new files, on a table of two other files and one of twenty."""
 
         def grown(files: int) -> float:
             self.number += 1
@@ -221,7 +222,7 @@ class Bench:
         )
 
     def idle(self) -> BenchResult:
-        """A cycle over one new file of a table, alone and beside a hundred idle tables."""
+        """Measure a cycle over one new file of a table, alone and with a hundred idle tables."""
         alone, many = (
             Lake(f"{self.lake.storage.root}/alone"),
             Lake(f"{self.lake.storage.root}/many"),
@@ -236,7 +237,7 @@ class Bench:
             for name in lake.tables():
                 key = {**KEY, "Properties": {"MaxPartitionCount": 2}}
                 lake.table(name).partitioning.set({"PartitionKeys": [key]})
-            lake.partitioning.run()  # nothing of that is new
+            lake.partitioning.run()  # nothing is new
 
         def cycle(lake: Lake) -> float:
             rows.write.format("delta").mode("append").save(lake.storage.path("Tables/busy"))

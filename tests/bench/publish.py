@@ -1,7 +1,7 @@
-"""Publishing record batches, against pyarrow's own Parquet writer with the same codec.
+"""Publish record batches; the peer is pyarrow's Parquet writer with the same codec.
 
-Also the peak memory of a publishing process while its input grows tenfold: the ratio is small by
-large, so 1 is flat.
+The bench also measures the peak memory of a publishing process while its input grows tenfold: small
+by large, so 1 means no growth.
 """
 
 from __future__ import annotations

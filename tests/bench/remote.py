@@ -1,7 +1,7 @@
 """A month mirrored on S3 against the same on disk, and the requests of a cycle.
 
-One Spark, one small server on this machine: what is measured is the number of requests and their
-handling, not a network. The server's log counts the requests.
+One Spark uses a small server on this machine, so the number of requests and their handling is
+measured, not a network. The server's log counts the requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def month(root: str, log: Path | None = None) -> tuple[float, dict[str, int]]:
-    """Publishes a month's files and mirrors a share of them at a time; the cycles' seconds."""
+    """Publish a month's files, mirror a share of them at a time, and return the cycles' seconds."""
     lake = Lake(root)
     publisher = lake.publisher("t", keys=["id"])
     publisher.upsert([{"id": n, "v": 0.5} for n in range(ROWS)])
@@ -64,13 +64,13 @@ def month(root: str, log: Path | None = None) -> tuple[float, dict[str, int]]:
 
 
 def _requests(log: Path | None) -> AbstractContextManager[Count]:
-    """Counts what a server is asked meanwhile; nothing where there is none."""
+    """Count a server's requests while the block runs; count nothing without a server."""
     return nullcontext(Count(Counter(), [])) if log is None else counted(log)
 
 
 def work(pairs: int, log: Path) -> dict[str, object]:
     remote, local, told = [], [], {}
-    for pair in range(pairs + 1):  # the first does not count
+    for pair in range(pairs + 1):  # the first cycle does not count
         seconds, told = month(f"s3://{BUCKET}/{uuid.uuid4().hex}", log)
         with tempfile.TemporaryDirectory() as folder:
             other, _ = month(folder)

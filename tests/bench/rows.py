@@ -1,9 +1,9 @@
-"""A row's biography: what it costs on a table ten times as large, and against the table's feed.
+"""Benchmark the history of one row: on a table ten times as large, and against the change feed.
 
-Two tables are made alike, of 20 and of 200 files of as many rows; 12 updates of single rows follow,
-of which 3 concern the row. In one run, in turns: the biography on the small table against the same
-on the large one (1 would be no growth), and on the large one against the plain way, the feed of all
-versions filtered by the key.
+Two tables have the same row size, 20 files and 200 files. 12 updates of single rows follow, 3 of
+which concern the row. One run compares, in turns, the row's history on the small table and on the
+large one (1 means no growth), and on the large one with the plain way: the feed of all versions,
+filtered by the key.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import tempfile
 import time
 
 from helpers.bench import BenchResult, compare, join_results
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.spark.session import get_spark
-from mirrorlake.table import Table
 
 FILES, ROWS_A_FILE = 20, 25_000
 UPDATES, OWN = 12, 3
@@ -46,7 +45,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def make(lake: Lake, name: str, files: int) -> Table:
-    """A table in the order of its keys, and commits that each change one row of a file."""
+    """Create a table ordered by its keys, and commits that each change one row of a file."""
     rows = lake.spark.range(0, files * ROWS_A_FILE, 1, files).selectExpr(
         "id", "concat('customer ', id % 977) AS name", "id * 0.37D AS amount"
     )

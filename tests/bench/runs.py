@@ -1,9 +1,9 @@
-"""What a run costs beyond its notebooks: three that need no Spark, by `run` and by papermill alone.
+"""The overhead of a run: three notebooks without Spark, with `run` and with papermill alone.
 
-`beyond its notebooks` is the whole process of `mirrorlake run`, less the seconds of its steps: the
-start of Python, the plan's checks, the lock, the record, summary and report. The peer is one
-process that executes the same notebooks by papermill, and keeps nothing else; it is spared the
-parser of IRIs that jsonschema makes at its import, as ours is.
+`beyond its notebooks` is the whole process of `mirrorlake run` without the seconds of its steps:
+the start of Python, the checks of the plan, the lease, the record, summary and report. The peer is
+one process that executes the same notebooks with papermill and keeps nothing else. It does not
+build jsonschema's IRI parser either.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def _run(place: Path, plan: Path) -> tuple[float, float]:
-    """The seconds of the whole process, and those of its steps."""
+    """Return the seconds of the whole process, and those of its steps."""
     homes = {f"MIRRORLAKE_{name}": str(place / name.lower()) for name in ("HOME", "STATE")}
     shared = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--json"]
@@ -63,7 +63,7 @@ def _run(place: Path, plan: Path) -> tuple[float, float]:
 
 
 def peer(folder: str) -> None:
-    from mirrorlake_runs.engine import import_papermill
+    from mirrorlake_runs.execution import import_papermill
 
     papermill = import_papermill()
     for name in NAMES:

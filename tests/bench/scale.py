@@ -1,8 +1,8 @@
 """The requests of a mirror on S3: idle and busy cycles, many tables, a long history.
 
-The real code in front of a real server on this machine, whose log is counted. Prices and latencies
-are those of `docs/scale.md`; there is no network here, so seconds are computed, not measured.
-`--part idle` needs no Spark.
+The real code uses a real server on this machine, whose log is counted. Prices and latencies are
+those of `docs/scale.md`; there is no network, so seconds are computed, not measured. `--part idle`
+needs no Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from helpers.scale import Count, counted, dollars, idle_cycle, make_tables, seco
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import commit_path
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state import Shard
 from mirrorlake.storage.files import Storage
 
 IDLE = [int(n) for n in os.environ.get("MIRRORLAKE_TABLES", "10,1000").split(",")]
@@ -31,9 +31,9 @@ FILES = (1, 2, 12)  # of one table's cycle
 LAKES = {10: 10, 1000: 100, 10_000: 100}  # tables, and how many of them get a file in every cycle
 AT_ONCE = 8  # tables, on a machine of many cores
 HISTORY = int(os.environ.get("MIRRORLAKE_VERSIONS", "100000"))  # and as many files beside plans
-WARM = 3  # cycles: the last is of tables that are there and known
-CYCLES = 10  # so that a checkpoint is among them
-EVERY = 60  # seconds from one cycle to the next of a mirror that has nothing to do
+WARM = 3  # cycles; in the last one all tables are known
+CYCLES = 10  # so that one of them writes a checkpoint
+EVERY = 60  # seconds between two cycles of an idle mirror
 DAY = 86_400
 
 
@@ -52,7 +52,7 @@ def _measure(part: str, _pairs: int) -> BenchResult:
 
 
 class Told:
-    """What a part found: requests, the seconds that they would take, the dollars of a day."""
+    """The result of a part: requests, their seconds, and the dollars of a day."""
 
     def __init__(self) -> None:
         self.requests: dict[str, int] = {}
@@ -108,7 +108,7 @@ def busy(log: Path) -> Told:
 
 
 def lakes(log: Path) -> Told:
-    """Cycles of a mirror that goes on, of lakes in which some tables get a file each time."""
+    """Count the cycles of a running mirror, on lakes in which some tables get a file each time."""
     told = Told()
     for tables, changed in LAKES.items():
         lake = Lake(_root())
@@ -135,7 +135,7 @@ def _busy_cycle(lake: Lake, engine: Engine, changed: int, log: Path) -> Count:
 
 
 def history(log: Path) -> Told:
-    """A cycle of a young table, and of the same one with thousands of versions behind it."""
+    """Count a cycle of a young table, and of the same one after thousands of versions."""
     told = Told()
     lake = Lake(_root())
     publish(lake, "t", 1)
@@ -150,7 +150,7 @@ def history(log: Path) -> Told:
 
 
 def _lengthen(lake: Lake) -> None:
-    """Adds versions that change nothing, and a checkpoint of the last of them."""
+    """Add versions that change nothing, and a checkpoint of the last one."""
     storage = lake.storage
     while not storage.exists(_checkpoint(first := lake.table("t").snapshot().version)):
         publish(lake, "t", 1)

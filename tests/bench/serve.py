@@ -1,8 +1,8 @@
-"""The server against the same framework that writes bodies to files and checks nothing.
+"""The server; the peer is the same framework, which writes bodies to files and checks nothing.
 
-Uploads are those of most publishers: make, append, flush, rename; the peer gets the append alone.
-Both speak plain http on this machine. Also the server's peak memory during a body of 2 GB against
-one of 20 MB: the ratio is small by large, so 1 is flat.
+Uploads are those of most publishers: create, append, flush, rename. The peer gets only the append.
+Both use plain HTTP on this machine. The bench also measures the server's peak memory during a body
+of 2 GB and one of 20 MB: small by large, so 1 means no growth.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, compare
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 MB = 1 << 20
 REQUESTS = 300
-# A server of the same framework: each body to a file of its own, in pieces of a megabyte.
+# A server with the same framework that writes each body to a file, one megabyte at a time.
 PEER = """
 import os, socket, sys
 import uvicorn
@@ -56,8 +56,8 @@ uvicorn.Server(config).run(sockets=[line])
 
 @contextmanager
 def ours(folder: Path) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str], str, int]]:
-    """A connection to the server, its headers, the zone's path, and the server's process."""
-    # http's port is the third; only the lines for people say it.
+    """Yield a connection to the server, its headers, the zone's path, and the server's process."""
+    # The http port is the third one; the JSON document does not have it.
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "lib")}
     environment["MIRRORLAKE_CACHE"] = str(folder / "cache")
     command = [sys.executable, "-m", "mirrorlake.cli", "serve", str(folder / "lake"), "--port", "0"]
@@ -109,7 +109,7 @@ def ask(
 
 
 def file_of(megabytes: int) -> bytes:
-    """A Parquet file of about that size, with keys and markers."""
+    """Return a Parquet file of about this size, with keys and markers."""
     rows = megabytes * MB // 64
     table = pa.table(
         {
@@ -124,7 +124,7 @@ def file_of(megabytes: int) -> bytes:
 
 
 def peak(process: int) -> int:
-    """The largest memory of a process so far, in bytes."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 

@@ -1,7 +1,7 @@
-"""The packages of `requirements.lock` in a new environment: uv, as the launcher takes it, or pip.
+"""Install the packages of `requirements.lock` into a new environment with uv; the peer is pip.
 
-Both fetch everything, without a cache; fetching uv counts. Making the environment does not: both
-need it.
+Both download everything, without a cache; the download of uv is included. The creation of the
+environment is not included, because both need it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from helpers.bench import BenchResult, compare
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 LOCK = PROJECT / "requirements.lock"
 LOCKED = ["--quiet", "--require-hashes", "-r"]
@@ -34,7 +34,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def in_new_environment(install: Callable[[Path], None]) -> float:
-    """The seconds that an installation takes."""
+    """Return the seconds of an installation."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "venv" / "bin" / "python"
         call([sys.executable, "-m", "venv", f"{folder}/venv"])

@@ -1,6 +1,9 @@
-"""A PostgreSQL table's first load, against COPY to CSV read by pyarrow; and changes drained from a
-slot, against `pg_recvlogical` writing the same changes to a file. And, without a peer, the way of a
-change at 1,000 a second: from its commit to a file of the zone, and on to a row of the Delta table.
+"""A PostgreSQL table's first load, and changes drained from a replication slot.
+
+The peer of the first load is COPY to CSV, read by pyarrow. The peer of the changes is
+`pg_recvlogical`, which writes the same changes to a file. Without a peer, the bench measures the
+latency of a change at 1,000 a second: from its commit to a file in the zone, and to a row of the
+Delta table.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ FILL = "SELECT i, i, 'word ' || i, i / 7.0, now() FROM generate_series({}, {}) i
 
 
 class Bench:
-    """A server with two tables; each measurement takes a new lake, or new changes."""
+    """A server with two tables; each measurement uses a new lake or new changes."""
 
     def __init__(self, server: PostgresServer, folder: Path) -> None:
         self.server, self.folder = server, folder
@@ -48,7 +51,7 @@ class Bench:
         self._drain()
 
     def load(self) -> float:
-        """A first load."""
+        """Measure a first load."""
         self._count += 1
         slot = f"load{self._count}"
         storage = Storage(self.folder / slot)
@@ -59,7 +62,7 @@ class Bench:
         return seconds
 
     def copy(self) -> float:
-        """The peer of a first load."""
+        """Measure the peer of a first load."""
         path = self.folder / "t.csv"
         command = [str(self.server.bin / "psql"), "-X", "-q", "-d", self.server.dsn()]
         began = time.monotonic()
@@ -72,7 +75,7 @@ class Bench:
         run_source(Storage(self.folder / "drained"), source)
 
     def drain(self) -> float:
-        """Changes that wait at two slots, ours."""
+        """Measure our source on changes that wait at a slot."""
         server = self.server
         server.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
         self._count += 1
@@ -84,7 +87,7 @@ class Bench:
         return time.monotonic() - began
 
     def receive(self) -> float:
-        """The same changes at the other slot."""
+        """Measure the peer on the same changes at another slot."""
         path = self.folder / "peer"
         command = [str(self.server.bin / "pg_recvlogical"), "-d", self.server.dsn()]
         command += ["--slot", "peer", "--start", "-f", str(path), "-E", self._end]
@@ -110,7 +113,7 @@ def _part(pairs: int, name: str) -> BenchResult:
 
 
 def _end_to_end(lake: Lake, _pairs: int) -> BenchResult:
-    """Inserts that carry their moment; the log's and the files' clocks say when they came on."""
+    """Measure inserts that contain their time, by the clocks of the log and of the files."""
     server = PostgresServer()
     try:
         server.execute("CREATE TABLE t (id bigserial, at timestamptz NOT NULL)")
@@ -122,7 +125,7 @@ def _end_to_end(lake: Lake, _pairs: int) -> BenchResult:
 
 
 def _flow(server: PostgresServer, lake: Lake) -> None:
-    """A source and a mirror watch, while a writer commits; ends when all rows are in the table."""
+    """Run a source and a mirror while a writer commits; end when all rows are in the table."""
     stop = threading.Event()
     source = PostgresSource(server.dsn(), ["t"], interval=0.5)
     workers = [
@@ -153,7 +156,7 @@ def _rows(lake: Lake) -> int:
 
 
 def _measured(lake: Lake) -> BenchResult:
-    """Where a row's time went, by the ledger and by when each plan was written."""
+    """Return the latencies of rows, from the ledger and the times of the plans."""
     root = lake.storage.local
     assert root is not None
     table = TableName.parse("t")
@@ -188,7 +191,7 @@ def as_seconds(text: str) -> float:
 
 
 def _moments(path: Path) -> dict[int, float]:
-    """When each row of a file was written at the source, by its id."""
+    """Return the time at which each row of a file was written at the source, by its id."""
     read = pq.read_table(path, columns=["id", "at"])
     return {row["id"]: row["at"].timestamp() for row in read.to_pylist()}
 

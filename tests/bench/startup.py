@@ -1,7 +1,7 @@
-"""Start + first write + three MERGEs, as a whole process, against Delta's own helper's defaults.
+"""A whole process with start, first write and three MERGEs; the peer is Delta's helper.
 
-The peer is `configure_spark_with_delta_pip` with nothing else set. Same statements, same table
-properties; both with warm caches.
+The peer is `configure_spark_with_delta_pip` with default settings. Statements and table properties
+are the same; both have warm caches.
 """
 
 from __future__ import annotations

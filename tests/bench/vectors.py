@@ -1,11 +1,11 @@
-"""Deletion vectors: what it costs to mark rows, and to read past them, against rewritten files.
+"""Deletion vectors: the cost of marking rows and of reading past them, against rewritten files.
 
-A table of 4,000,000 rows in 20 files, of which some rows, anywhere in the files, are deleted.
+The table has 4,000,000 rows in 20 files; random rows are deleted.
 
 - marks: a DELETE on a table with deletion vectors, against the same on one without, in seconds and
   in bytes of new files; 0.01, 1, 5 and 20 % of the rows.
 - reads: an aggregate over all columns of a table with 0, 1, 5 and 20 % of its rows marked, against
-  the same rows in files that were written again (REORG … PURGE); at 0 % both have nothing to skip.
+  the same rows in rewritten files (REORG … PURGE); at 0 % neither has a row to skip.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def marks(pairs: int) -> BenchResult:
 
 
 def deleted(template: Path, share: float, sizes: dict[Path, int]) -> float:
-    """Seconds of a DELETE in a copy of a table; the bytes of its new files go into `sizes`."""
+    """Return the seconds of a DELETE in a copy of a table; add its new bytes to `sizes`."""
     with tempfile.TemporaryDirectory(dir=template.parent) as folder:
         path = copy_tree(template, Path(folder) / "table")
         before = {file.name for file in data_files(path)}
@@ -86,7 +86,7 @@ PARTS = {"marks": marks, "reads": reads}
 
 @contextmanager
 def tables() -> Iterator[tuple[Path, Path]]:
-    """The same rows in the same files twice: with deletion vectors, and without."""
+    """Create the same rows in the same files twice: with and without deletion vectors."""
     spark = get_spark("batch")
     with tempfile.TemporaryDirectory() as folder:
         made = []
@@ -101,19 +101,19 @@ def tables() -> Iterator[tuple[Path, Path]]:
 
 
 def delete_rows(table: Path, share: float) -> None:
-    """Deletes this percentage of the rows, as a hash of the id chooses them."""
+    """Delete this percentage of the rows, selected by a hash of the id."""
     get_spark().sql(
         f"DELETE FROM delta.`{table}` WHERE pmod(xxhash64(id), 10000) < {round(100 * share)}"
     )
 
 
 def read(table: Path) -> tuple[object, ...]:
-    """An aggregate that needs every value of every row."""
+    """Run an aggregate that reads every value of every row."""
     rows = get_spark().read.format("delta").load(str(table))
     (line,) = rows.selectExpr("count(*)", f"bit_xor(xxhash64({', '.join(COLUMNS)}))").collect()
     return tuple(line)
 
 
 def data_files(table: Path) -> list[Path]:
-    """Parquet files and deletion vectors."""
+    """Return Parquet files and deletion vectors."""
     return [path for path in table.iterdir() if path.suffix in (".parquet", ".bin")]

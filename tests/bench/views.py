@@ -1,19 +1,19 @@
-"""Views: a refresh by what changed against a full one, over 5,000,000 rows.
+"""Views: an incremental refresh against a full one, over 5,000,000 rows.
 
-The lines of orders with their change feed, as many deliveries (one a line), and 1,000 carriers;
-0.1, 1 and 10 % of the lines are updated, wherever they lie. After each change the view is
-refreshed by what changed, and the same query is written over an equal Delta table without what a
-view keeps besides, as somebody would who has no views: their seconds make the ratio. Then the view
-is refreshed in full. The gate's figure is how the way that it chose before compares with the better
-one of the view's two: 1 is the better one, and 0.8 is 1.25 times as long.
+The tables are the lines of orders with their change feed, as many deliveries (one per line), and
+1,000 carriers. 0.1, 1 and 10 % of the lines are updated, at random. After each change the view is
+refreshed incrementally. The peer writes the same query over an equal Delta table, without the data
+that a view keeps in addition. Then the view is refreshed completely. The gate's figure compares the
+method that it chose with the better one of the view's two: 1 is the better one, and 0.8 takes 1.25
+times as long.
 
 - aggregate: sums, counts and averages by product (rule `sums`).
-- extremes: the dearest line of each order (rule `extremes`).
+- extremes: the most expensive line of each order (rule `extremes`).
 - join: every line with its delivery and carrier (rule `rows`).
 - joined aggregate: sums by region and day over the same join (rule `sums`).
 
-Each view and share is a part, which takes less than 5 minutes for one pair, on two cores.
-`python tests/bench/views.py --rows 1000000 --part "join, 0.1 %"` takes fewer rows.
+Each view and share is a part, which takes less than 5 minutes for one pair on two cores.
+`python tests/bench/views.py --rows 1000000 --part "join, 0.1 %"` uses fewer rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run_part(pairs: int, rows: int, query: str, shares: tuple[str, ...]) -> Benc
         fill(lake, rows, joined="deliveries" in VIEWS[query])
         name = query.replace(" ", "_")
         lake.views.create(name, VIEWS[query])
-        change(lake, 5000)  # each way once, before it counts
+        change(lake, 5000)  # each method once, as warm-up
         lake.views.refresh(name, how="incremental")
         recompute(lake, name, VIEWS[query])
         lake.views.refresh(name, how="full")
@@ -91,7 +91,7 @@ def measure(
     seconds: dict[str, list[float]],
     ratios: dict[str, list[float]],
 ) -> None:
-    """All ways once, and what the gate would have chosen."""
+    """Measure all methods once, and the choice of the gate."""
     name = query.replace(" ", "_")
     choice = lake.views.explain(name).mode
     taken = {}
@@ -110,7 +110,7 @@ def measure(
 
 
 def recompute(lake: Lake, name: str, query: str) -> float:
-    """What the query takes without a view: seconds."""
+    """Return the seconds of the query without a view."""
     table = lake.table(name)
     feed = table.snapshot().properties["delta.enableChangeDataFeed"]
     began = time.perf_counter()
@@ -120,7 +120,7 @@ def recompute(lake: Lake, name: str, query: str) -> float:
 
 
 def fill(lake: Lake, rows: int, *, joined: bool) -> None:
-    """The tables; the lines' own updates leave their files as they are."""
+    """Create the tables; the updates of the lines do not rewrite their files."""
     spark = lake.spark
     lines = spark.range(0, rows, 1, FILES).selectExpr(
         "id",
@@ -132,7 +132,7 @@ def fill(lake: Lake, rows: int, *, joined: bool) -> None:
     lake.write("lines", lines, properties={"delta.enableDeletionVectors": "true"})
     if not joined:
         return
-    # In an order of their own: no file of the one table matches a file of the other.
+    # In another order, so that the files of the two tables do not match.
     deliveries = spark.range(0, rows, 1, FILES).selectExpr(
         f"(id * 7919) % {rows} AS line",
         f"CAST(pmod(xxhash64(id, 1), {CARRIERS}) AS INT) AS carrier",
@@ -148,7 +148,7 @@ def fill(lake: Lake, rows: int, *, joined: bool) -> None:
 
 
 def change(lake: Lake, nth: int) -> None:
-    """Updates every nth line, wherever it lies."""
+    """Update every nth line, at random."""
     lake.spark.sql(
         f"UPDATE {lake.table('lines').sql_name} SET amount = amount + 1, quantity = quantity + 1"
         f" WHERE pmod(xxhash64(id, {nth}), {nth}) = 0"

@@ -1,8 +1,8 @@
-"""V-Order: bytes of every order tried, scans before and after, and the rewrite against OPTIMIZE.
+"""V-Order: bytes of all candidate orders, scans before and after, and the rewrite against OPTIMIZE.
 
-Data: the flights, a star fact of 2,000,000 × 16, and a log with wide strings; all shuffled, for so
-looks a table that many writers filled. Bytes are of whole files with the same writer
-and codec, so a ratio is shuffled by ordered. Scans read three columns behind a filter.
+Data: the flights, a star fact of 2,000,000 × 16, and a log with wide strings; all are shuffled,
+like a table with many writers. Bytes are of whole files with the same writer and codec, so a ratio
+is shuffled by ordered. Scans read three columns behind a filter.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
-from mirrorlake.layout.vorder_file import choose_order, encode, sort_permutation
-from mirrorlake_lab.samples.flights import load_flights
+from mirrorlake.layout import vorder
+from mirrorlake_lab import flights as sample
 
 SCANS = {
     "flights": (["carrier", "dest", "arr_delay"], "origin", "JFK"),
@@ -35,7 +35,7 @@ SCANS = {
 
 
 def star(count: int = 2_000_000) -> pa.Table:
-    """A fact with five dimensions, what depends on them, and measures."""
+    """Return a fact with five dimensions, dependent columns, and measures."""
     rng = np.random.default_rng(1)
 
     def zipf(size: int, steep: float = 1.2) -> np.ndarray:
@@ -69,7 +69,7 @@ def star(count: int = 2_000_000) -> pa.Table:
 
 
 def wide(count: int = 300_000) -> pa.Table:
-    """A web server's log."""
+    """Return the log of a web server."""
     rng = np.random.default_rng(2)
     host, path, agent = (rng.zipf(a, count) % n for a, n in ((1.3, 200), (1.2, 5000), (1.4, 60)))
     status = rng.choice([200, 200, 200, 304, 404, 500], count)
@@ -91,14 +91,14 @@ def wide(count: int = 300_000) -> pa.Table:
 
 
 def flights() -> pa.Table:
-    return pa.Table.from_pandas(load_flights(), preserve_index=False)
+    return pa.Table.from_pandas(sample.load_flights(), preserve_index=False)
 
 
 DATA = {"flights": flights, "star": star, "wide": wide}
 
 
 def one_data_set(name: str, pairs: int) -> BenchResult:
-    """Bytes and scans of one data set."""
+    """Measure bytes and scans of one data set."""
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -108,12 +108,12 @@ def one_data_set(name: str, pairs: int) -> BenchResult:
 
 
 def rewrite(pairs: int) -> BenchResult:
-    """A table's files in V-Order against `OPTIMIZE`."""
+    """Compare the V-Order rewrite of a table's files with `OPTIMIZE`."""
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         rows = shuffle(star())
-        (Path(folder) / "star.parquet").write_bytes(encode(rows, {}))
+        (Path(folder) / "star.parquet").write_bytes(vorder.encode(rows, {}))
         compare_rewrite(Path(folder), pairs, seconds, ratios)
     return BenchResult("vorder", seconds, ratios)
 
@@ -133,30 +133,30 @@ def shuffle(rows: pa.Table) -> pa.Table:
 
 
 def compare_bytes(name: str, rows: pa.Table, folder: Path, ratios: dict[str, float]) -> None:
-    """Shuffled bytes by the bytes of every order tried, and of the one that is chosen."""
+    """Compare shuffled bytes with those of every candidate order and of the chosen one."""
     shuffled = shuffle(rows)
-    base = len(encode(shuffled, {}))
-    ratios[f"{name}, bytes, natural"] = round(base / len(encode(rows, {})), 3)
+    base = len(vorder.encode(shuffled, {}))
+    ratios[f"{name}, bytes, natural"] = round(base / len(vorder.encode(rows, {})), 3)
 
     def score(some: pa.Table) -> int:
-        return len(encode(some, {}, level=1))
+        return len(vorder.encode(some, {}, level=1))
 
-    chosen, tried = choose_order(shuffled, score)
+    chosen, tried = vorder.choose_order(shuffled, score)
     for one in tried:
-        moved = shuffled.take(sort_permutation(shuffled, one.columns))
-        data = encode(moved, {})
+        moved = shuffled.take(vorder.sort_permutation(shuffled, one.columns))
+        data = vorder.encode(moved, {})
         label = one.kind + (f" of {len(one.columns)}" if one.columns else "")
         ratios[f"{name}, bytes, {label}"] = round(base / len(data), 3)
         if one == chosen:
             ratios[f"{name}, bytes, chosen"] = round(base / len(data), 3)
             (folder / f"{name}-after.parquet").write_bytes(data)
-    (folder / f"{name}-before.parquet").write_bytes(encode(shuffled, {}))
+    (folder / f"{name}-before.parquet").write_bytes(vorder.encode(shuffled, {}))
 
 
 def compare_scans(
     name: str, folder: Path, pairs: int, seconds: dict[str, float], ratios: dict[str, float]
 ) -> None:
-    """Three columns behind a filter, by three engines, on the file before and after."""
+    """Compare scans of three columns with three engines, on the file before and after."""
     columns, where, value = SCANS[name]
     files = [str(folder / f"{name}-{when}.parquet") for when in ("after", "before")]
     if value is None:
@@ -187,7 +187,7 @@ def compare_scans(
 def compare_rewrite(
     folder: Path, pairs: int, seconds: dict[str, float], ratios: dict[str, float]
 ) -> None:
-    """Ordering a table's files, against `OPTIMIZE` of the same bytes in as many small files."""
+    """Compare the ordering of a table's files with `OPTIMIZE` of as many small files."""
     lake = Lake(folder / "lake")
     source = lake.spark.read.parquet(str(folder / "star.parquet")).repartition(4).persist()
     source.count()

@@ -1,4 +1,4 @@
-"""JupyterLab on a lake that needs no Spark, driven in Chromium; skipped where that is not there."""
+"""JupyterLab in Chromium, on a lake without Spark; skipped if Chromium is not installed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 
 from helpers.lab import READY
 from helpers.old_lake import unpack
+from helpers.project import PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_lab.workbench import LAB_ENVIRONMENT, lab_command, make_workbench
+from mirrorlake_lab import workbench
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -57,14 +57,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("browser")
     lake = Lake(unpack(place))
     folder = place / "lab"
-    make_workbench(folder)
-    # All cells of a notebook are in the page, not only those in view.
+    workbench.make_workbench(folder)
+    # Render all cells of a notebook, not only the visible ones.
     whole = place / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
     whole.parent.mkdir(parents=True)
     whole.write_text('{"windowingMode": "none"}', encoding="utf-8")
     environment = (
         os.environ
-        | LAB_ENVIRONMENT
+        | workbench.LAB_ENVIRONMENT
         | {
             "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
             "JUPYTER_CONFIG_DIR": str(place / "config"),
@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
     )
-    command = lab_command(
+    command = workbench.lab_command(
         *(sys.executable, folder, "--no-browser", "--ServerApp.port=0", "--allow-root"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
     )
@@ -91,15 +91,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def _address(process: subprocess.Popen[bytes], place: Path) -> str:
-    """Where the server says it is, once it does."""
+    """Return the server's address as soon as it is known."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         for found in (place / "runtime").glob("jpserver-*.json"):
             try:
                 return str(json.loads(found.read_text(encoding="utf-8"))["url"])
             except (ValueError, KeyError):
-                break  # it is being written
-        time.sleep(0.1)  # a file of another process: there is no event to wait for
+                break  # the file is incomplete
+        time.sleep(0.1)  # there is no event for another process's file
     raise AssertionError((place / "lab.log").read_text(encoding="utf-8")[-2000:])
 
 
@@ -115,7 +115,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a notebook of one cell in Lab, runs it, and returns the page."""
+    """Return a function that opens and runs a notebook of one cell in Lab, and returns the page."""
     opened: list[Any] = []
     made: list[Path] = []
 
@@ -146,7 +146,7 @@ def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> None:
-    """Begins one of Lab's commands; what comes of it is waited for by what it shows."""
+    """Start one of Lab's commands without waiting for its result."""
     page.evaluate(
         "([name, args]) => { window.jupyterapp.commands.execute(name, args); }",
         [name, arguments or {}],
@@ -155,7 +155,7 @@ def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> No
 
 @pytest.fixture
 def visit(server: Server, browser: Any) -> Iterator[Any]:
-    """A page of Lab as somebody sees it who has just started it."""
+    """The page that Lab shows after its start."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(1000 * PATIENCE)
@@ -167,7 +167,7 @@ def visit(server: Server, browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def save_picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
-    """Keeps what is seen under docs/pictures, with `--pictures`."""
+    """Return a function that saves a screenshot to docs/pictures, if `--pictures` is set."""
 
     def save(page: Any, name: str) -> None:
         if request.config.getoption("--pictures"):

@@ -1,11 +1,11 @@
-"""What `lab` adds to JupyterLab: cards, words and a dark theme for figures, a line of progress."""
+"""The JupyterLab extension: cards, alternative texts and a dark theme for charts, progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from mirrorlake.storage.paths import NOTEBOOKS
+from helpers.project import NOTEBOOKS
 
 Look = Callable[..., Any]
 FIGURE = """

@@ -1,4 +1,4 @@
-"""The explorer, the monitor and the form in JupyterLab, as somebody sees and uses them."""
+"""The explorer, the monitor page and the publish form in JupyterLab."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ Look = Callable[..., Any]
 
 
 EXPLORE = (
-    "from mirrorlake import open_lake\nfrom mirrorlake_lab import explore\n"
-    'explore(open_lake("lake"))'
+    'from mirrorlake import Lake\nfrom mirrorlake_lab import explore\nexplore(Lake.open("lake"))'
 )
 
 
@@ -54,7 +53,7 @@ def shown_version(page: Any) -> str:
 
 
 def history_document(lake: Lake) -> dict[str, Any]:
-    """What `history --json` prints of the table."""
+    """Return the document that `history --json` prints for the table."""
     command = [sys.executable, "-m", "mirrorlake.cli", "history", lake.storage.root, "inventory"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -76,7 +75,7 @@ def test_the_other_widths_and_themes(
 
 
 def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, theme: str) -> None:
-    """One visit: a table, the arrow keys, every tab."""
+    """Choose a table, step by the arrow keys, and open every tab."""
     name = f"explorer-{theme.lower()}-{width}"
     page = look(name, EXPLORE, width=width, theme=theme)
     page.get_by_label("Table", exact=True).wait_for()
@@ -131,7 +130,7 @@ def test_a_hostile_name_is_text_in_picker_page_and_form(look: Look, tmp_path: Pa
     form.fill(EVIL)
     form.press("Enter")
     page.get_by_role("button", name="Check", exact=True).click()
-    page.locator("[role=status]", has_text="needed").wait_for()
+    page.locator("[role=status]", has_text="needs a file").wait_for()
     assert page.locator(".jp-OutputArea img[src=x]").count() == 0
     assert page.title() != "hit"
     assert html.text(EVIL) not in page.locator(".ml").first.inner_text()  # escaped once, not twice

@@ -1,4 +1,4 @@
-"""A newcomer's first task: Lab's copy of the first lesson, one answer, and what the checks say."""
+"""The first task in Lab: the copy of lesson 01, one answer, and the verdicts of the checks."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_the_first_task_is_solved_in_lab(visit: Any) -> None:
     visit.evaluate("path => window.jupyterapp.commands.execute('docmanager:open', {path})", NAME)
     visit.wait_for_function(OPENED, arg=NAME)
     visit.evaluate(ANSWER, [NAME, 'answer = "b"'])
-    visit.wait_for_selector("text=/✓ 01-1: right: /", state="attached")
-    visit.wait_for_selector("text=/✗ 01-4: no answer yet/", state="attached")
+    visit.wait_for_selector("text=/✓ 01-1: Correct. /", state="attached")
+    visit.wait_for_selector("text=/✗ 01-4: No answer yet/", state="attached")

@@ -1,4 +1,4 @@
-"""The pages without scripts, as a browser shows them: both themes, and no wider than the window."""
+"""The pages without scripts in a browser: both themes, and not wider than the window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACK = "() => getComputedStyle(document.body).backgroundColor"
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Its page says where it lies from the home on, as one would type it."""
+    """The page shows a path below the home folder, as a user would type it."""
     home = tmp_path_factory.mktemp("pages")
     root = home / "lakes" / "shop"
     root.parent.mkdir()

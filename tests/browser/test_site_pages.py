@@ -1,4 +1,4 @@
-"""The site in a browser, from `file://`: no wider than the window, both themes, a search."""
+"""The site in a browser, from `file://`: not wider than the window, both themes, search."""
 
 from __future__ import annotations
 

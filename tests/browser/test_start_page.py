@@ -1,4 +1,4 @@
-"""What `lab` opens: the start page, its links, and every notebook without a trace of trouble."""
+"""The start page of `lab`, its links, and all notebooks, which open without a problem."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from helpers.lab import READY
-from mirrorlake.storage.paths import NOTEBOOKS
+from helpers.project import NOTEBOOKS
 
 TOASTS = ".Toastify__toast"
 OPENED = """name => { const found = [...window.jupyterapp.shell.widgets('main')].find(
     one => one.context?.path === name); return Boolean(found?.context?.isReady); }"""
 DIRTY = """() => [...window.jupyterapp.shell.widgets('main')]
     .filter(one => one.context?.model?.dirty).map(one => one.context.path)"""
-# Pictures that are broken, have no words, or are drawn up to their edge.
+# Images that are broken, have no alternative text, or touch their edge.
 TROUBLE = """() => {
     const panel = document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden)');
     return [...panel.querySelectorAll('.jp-OutputArea img')].flatMap(one => {
@@ -59,7 +59,7 @@ def test_lab_opens_at_a_page_that_leads_on(
     for folder in ("notebooks", "learn"):
         visit.locator(".jp-DirListing-item", has_text=folder).dblclick()
         visit.locator(".jp-DirListing-item", has_text=WITHIN[folder]).wait_for()
-        assert visit.evaluate(CUT) == []  # names are shown whole
+        assert visit.evaluate(CUT) == []  # names are not truncated
 
 
 @pytest.mark.long
@@ -71,7 +71,7 @@ def test_every_notebook_opens_clean(visit: Any, server: Any) -> None:
         name = f"notebooks/{path.relative_to(NOTEBOOKS).as_posix()}"
         open_path(visit, name)
         visit.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
-        visit.wait_for_function(READY)  # a kernel that has started is written into its notebook
+        visit.wait_for_function(READY)  # Lab writes the kernel into a notebook when it has started
         copy = (server.folder / name).read_text(encoding="utf-8")
         assert pictures.count() == copy.count('"image/png": "'), name
         visit.wait_for_function(LOADED)

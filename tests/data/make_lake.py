@@ -32,13 +32,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "lib"), str(HERE.parent)]
 
 from helpers.old_lake import DATA, KEEP, MTIME, RETENTION, YEARS, with_spark, without_spark  # noqa: E402
-from mirrorlake import Lake  # noqa: E402 - the path is set first
-from mirrorlake.mirror.options import (  # noqa: E402
-    SKIP_FILE,
-    SKIP_ROW,
-    MirrorOptions,
-    Step,
-)
+from mirrorlake import Lake, MirrorOptions  # noqa: E402 - the path is set first
+from mirrorlake.mirror.options import Step  # noqa: E402
 from mirrorlake.partitioning.operation import Step as PartitionStep  # noqa: E402
 
 MARKER = "__rowMarker__"
@@ -217,10 +212,10 @@ class Maker:
             {"id": None, "v": "no key", MARKER: 4},
             {"id": 2, "v": "no such marker", MARKER: 3},
         ])  # fmt: skip
-        self.mirror("dirty", on_error=SKIP_ROW)
+        self.mirror("dirty", on_error="skip-row")
         self.put("dirty", "2", b"no Parquet at all")
         self.put("dirty", "3", [{"id": 3, "v": "good"}])
-        self.mirror("dirty", on_error=SKIP_FILE)
+        self.mirror("dirty", on_error="skip-file")
         self.metadata("skipped", keyColumns=["id"])
         self.put("skipped", "1", [{"id": 1}])
         self.put("skipped", "3", [{"id": 3}])
@@ -358,10 +353,10 @@ class Maker:
             {"id": None, "v": "no key", MARKER: 4},
             {"id": 4, "v": "planned", MARKER: 0},
         ])  # fmt: skip
-        self.kill_mirror("planned", Step.PLANNED, on_error=SKIP_ROW)
+        self.kill_mirror("planned", Step.PLANNED, on_error="skip-row")
         self.put("planned", "3", [{"id": 5, "v": "after the plan", MARKER: 0}])
         self.put("planned csv", f"{2:020d}.csv", b"id;price;note\n7;1;\nx;1;bad\n")
-        self.kill_mirror("planned csv", Step.QUARANTINED, on_error=SKIP_ROW)
+        self.kill_mirror("planned csv", Step.QUARANTINED, on_error="skip-row")
         lake.publisher("halfway").insert([{"id": 4, "v": "applied, not moved"}])
         lake.publisher("halfway").insert([{"id": 5, "v": "applied, not moved"}])
         self.kill_mirror("halfway", Step.COMMITTED)

@@ -1,1 +1,1 @@
-"""What several tests share: models, makers of files and lakes, and readers of what lies on disk."""
+"""Shared helpers of tests: reference models, writers of files and lakes, and readers of files."""

@@ -1,14 +1,12 @@
-"""What tests of analyses share."""
+"""Helpers of the tests of analyses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mirrorlake.layout.analysis import Analysis
-
 MICROSOFT = {"com.microsoft.parquet.vorder.enabled": "true"}
 
 
-def rows(analysis: Analysis, table: str) -> list[dict[str, Any]]:
-    """The rows of one of an analysis's tables."""
+def rows(analysis: Any, table: str) -> list[dict[str, Any]]:
+    """Return the rows of one of an analysis's tables."""
     return [row.asDict() for row in analysis.tables[table].collect()]

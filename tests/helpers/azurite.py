@@ -1,6 +1,6 @@
-"""Azurite, the emulator of Azure's blob store, of the tests' own: from npm into the cache, once.
+"""Azurite, the emulator of Azure's blob store, installed once from npm into the cache.
 
-It has no endpoint for ADLS Gen2, which Hadoop needs, so only what goes through obstore is tried.
+It has no endpoint for ADLS Gen2, which Hadoop needs, so tests use obstore only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
-from mirrorlake.storage.paths import cache, make_once
+from mirrorlake.storage import paths
 
 VERSION = "3.37.0"
 CONTAINER = "lakes"
@@ -38,15 +38,15 @@ def _install(folder: Path) -> None:
 
 
 class Azurite:
-    """An emulator with one container; `close` ends it and removes its folder."""
+    """An emulator with one container; `close` stops it and deletes its folder."""
 
     def __init__(self) -> None:
-        folder = cache() / "servers" / f"azurite-{VERSION}"
+        folder = paths.cache() / "servers" / f"azurite-{VERSION}"
         program = folder / "node_modules" / ".bin" / "azurite-blob"
         if shutil.which("npm") is None:
             pytest.skip("needs Azurite, which is installed with npm: there is no npm on the PATH")
         try:
-            make_once(folder, program.exists, partial(_install))
+            paths.make_once(folder, program.exists, partial(_install))
         except subprocess.SubprocessError as error:
             pytest.skip(f"needs Azurite {VERSION}, which could not be installed: {error}")
         self._folder = Path(tempfile.mkdtemp(prefix="mlaz-"))
@@ -86,7 +86,7 @@ class Azurite:
         ).create_dir(CONTAINER)
 
     def variables(self) -> dict[str, str]:
-        """The standard variables that lead to it."""
+        """Return the standard variables for the emulator."""
         return {
             "AZURE_STORAGE_USE_EMULATOR": "true",
             "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{self.port}",
@@ -95,7 +95,7 @@ class Azurite:
         }
 
     def close(self) -> None:
-        """Ends the emulator."""
+        """Stop the emulator."""
         self._process.kill()  # asked to end, it waits for its clients
         self._process.wait(30)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Benches: ratios measured side by side in one run, the median of pairs.
+"""Benches: ratios measured side by side in one run, as the median of pairs.
 
-A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`; one of several
-parts that can run alone has them as `PARTS`, by name. A ratio says how many times better than the
-peer this project is, so more is better.
+A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A bench whose
+parts can run separately has them as `PARTS`, by name. A ratio is how many times better this project
+is than the peer, so a higher ratio is better.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.project import PROJECT
 from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.storage.paths import PROJECT
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake import Lake
+
 
 BENCHES = PROJECT / "tests" / "bench"
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What a bench found.
+    """The result of a bench.
 
     Attributes:
-        seconds: medians by what was measured.
-        ratios: the peer's seconds by ours, each the median of the pairs.
-        requests: to a server, by what made them; of benches that have one.
-        costs: computed from them, each with its unit in its name.
-        sizes: bytes, by what was written; of benches that weigh it.
+        seconds: medians by measurement.
+        ratios: the peer's seconds divided by ours, each the median of the pairs.
+        requests: to a server, by cause, if the bench has a server.
+        costs: computed from the requests, each with its unit in its name.
+        sizes: bytes by what was written, if the bench measures them.
     """
 
     bench: str
@@ -50,15 +51,15 @@ class BenchResult:
 
 
 def bench_names() -> list[str]:
-    """The benches there are."""
+    """Return the names of all benches."""
     return sorted(path.stem for path in BENCHES.glob("*.py"))
 
 
 def run_bench(name: str, pairs: int, part: str | None = None) -> BenchResult:
-    """Runs one bench, or one part of it.
+    """Run one bench, or one part of it.
 
     Raises:
-        UsageError: there is none of that name, or no such part in it.
+        UsageError: there is no such bench or part.
     """
     path = BENCHES / f"{name}.py"
     if name not in bench_names():
@@ -80,8 +81,8 @@ def run_bench(name: str, pairs: int, part: str | None = None) -> BenchResult:
 def lake_part(
     measure: Callable[[Lake, int], BenchResult], *, profile: str | None = None
 ) -> Callable[[int], BenchResult]:
-    """A part of a bench that gets a lake of its own, with Spark up before anything is timed."""
-    from mirrorlake.lake import Lake
+    """Run a part of a bench with its own lake; Spark starts before the measurement."""
+    from mirrorlake import Lake
     from mirrorlake.spark.session import get_spark
 
     def part(pairs: int) -> BenchResult:
@@ -93,7 +94,7 @@ def lake_part(
 
 
 def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
-    """Several results as one bench's."""
+    """Join several results into one."""
     joined = BenchResult(name, {}, {})
     for result in results:
         for kind in fields(BenchResult)[1:]:
@@ -110,15 +111,15 @@ def compare(
     *,
     warm_up: Callable[[], object] | None = None,
 ) -> BenchResult:
-    """Measures two things in turn, after one run of each that does not count.
+    """Measure two functions in turns, after one run of each that does not count.
 
     Args:
         name: the bench.
-        what: what is measured.
+        what: the measurement.
         ours: returns seconds.
-        peer: returns seconds for the same work done the other way.
-        pairs: how many pairs count.
-        warm_up: what to do first instead, where a whole run of each would take too long.
+        peer: returns the seconds of the peer for the same work.
+        pairs: the number of pairs that count.
+        warm_up: called instead of the first runs, if a complete run takes too long.
     """
     if warm_up is None:
         ours(), peer()
@@ -133,14 +134,14 @@ def compare(
 
 
 def run_script(path: Path, *arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Runs a Python program to its end; the JSON of its last line, and the process's seconds.
+    """Run a Python program to its end; return the JSON of its last line and the process's seconds.
 
     Raises:
-        MirrorlakeError: it failed.
+        MirrorlakeError: the program failed.
     """
     began = time.monotonic()
     command = [sys.executable, str(path), *arguments]
-    # What benches and tests share is found by the program as it is by this one.
+    # The program finds the helpers of benches and tests in the same way as this one.
     shared = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment = os.environ | shared | (env or {})
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -1,8 +1,8 @@
-"""The mirror's own transaction for its bench: few changes of a large table, and of many tables.
+"""Small commits for the mirror's bench: few changes of a large table, and of many tables.
 
-Two lakes with the same table take the same changes in turn: ours by the mirror, the peer's by
+Two lakes with the same table get the same changes in turns: one with the mirror, the other with
 Delta's MERGE of the same file, in which each id occurs once. Both have the same properties, with
-deletion vectors, the change feed and row tracking. The first change of each is not counted.
+deletion vectors, the change feed and row tracking. The first change of each does not count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from helpers.bench import BenchResult, compare, join_results
 from helpers.bench_data import copy_tree, initial_files, rows, timed, write_files, zone
+from helpers.markers import MARKER, Marker
+from helpers.places import TABLES, ZONE
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.names import TABLES, ZONE
 
 ROWS, FILES, TABLES_AT_ONCE = 2_000_000, 20, 200
 Merge = Callable[[str, str], None]
@@ -27,7 +27,7 @@ Summary = Callable[[str], tuple[Any, ...]]
 
 
 def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
-    """A file's changes of rows that are there, spread over all of them."""
+    """Return a file of changes of existing rows, spread over all of them."""
     chance = np.random.default_rng(number)
     ids = np.sort(chance.choice(known, count, replace=False))
     markers = pa.array(np.full(count, int(Marker.UPSERT), np.int32))
@@ -35,7 +35,7 @@ def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
 
 
 def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lake]:
-    """Two lakes with the same 2,000,000 rows in a table `t`."""
+    """Create two lakes with the same 2,000,000 rows in a table `t`."""
     write_files(initial_files(0, ROWS, FILES), zone(folder / "ours"))
     ours = Lake(folder / "ours")
     if peer_has_vectors:
@@ -50,7 +50,7 @@ def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lak
 def against_merge(
     folder: Path, pairs: int, counts: dict[int, str], merge: Merge, summary: Summary
 ) -> BenchResult:
-    """So many changes each time, against MERGE."""
+    """Compare this number of changes with a MERGE."""
     ours, peer = two_lakes(folder)
     target = peer.storage.path(f"{TABLES}/t")
     number = FILES
@@ -78,7 +78,7 @@ def against_merge(
 def against_delta_rs(
     folder: Path, pairs: int, merge: Callable[[str, pa.Table], None], summary: Summary
 ) -> BenchResult:
-    """1,000 changes each time, against delta-rs on a plain table of the same rows."""
+    """Compare 1,000 changes with delta-rs on a plain table of the same rows."""
     from deltalake import write_deltalake
 
     tables = initial_files(0, ROWS, FILES)
@@ -105,7 +105,7 @@ def against_delta_rs(
 
 
 def grown(folder: Path, pairs: int) -> BenchResult:
-    """Changes of 2,000,000 rows in a table of ten times as many, against one of just these."""
+    """Compare 2,000,000 changed rows in a table of ten times as many with a table of just these."""
     lakes = {"large": 10 * ROWS, "small": ROWS}
     for name, known in lakes.items():
         number = 1
@@ -132,7 +132,7 @@ def grown(folder: Path, pairs: int) -> BenchResult:
 
 
 def bulk(folder: Path, pairs: int, changes: list[pa.Table], summary: Summary) -> BenchResult:
-    """Many changes in one cycle, against the mirror on a table without deletion vectors."""
+    """Compare many changes in one cycle with the mirror on a table without deletion vectors."""
     lakes = two_lakes(folder, peer_has_vectors=False)
     for lake in lakes:
         write_files(changes, Path(lake.storage.root) / ZONE / "t", FILES + 1)
@@ -152,7 +152,7 @@ def bulk(folder: Path, pairs: int, changes: list[pa.Table], summary: Summary) ->
 
 
 def many_tables(folder: Path, pairs: int, merge: Merge) -> BenchResult:
-    """200 tables with a changed row each in one cycle, against a MERGE of one after the other."""
+    """Compare one cycle over 200 tables with one changed row each with 200 MERGEs in sequence."""
     names = [f"t{number}" for number in range(TABLES_AT_ONCE)]
     for number, name in enumerate(names):
         write_files([rows(np.arange(100), number)], zone(folder / "ours", name))
@@ -178,7 +178,7 @@ def many_tables(folder: Path, pairs: int, merge: Merge) -> BenchResult:
 
 
 def reads(folder: Path, pairs: int, summary: Summary) -> BenchResult:
-    """Reading a table after 100 small cycles, against the same table just optimised."""
+    """Compare reads of a table after 100 small cycles with the same table just optimised."""
     ours, peer = two_lakes(folder)
     for number in range(FILES + 1, FILES + 101):
         folder_of_t = Path(ours.storage.root) / ZONE / "t"

@@ -1,7 +1,8 @@
-"""Rows, changes and copies of lakes for the mirror's bench; made without Spark, always the same."""
+"""Deterministic rows, changes and copies of lakes for the mirror's bench, made without Spark."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -13,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.names import ZONE, file_name
-from mirrorlake.storage.files import to_json
+from helpers.markers import MARKER, Marker
+from helpers.places import ZONE
+from mirrorlake.names import file_name
 
 SCHEMA = pa.schema(
     [
@@ -30,7 +31,7 @@ COLUMNS = SCHEMA.names
 
 
 def rows(ids: np.ndarray, seed: int) -> pa.Table:
-    """Rows with these ids; what else is in them depends on the seed."""
+    """Return rows with these ids; their other columns depend on the seed."""
     chance = np.random.default_rng(seed)
     count = len(ids)
     numbers = pa.array(chance.integers(0, 50_000, count)).cast(pa.string())
@@ -45,17 +46,18 @@ def rows(ids: np.ndarray, seed: int) -> pa.Table:
 
 
 def initial_files(first: int, count: int, files: int) -> list[pa.Table]:
-    """New rows with consecutive ids, in files of one size."""
+    """Return new rows with consecutive ids, in files of one size."""
     size = count // files
     starts = range(first, first + count, size)
     return [rows(np.arange(start, start + size), start) for start in starts]
 
 
 def change_files(first: int, count: int, changes: int, files: int) -> list[pa.Table]:
-    """Changes of `count` rows with ids from `first` on: updates, upserts, deletes, and new rows.
+    """Return changes of `count` rows with ids from `first` on.
 
-    In one file an id occurs once, so that a MERGE can take it as it is; over the files the ids
-    come again, and deleted ones come back. Marker 0 is for new ids only.
+    They are updates, upserts, deletes, and new rows. In one file an id occurs once, so that a MERGE
+    can
+    use it; ids and deleted rows occur again in later files. Marker 0 is only for new ids.
     """
     size = changes // files
     new, deleted = size * 15 // 100, size * 15 // 100
@@ -74,14 +76,14 @@ def change_files(first: int, count: int, changes: int, files: int) -> list[pa.Ta
 
 
 def collapsed(changes: list[pa.Table]) -> pa.Table:
-    """The last change of each id."""
+    """Return the last change of each id."""
     frame = pa.concat_tables(changes).to_pandas(date_as_object=True)
     last = frame.drop_duplicates("id", keep="last")
     return pa.Table.from_pandas(last, changes[0].schema, preserve_index=False)
 
 
 def write_files(tables: list[pa.Table], folder: Path, first: int = 1) -> list[str]:
-    """Writes numbered Parquet files, as a publisher does; their paths."""
+    """Write numbered Parquet files, as a publisher does, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, table in enumerate(tables, first):
@@ -91,15 +93,15 @@ def write_files(tables: list[pa.Table], folder: Path, first: int = 1) -> list[st
 
 
 def zone(root: Path, table: str = "t") -> Path:
-    """A table's folder in the landing zone, with the key declared."""
+    """Create a table's folder in the landing zone, with the key declared, and return it."""
     folder = root / ZONE / table
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "_metadata.json").write_bytes(to_json({"keyColumns": ["id"]}))
+    (folder / "_metadata.json").write_bytes(json.dumps({"keyColumns": ["id"]}).encode())
     return folder
 
 
 def copy_tree(source: Path, target: Path) -> Path:
-    """A copy with the same times; data files, which nobody changes, are only linked."""
+    """Copy a folder with its times; data files, which never change, become links."""
 
     def copy(old: str, new: str) -> None:
         if old.endswith(".parquet") and "_delta_log" not in old:
@@ -112,16 +114,16 @@ def copy_tree(source: Path, target: Path) -> Path:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """How many seconds it takes."""
+    """Return the seconds that a call takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def peak_mib() -> float:
-    """This process's largest memory so far.
+    """Return this process's peak memory.
 
-    Not getrusage: on Linux its figure begins with what the process that started this one had.
+    getrusage is not used: on Linux its figure includes the parent process before the fork.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     kib = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))

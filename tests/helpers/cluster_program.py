@@ -13,13 +13,12 @@ from threading import Condition
 import pyarrow as pa
 
 from helpers.story import Story, ordered, partitioned
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.ledger import read_note
-from mirrorlake.mirror.options import MirrorOptions, Step, at_once
-from mirrorlake.mirror.table_cycle import inspect_on_executor
+from mirrorlake.mirror import engine, ledger
+from mirrorlake.mirror.options import Step, concurrent_tables
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.session import cluster_cores
 
@@ -85,8 +84,8 @@ def text_by_executors(lake: Lake) -> object:
     lake.storage.write_json(f"{name.folder}/_metadata.json", {"keyColumns": ["id"]})
     lake.storage.write(path, b"id,v\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(500)))
     metadata = TableMetadata(("id",))
-    there = inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
-    here = inspect_file(lake.storage, path, metadata, number=1)
+    there = engine.inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
+    here = check.inspect_file(lake.storage, path, metadata, number=1)
     errors = [table.error for table in lake.mirror("text", driver_bytes=0).tables]
     lake.publisher("text", keys=["id"]).delete([{"id": "7"}])
     errors += [table.error for table in lake.mirror("text", driver_bytes=0).tables]
@@ -123,7 +122,9 @@ def mirror(root: str) -> dict[str, object]:
     report = lake.mirror(on_step=on_step, batch_files=int(os.environ.get("BATCH_FILES", "1000")))
     (row,) = lake.sql("SELECT count(*), count(DISTINCT id), sum(n) FROM big").collect()
     version = lake.table("big").snapshot().version
-    notes = [read_note(lake.storage, TableName(None, "big"), at) for at in range(version + 1)]
+    notes = [
+        ledger.read_note(lake.storage, TableName(None, "big"), at) for at in range(version + 1)
+    ]
     commits = [note["last"] for note in notes if note.get("last")]
     errors = [table.error for table in report.tables]
     return {"errors": errors, "found": list(row), "commits": commits}
@@ -159,7 +160,7 @@ def many(root: str) -> dict[str, object]:
     begun: set[str] = set()
     most = 0
     together = Condition()
-    wanted = at_once(MirrorOptions(), cluster_cores(lambda: lake.spark))
+    wanted = concurrent_tables(MirrorOptions(), cluster_cores(lambda: lake.spark))
 
     def on_step(table: TableName, step: Step) -> None:
         nonlocal most
@@ -174,7 +175,12 @@ def many(root: str) -> dict[str, object]:
                 begun.discard(table.name)
 
     errors = [table.error for table in lake.mirror(on_step=on_step).tables]
-    return {"errors": errors, "most": most, "wanted": wanted, "here": at_once(MirrorOptions())}
+    return {
+        "errors": errors,
+        "most": most,
+        "wanted": wanted,
+        "here": concurrent_tables(MirrorOptions()),
+    }
 
 
 def timed(root: str) -> dict[str, object]:

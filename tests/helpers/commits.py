@@ -1,4 +1,4 @@
-"""Commits of a table `t` line by line, for what reads logs alone: no file is there."""
+"""Write commits of a table `t` action by action, for tests that read only the log."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration
 
 
 def write_lines(storage: Storage, version: int, *actions: dict[str, Any], log: str = LOG) -> None:
-    """Writes a version of nothing but these actions."""
+    """Write a version with only these actions."""
     lines = [json.dumps(action, separators=(",", ":")) for action in actions]
     storage.write(f"{log}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
 
 
 def commit(storage: Storage, version: int, *actions: dict[str, Any], **info: object) -> None:
-    """Writes a version with what a commit tells of itself, which `info` changes."""
+    """Write a version with a commit info, whose fields `info` overrides."""
     told = {"timestamp": 1, "operation": "WRITE", "operationMetrics": {"numFiles": "2"}, **info}
     write_lines(storage, version, {"commitInfo": told}, *actions)
 
 
 def add(path: str) -> dict[str, Any]:
-    """The action that adds a file."""
+    """Return the action that adds a file."""
     return {"add": {"path": path, "size": 1, "dataChange": True}}
 
 
 def remove(path: str, at: int) -> dict[str, Any]:
-    """The action that removed it then, in milliseconds."""
+    """Return the action that removes a file at a timestamp, in milliseconds since 1970."""
     return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}

@@ -1,4 +1,4 @@
-"""Delta tables written without Spark: exactly the files and the log that a test wants."""
+"""Write Delta tables without Spark, with exactly the files and log entries that a test needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = {
 
 @dataclass
 class HandMade:
-    """One Delta table; each call of `commit` is a version."""
+    """A Delta table to which each call of `commit` adds a version."""
 
     folder: Path
     version: int = 0
@@ -56,7 +56,7 @@ class HandMade:
         created: int = 1_700_000_000_000,
         **settings: Any,
     ) -> str:
-        """Writes a file; `commit` makes it the table's."""
+        """Write a file, which `commit` adds to the table."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows.replace_schema_metadata(footer), path, **settings)

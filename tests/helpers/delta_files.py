@@ -1,4 +1,4 @@
-"""A slow, obvious reading of a Delta log: which files a version needs, by walking all commits."""
+"""A slow, obvious reader of a Delta log: all commits are replayed to find a version's files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 from urllib.parse import unquote
 
-from mirrorlake.delta.vectors import vector_path
+from mirrorlake.delta import actions
 
 
 def log_file(folder: Path, version: int) -> Path:
-    """One commit of a table."""
+    """Return the path of one commit of a table."""
     return folder / "_delta_log" / f"{version:020d}.json"
 
 
 def newest_version(folder: Path) -> int:
-    """The newest commit's number."""
+    """Return the newest commit's number."""
     return max(
         int(path.stem)
         for path in (folder / "_delta_log").glob("[0-9]*.json")
@@ -24,22 +24,25 @@ def newest_version(folder: Path) -> int:
 
 
 def needed_files(folder: Path, version: int | None = None) -> set[str]:
-    """Data files and deletion vectors of a version, relative to the table; no commit is missing."""
+    """Return the data files and deletion vectors of a version, relative to the table.
+
+    No commit may be missing.
+    """
     found = {(path, vector) for path, (vector, _) in masked_files(folder, version).items()}
     return {name for pair in found for name in pair if name is not None}
 
 
 def masked_files(folder: Path, version: int | None = None) -> dict[str, tuple[str | None, int]]:
-    """The data files of a version: each with its deletion vector and how many rows that hides."""
+    """Return a version's data files, each with its deletion vector and the rows it deletes."""
     live: dict[tuple[str, str | None], int] = {}
     last = newest_version(folder) if version is None else version
     for number in range(last + 1):
         lines = log_file(folder, number).read_text(encoding="utf-8").splitlines()
-        actions = [json.loads(line) for line in lines]
+        listed = [json.loads(line) for line in lines]
         for kind in ("remove", "add"):
-            for action in (a[kind] for a in actions if kind in a):
+            for action in (a[kind] for a in listed if kind in a):
                 vector = action.get("deletionVector") or {}
-                key = unquote(action["path"]), vector_path(vector)
+                key = unquote(action["path"]), actions.vector_path(vector)
                 live.pop(key, None)
                 if kind == "add":
                     live[key] = vector.get("cardinality", 0)
@@ -47,12 +50,12 @@ def masked_files(folder: Path, version: int | None = None) -> dict[str, tuple[st
 
 
 def data_files(folder: Path, version: int | None = None) -> set[str]:
-    """Only the data files among them."""
+    """Return only the data files of a version."""
     return {name for name in needed_files(folder, version) if not name.endswith(".bin")}
 
 
 def files_on_disk(folder: Path) -> set[str]:
-    """All that VACUUM may look at, relative to the table."""
+    """Return all files that VACUUM may delete, relative to the table."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {
         str(path)

@@ -1,4 +1,4 @@
-"""Changes of dimensions as short texts and as rows, and what a dimension's table holds."""
+"""Write changes of dimensions as short texts and as rows, and read a dimension's table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.feed_model import Event, Row
 
 KEYS = ("example", "the key")
 SCHEMA = "example INT, `the key` STRING, v INT, `w.x` STRING, at BIGINT, op STRING"
-# How these changes become a table: arguments of a Dimension.
+# The options of a Dimension for these changes.
 HOW: dict[str, Any] = {
     "keys": KEYS,
     "sequence_by": "at",
@@ -21,7 +21,7 @@ HOW: dict[str, Any] = {
 
 
 def events_of(text: str) -> list[Event]:
-    """`k5=1p` sets key k to (1, "p") at 5, `k7-` deletes it, `!8` empties the table."""
+    """Parse changes: `k5=1p` sets key k to (1, "p") at 5, `k7-` deletes it, `!8` truncates."""
     found = []
     for word in text.split():
         if word[0] == "!":

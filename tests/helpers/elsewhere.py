@@ -1,4 +1,4 @@
-"""What another machine, another disk or a full one would do to a process, without having them."""
+"""Simulate another machine, a full disk or a read-only disk for a process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@
 
 
 def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
-    """The environment of a process on a machine of another name whose clock is ahead.
+    """Return the environment of a process on a machine of another name whose clock is ahead.
 
     Args:
-        folder: where the library that this takes is put.
-        seconds: how far ahead; a negative number for behind.
+        folder: the folder for the preloaded library.
+        seconds: by how many seconds the clock is ahead; negative if it is behind.
     """
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("needs a C compiler: there is no cc on the PATH")
@@ -32,12 +32,12 @@ def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
 
 
 def on_small_disk(place: Path, kib: int, command: Sequence[str]) -> list[str]:
-    """A command for which a folder is a disk of so many KiB; skips the test where that can't be."""
+    """Return a command for which a folder is a disk of a size in KiB, or skip the test."""
     return _mounted(FULL.format(kib=kib), place, command)
 
 
 def on_read_only_disk(place: Path, command: Sequence[str]) -> list[str]:
-    """A command for which a folder is on a read-only disk; skips the test where that can't be."""
+    """Return a command for which a folder is on a read-only disk, or skip the test."""
     return _mounted(READ_ONLY, place, command)
 
 

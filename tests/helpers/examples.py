@@ -1,4 +1,4 @@
-"""What `--long` adds: ten times as many examples of hypothesis, and further parameters of tests."""
+"""Settings for `--long`: ten times as many Hypothesis examples, and more parameters of tests."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _times = 1
 
 
 def try_many() -> None:
-    """Called under `--long`, before any test is imported."""
-    global _times  # one run of the tests is long or not
+    """Switch to `--long`; called before any test is imported."""
+    global _times  # one value for the whole test run
     _times = UNDER_LONG
 
 
 def examples(number: int) -> settings:
-    """The settings of a test that tries so many; each takes as long as it takes."""
+    """Return the settings of a test with this number of examples and no deadline."""
     return settings(max_examples=number * _times, deadline=None)
 
 
 def under_long(*values: Any) -> list[Any]:
-    """Parameters of a test that are tried under `--long` only."""
+    """Return parameters that are tested only under `--long`."""
     return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def listed(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """Hypothesis's examples, the same each time, for one statement of Spark to take them all."""
+    """Return a fixed list of Hypothesis examples, for one Spark statement over all of them."""
     found: list[Any] = []
 
     @settings(

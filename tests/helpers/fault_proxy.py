@@ -1,6 +1,6 @@
 """An HTTP proxy between a lake and its store that loses answers, as networks and gateways do.
 
-A request whose answer is lost was carried out by the store; the client is told something else.
+The store carries out a request whose answer is lost; the client gets another answer.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of a request.
+    """The treatment of a request.
 
     Attributes:
-        answer: the status to tell the client, `RESET`, or None for the store's own answer.
-        times: how often the store gets the request; 0 keeps it from the store.
-        delay: seconds to wait before the client is answered.
+        answer: the status for the client, `RESET`, or None for the store's own answer.
+        times: how often the store gets the request; 0 hides it from the store.
+        delay: the seconds before the client gets an answer.
     """
 
     answer: int | None = None
@@ -65,12 +65,12 @@ def no_faults(_request: Request) -> Fault:
 
 
 class LostAnswers:
-    """Loses the first answer to every conditional request; told the client is one of `answers`.
+    """Loses the first answer to each conditional request; the client gets one of `answers` instead.
 
     Args:
-        answers: what the client is told the first time, the second time and so on; after them it
-            gets the store's own answers. From the second on the store does not see the request.
-        only: a part of the keys that are concerned.
+        answers: the statuses for the client, one per attempt; then it gets the store's own answers.
+            The store does not get the request from the second attempt on.
+        only: a substring of the keys that are concerned.
     """
 
     def __init__(self, *answers: int, only: str = "") -> None:
@@ -96,7 +96,7 @@ class LostAnswers:
 
 
 class RandomFaults:
-    """Errors, lost answers, delays and repeats at random, of a share of all requests."""
+    """Errors, lost answers, delays and repeats at random, for a share of all requests."""
 
     def __init__(self, seed: int, share: float = 0.1) -> None:
         self._random = random.Random(seed)
@@ -122,7 +122,7 @@ class RandomFaults:
 
 
 class FaultProxy:
-    """A proxy on a port of its own; `faults` may be exchanged at any time.
+    """A proxy on its own port; `faults` can be replaced at any time.
 
     Args:
         upstream: the store's port.
@@ -146,7 +146,7 @@ class FaultProxy:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Ends the proxy."""
+        """Stop the proxy."""
         self._server.shutdown()
         self._server.server_close()
 

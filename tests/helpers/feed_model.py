@@ -1,4 +1,4 @@
-"""Slow, obvious references: net changes and dimensions as loops over changes."""
+"""Reference models: net changes and dimensions as simple loops over changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = tuple[Any, ...]
 
 
 def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int, str, Row]]:
-    """What changes come to: `(version, kind, row)`, the key in a row's first `keys` values."""
+    """Return net changes as `(version, kind, row)`; a row's first `keys` values are its key."""
     before: dict[Row, Counter[Row]] = {}
     after: dict[Row, Counter[Row]] = {}
     last: dict[Row, int] = {}
@@ -25,7 +25,7 @@ def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int,
         elif rows[row]:
             rows[row] -= 1
         else:
-            was[row] += 1  # it was there before the range
+            was[row] += 1  # the row existed before the range
     found: list[tuple[int, str, Row]] = []
     for key, version in last.items():
         gone, came = before[key] - after[key], after[key] - before[key]
@@ -36,7 +36,7 @@ def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int,
     return found
 
 
-RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")  # a feed's own columns
+RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")  # the columns of a change feed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _filled(row: Row, before: Row | None, ignore_nulls: bool) -> Row:
 
 
 def type_1_model(events: list[Event], *, ignore_nulls: bool = False) -> dict[Row, Row]:
-    """The latest row of each key, all changes of all batches applied in their order."""
+    """Return the latest row of each key after all changes, applied in order."""
     emptied = max((e.sequence for e in events if e.key is None), default=-1)
     table: dict[Row, Row] = {}
     for key, changes in _by_key(events).items():
@@ -80,16 +80,16 @@ def type_1_model(events: list[Event], *, ignore_nulls: bool = False) -> dict[Row
 def type_2_model(
     events: list[Event], *, ignore_nulls: bool = False, tracked: int | None = None
 ) -> Counter[tuple[Any, ...]]:
-    """The periods of each key: key, row, start, end.
+    """Return the periods of each key: key, row, start, end.
 
-    `tracked`: how many of a row's first values start a new period; by default all, always.
+    `tracked`: how many of a row's first values start a new period; by default any change does.
     """
     periods: list[list[Any]] = []
     for key, changes in _by_key(events).items():
         current: list[Any] | None = None
         for event in changes:
             if event.row is None:
-                if current is None:  # nothing to end: remembered as an empty period
+                if current is None:  # no period to end, so it is kept as an empty period
                     periods.append([key, None, event.sequence, event.sequence])
                 else:
                     current[3] = event.sequence

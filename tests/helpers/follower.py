@@ -1,4 +1,4 @@
-"""A stream of a table's changes, and the table as who follows it would know it."""
+"""A streaming consumer of a table's change feed, with the table's state by its changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Follows a table with the key `id` from version 0 on.
+    """A consumer of the change feed of a table with the key `id`, from version 0 on.
 
     Args:
         lake: the lake.
-        table: which table.
-        column: the value that is followed.
-        checkpoint: the stream's folder.
+        table: the table's name.
+        column: the column whose values are kept.
+        checkpoint: the folder of the stream's checkpoint.
     """
 
     def __init__(self, lake: Lake, table: str, column: str, checkpoint: Path) -> None:
@@ -37,7 +37,7 @@ class Follower:
     def _take(self, batch: DataFrame, _number: int) -> None:
         rows: list[Any] = batch.collect()
         self.rows += len(rows)
-        # A key may leave and come back within one version: leaving comes first.
+        # A key can be deleted and inserted in one version: apply the delete first.
         rows.sort(key=lambda row: (row["_commit_version"], row["_change_type"] != "delete"))
         for row in rows:
             if row["_change_type"] == "delete":
@@ -46,6 +46,6 @@ class Follower:
                 self.seen[row["id"]] = row[self._column]
 
     def finish(self) -> None:
-        """Takes what is there, then stops."""
+        """Process all available changes, and stop the stream."""
         self._query.processAllAvailable()
         self._query.stop()

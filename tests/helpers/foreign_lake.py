@@ -1,11 +1,11 @@
-"""A lake whose tables were made by others: `python -m helpers.foreign_lake ROOT [VERSIONS]`.
+"""Create a lake with tables of other writers: `python -m helpers.foreign_lake ROOT [VERSIONS]`.
 
 - `by_delta_rs`: written by delta-rs, four versions, with a nested column and names of all kinds;
 - `by_spark`: by plain Spark, with column mapping and deletion vectors, and no change feed;
 - `parted`: 300 files in 300 partitions, one version;
 - `wide and empty`: 500 columns, no row;
-- `often`: as many versions as one likes, with a change feed, as a job leaves them that rewrites a
-  small table every minute; a checkpoint a thousand.
+- `often`: a given number of versions, with a change feed, as of a job that rewrites a small table
+  every minute; one checkpoint per 1,000 versions.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mirrorlake.spark.session import get_spark
 from mirrorlake.spark.sql import delta_name
 
 TABLES = ("by_delta_rs", "by_spark", "parted", "wide and empty")
-LONG = ("often",)  # too many versions for one tool after the other in the quick run
+LONG = ("often",)  # too many versions for every tool without --long
 FEW, MANY = 200, 10_000
 _FILES = 10
 _CHECKPOINT = 1000
 
 
 def make_foreign_lake(root: Path, versions: int = FEW) -> None:
-    """Makes all five tables.
+    """Create all five tables.
 
     Args:
         root: the lake.
-        versions: how many versions `often` has.
+        versions: the number of versions of `often`.
     """
     make_often(root / "Tables" / "often", versions)
     _by_delta_rs(root / "Tables" / "by_delta_rs")
@@ -83,7 +83,7 @@ def _by_spark(path: Path) -> None:
 
 
 def make_often(path: Path, versions: int) -> None:
-    """A table whose one file is replaced in each version, by turns by one of ten files."""
+    """Create a table whose only file is replaced in each version, by turns by one of ten files."""
     table = HandMade(path)
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     table.create(schema, {"delta.enableChangeDataFeed": "true"}, writer=4)

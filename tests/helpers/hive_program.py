@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from helpers.story import Story
 from mirrorlake import Lake
 from mirrorlake.spark.session import launch_conf
-from mirrorlake.storage.paths import PROJECT
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 PAGE = PROJECT / "docs" / "how-to" / "cluster.md"
 

@@ -1,4 +1,4 @@
-"""Which tags and attributes a page has: what a browser would make of it."""
+"""Parse the tags and attributes of a page, as a browser would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Tags(HTMLParser):
-    """The names of a page's tags and attributes."""
+    """The tags and attributes of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A Kafka broker of the tests' own: its jars from Maven, one process, ports of its own, real."""
+"""A real Kafka broker for tests: jars from Maven, one process, its own ports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from helpers.ports import free_port
-from mirrorlake.storage.paths import cache, make_once
+from mirrorlake.storage import paths
 
-VERSION = "3.9.1"  # the last one that runs on Java 11, too
+VERSION = "3.9.1"  # the last version that also runs on Java 11
 POM = f"""
 <project><modelVersion>4.0.0</modelVersion>
 <groupId>tests</groupId><artifactId>broker</artifactId><version>1</version>
@@ -45,12 +45,12 @@ _FETCH_SECONDS = 600
 
 
 def jars() -> Path:
-    """The folder of the broker's jars; the test is skipped where they can't be had."""
-    target = cache() / "servers" / f"kafka-{VERSION}"
+    """Return the folder of the broker's jars; skip the test if they can't be downloaded."""
+    target = paths.cache() / "servers" / f"kafka-{VERSION}"
     if not (target.is_dir() or (shutil.which("mvn") and shutil.which("java"))):
         pytest.skip("needs a Kafka broker, whose jars Maven brings: there is no mvn or no java")
     try:
-        make_once(target, target.is_dir, _fetch)
+        paths.make_once(target, target.is_dir, _fetch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs a Kafka broker; its jars of {VERSION} could not be had: {error}")
     return target
@@ -65,7 +65,7 @@ def _fetch(target: Path) -> None:
 
 
 class KafkaBroker:
-    """A broker that can be killed and started again."""
+    """A broker that can be killed and restarted."""
 
     def __init__(self) -> None:
         self._java = ["java", "-Xmx400m", "-cp", f"{jars()}/*"]
@@ -113,7 +113,7 @@ class KafkaBroker:
             done.result(DEADLINE)
 
     def send(self, topic: str, *events: tuple[bytes | None, bytes | None]) -> None:
-        """Keys and values, each acknowledged."""
+        """Send keys and values, and wait for each acknowledgement."""
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         for key, value in events:
             producer.produce(topic, value, key)

@@ -1,4 +1,4 @@
-"""Kills programs for real, Spark included, at any moment of their work on a lake."""
+"""Kill programs, Spark included, at any time while they work on a lake."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ Made = set[str]
 
 
 def files(root: Path) -> Made:
-    """All files of a lake; some may be gone by now."""
+    """Return all files of a lake; some may not exist any more."""
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
 def run_until(
     enough: Callable[[Made], bool], root: Path, program: str, *arguments: str
 ) -> tuple[bool, Made]:
-    """Runs a Python program on a lake, and kills it once it has made certain files.
+    """Run a Python program on a lake, and kill it once it has created certain files.
 
     Args:
-        enough: tells by the files made so far whether to kill; asked all the time.
+        enough: returns whether to kill the program, given the files created so far; it is called
+            repeatedly.
         root: the lake's folder, the program's first argument.
-        program: what to run.
-        arguments: its further arguments.
+        program: the program to run.
+        arguments: its other arguments.
 
     Returns:
-        Whether it was killed before its end, and what it had made.
+        Whether the program was killed before its end, and the files that it had created.
     """
     before, made = files(root), set()
     log = root.with_suffix(".log")
@@ -40,9 +41,9 @@ def run_until(
         while process.poll() is None:
             made |= files(root) - before
             if enough(made):
-                os.killpg(process.pid, signal.SIGKILL)  # the JVM is one of the group
+                os.killpg(process.pid, signal.SIGKILL)  # the JVM is in the process group
                 break
-            time.sleep(0.002)  # another process's files are no event to wait for
+            time.sleep(0.002)  # there is no event for another process's files
         status = process.wait()
     assert status in (0, -signal.SIGKILL), log.read_text(errors="replace")[-2000:]
     return status != 0, made

@@ -1,8 +1,8 @@
-"""What tests ask of a page of JupyterLab."""
+"""JavaScript conditions for pages of JupyterLab."""
 
 from __future__ import annotations
 
-# The current notebook has a kernel, and it waits.
+# The current notebook has an idle kernel.
 READY = (
     "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
     " === 'idle'"

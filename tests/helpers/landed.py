@@ -1,4 +1,4 @@
-"""What a landing zone's folder amounts to: its files applied in order by the slow reference."""
+"""The rows of a landing zone folder: its files applied in order by the reference model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER, UNCHANGED, Marker
 from helpers.model import TableModel
-from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 from mirrorlake.names import TableName, file_number
 
 
@@ -23,7 +23,7 @@ def landed_files(root: Path, table: str) -> list[Path]:
 
 
 def landed_rows(root: Path, table: str) -> list[dict[str, Any]]:
-    """The rows of the table that a mirror would make; columns that are missing are NULL."""
+    """Return the rows of the table that a mirror would create; missing columns are NULL."""
     folder = folder_of(root, table)
     metadata = folder / "_metadata.json"
     keys = tuple(json.loads(metadata.read_text())["keyColumns"]) if metadata.exists() else ()

@@ -1,24 +1,23 @@
-"""The least of a Delta table that a mirror takes for its own: a log of one commit, and one file."""
+"""A minimal Delta table that a mirror accepts as its own: one commit and one file."""
 
 from __future__ import annotations
 
 import json
 
-from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 
 def make_table(storage: Storage, table: TableName, content: str = "rows", life: str = "1") -> None:
-    """Writes the table.
+    """Write the table.
 
     Args:
         storage: the lake's files.
-        table: its name.
-        content: what its file holds.
-        life: the incarnation that its commit tells.
+        table: the table's name.
+        content: the content of its file.
+        life: the incarnation in its commit.
     """
-    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
+    metadata = {"configuration": {"mirrorlake.keys": '["id"]'}, "schemaString": '{"fields": []}'}
     info = {"userMetadata": json.dumps({"incarnation": life})}
     lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
     log = f"{table.table_path}/_delta_log/{0:020d}.json"

@@ -1,4 +1,4 @@
-"""What processes a run has left: those that have its home in their environment."""
+"""Processes that a run has left: those with its home in their environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processes_of(home: Path) -> list[str]:
-    """The command lines of processes whose `MIRRORLAKE_HOME` is this one; not our own."""
+    """Return the command lines of other processes with this `MIRRORLAKE_HOME`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -22,7 +22,7 @@ def processes_of(home: Path) -> list[str]:
 
 
 def wait_until_gone(home: Path, seconds: float = 60) -> list[str]:
-    """Waits for the end of such processes; those that are left after so many seconds."""
+    """Wait for the end of such processes; return those that still run after some seconds."""
     end = time.monotonic() + seconds
     while (left := processes_of(home)) and time.monotonic() < end:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""How cases of the linter's rules are written: a rule, a zone that breaks it alone, and where."""
+"""The form of cases for the linter: a rule, a zone that breaks only this rule, and the place."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def at(file=None, row=None, column=None, table="t") -> Where:
 
 
 def keyed(zone: Zone, *files: Any, metadata: Any = KEYED, **options: Any) -> None:
-    """A table with keys, its files numbered from 1."""
+    """Write a table with keys, its files numbered from 1."""
     zone.metadata(metadata)
     for number, data in enumerate(files, start=1):
         zone.put(number, data, **options)
 
 
 class Cases(list[tuple[str, Break, Where]]):
-    """A rule, what breaks it in a zone with nothing but its partner, and where it is found."""
+    """A list of cases: a rule, a function that breaks it in an empty zone, and the place."""
 
     def case(self, rule: str, where: Where) -> Callable[[Break], Break]:
         def add(make: Break) -> Break:

@@ -1,4 +1,4 @@
-"""Zones that break one of the linter's rules on folders, metadata, keys and names of files."""
+"""Zones that break one rule of the linter on folders, metadata, keys and names of files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from functools import partial
 import pyarrow as pa
 
 from helpers.lint_case import BY_TIME, FIRST, SECOND, THIRD, TYPED, UUID, Cases, at, keyed
+from helpers.places import METADATA, PARTNER_EVENTS, ZONE
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake.names import METADATA, PARTNER_EVENTS, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 
 CASES = Cases()
 case, add = CASES.case, CASES.add

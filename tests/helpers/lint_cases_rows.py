@@ -1,4 +1,4 @@
-"""Zones that break one of the linter's rules on what files hold."""
+"""Zones that break one rule of the linter on the contents of files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 import pyarrow as pa
 
 from helpers.lint_case import CSV, FIRST, SECOND, THIRD, TYPED, Cases, at, keyed, text_file
+from helpers.places import METADATA
 from helpers.zones import MARKER
-from mirrorlake.names import METADATA
 
 CASES = Cases()
 case, add = CASES.case, CASES.add

@@ -1,19 +1,20 @@
-"""Zones in which the linter finds nothing."""
+"""Zones without findings."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 from helpers.lint_case import BY_TIME, TYPED, UUID, keyed
+from helpers.places import STATE, ZONE
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake.names import STATE, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 
 
 def clean_plain(zone: Zone) -> None:
     zone.metadata(KEYED)
     zone.put(1)
     zone.put(2, {"id": [1, 2], "item": ["b", None], MARKER: [1, 4]})
-    zone.put(3, {"id": [1], MARKER: [2]})  # a delete needs its key alone
+    zone.put(3, {"id": [1], MARKER: [2]})  # a delete needs only its key
     zone.put(4, {"id": [3], "item": ["c"], "more": [1.5], MARKER: [0]})
     zone.write(f"t/_{UUID}.parquet", b"half a file")
     zone.write("t/.DS_Store", b"")
@@ -38,7 +39,7 @@ def clean_text(zone: Zone) -> None:
 
 
 def clean_load_of_several_files(zone: Zone) -> None:
-    """No key is in two of them, as far as their statistics tell; a file without rows has none."""
+    """By their statistics, no key is in two files; a file without rows has no statistics."""
     keyed(zone, {"id": [1, 3]}, {"id": [4]}, {"id": [-2, 0]})
     zone.put(4, {"id": [3], MARKER: [0]})
 
@@ -54,9 +55,9 @@ def clean_upserts_by_default(zone: Zone) -> None:
 
 
 def clean_mirrored(zone: Zone) -> None:
-    """Applied up to 3; the mirror was killed before it moved 2."""
+    """Write files applied up to 3, with 2 not moved because the mirror was killed."""
     clean_plain(zone)
-    zone.put(2, {MARKER: [1, 4], "id": [1, 2]})  # what is applied is not read again
+    zone.put(2, {MARKER: [1, 4], "id": [1, 2]})  # applied files are not read again
     zone.mirrored({"id": "long", "item": "string"}, last=3)
     zone.move_to_processed(1)
 
@@ -68,7 +69,7 @@ def clean_mirrored_without_plans(zone: Zone) -> None:
 
 
 def clean_renamed(zone: Zone) -> None:
-    """Renamed since the last cycle: the table is where the folder was."""
+    """Write a folder renamed since the last cycle; its table still has the old path."""
     old = TableName(None, "before")
     for number in (1, 2):
         zone.put(number, table=old)
@@ -77,14 +78,14 @@ def clean_renamed(zone: Zone) -> None:
 
 
 def clean_recreated(zone: Zone) -> None:
-    """The table there was made of another folder of that name, with other columns and keys."""
+    """Write a folder whose table belongs to an earlier folder with other columns and keys."""
     keyed(zone, None)
     zone.mirrored({"id": "string", "nr": "long"}, last=1, keys=("nr",))
     zone.storage.delete(zone.identity_path())
 
 
 def clean_recreated_and_seen(zone: Zone) -> None:
-    """As before, and the mirror has put its identity into the new folder already."""
+    """Write a recreated folder that already has the mirror's new identity."""
     clean_recreated(zone)
     zone.identify()
 

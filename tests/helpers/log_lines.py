@@ -1,9 +1,9 @@
-"""Lines of an application's log, the same ones at every run, for the benches.
+"""Deterministic lines of an application's log, for the benches.
 
-Users of many tenants work in sessions; a session sends requests, and a request leaves some lines in
-the services that it passes. A line has the request's trace id, the session's id, a message made
-from one of the services' templates, and properties as JSON, as structured loggers write them. Lines
-come in the order of time, so the lines of all tenants are mixed.
+Users of many tenants work in sessions. A session sends requests, and a request writes some lines in
+the services that it passes. A line has the request's trace id, the session's id, a message from one
+of the services' templates, and properties as JSON, like those of structured loggers. Lines are in
+the order of time, so those of all tenants are mixed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROUTES = (
     "GET /api/v2/search",
     "GET /api/v1/reports/{id}/export",
 )
-# How often, service, level, and the message before an id of the tenant's and before a measure.
+# Frequency, service, level, and the text before a tenant's id and before a measure.
 _TEMPLATES = (
     (20, "gateway", "INFO", "Request starting for resource ", ", content length "),
     (20, "gateway", "INFO", "Request finished for resource ", ", microseconds: "),
@@ -67,22 +67,25 @@ Moments = npt.NDArray[np.float64]
 
 
 def guid(number: int) -> str:
-    """One of a number; tenants have those of their own numbers."""
+    """Return a GUID for a number; each tenant has its own numbers."""
     return str(uuid.UUID(int=(number + 7) * _STEP % 2**128))
 
 
 def log_files(hour: int, lines: int, files: int) -> Iterator[pa.Table]:
-    """An hour's lines, in files of minutes; other hours have other sessions of the same tenants."""
+    """Yield an hour's lines in files of some minutes.
+
+    Other hours have other sessions of the same tenants.
+    """
     rng = np.random.default_rng(hour)
     sessions = int(lines / REQUESTS / np.mean(LINES) * 1.2) + 100
-    # Few tenants do much of the work, and each of the many others a little.
+    # A few tenants cause most of the lines.
     tenant = rng.zipf(1.1, sessions) % TENANTS
     session = np.repeat(np.arange(sessions), rng.geometric(1 / REQUESTS, sessions))
     begin = _walk(session, rng.exponential(20e6, len(session)))
     begin = begin + rng.uniform(0, HOUR, sessions)[session]
     counts = rng.integers(LINES[0], LINES[1] + 1, len(session))
     request = np.repeat(np.arange(len(session)), counts)[:lines]
-    # Who is still at work when the hour ends was so when it began.
+    # A session that runs past the end of the hour starts at its begin instead.
     passed = (begin[request] + _walk(request, rng.gamma(1.5, 8_000, len(request)))) % HOUR
     order = np.argsort(passed, kind="stable")
     at, request = START + hour * HOUR + passed[order].astype(np.int64), request[order]
@@ -114,7 +117,7 @@ def log_files(hour: int, lines: int, files: int) -> Iterator[pa.Table]:
 
 
 def _walk(owner: Numbers, steps: Moments) -> Moments:
-    """The sums of the steps so far, from 0 again at each new owner."""
+    """Return running sums that restart at each new owner."""
     passed: Moments = np.cumsum(steps)
     return passed - passed[np.searchsorted(owner, owner)]
 
@@ -130,7 +133,7 @@ def _hosts(rng: np.random.Generator, template: Numbers) -> pa.Array:
 
 
 def _traces(rng: np.random.Generator, requests: int) -> pa.Array:
-    """Random ids of 16 bytes, as hexadecimal digits."""
+    """Return random ids of 16 bytes in hexadecimal digits."""
     digits = rng.bytes(16 * requests).hex()
     return pa.array([digits[at : at + 32] for at in range(0, len(digits), 32)])
 
@@ -147,7 +150,7 @@ def _messages(rng: np.random.Generator, template: Numbers, resource: Numbers) ->
 
 
 def _owners(rng: np.random.Generator, sessions: int) -> pa.Array:
-    """The properties of each session, up to what its requests add."""
+    """Return the properties of each session, without those of its requests."""
     agents, regions = (rng.integers(0, len(some), sessions) for some in (_AGENTS, _REGIONS))
     builds, users = rng.integers(0, len(_BUILDS), sessions), rng.integers(0, 500_000, sessions)
     ips = rng.integers(0, 256, (3, sessions))
@@ -161,7 +164,7 @@ def _owners(rng: np.random.Generator, sessions: int) -> pa.Array:
 
 
 def _requests(rng: np.random.Generator, requests: int) -> pa.Array:
-    """The properties of each request."""
+    """Return the properties of each request."""
     routes = rng.integers(0, len(_ROUTES), requests)
     status = rng.choice([200, 201, 304, 404, 500], requests, p=[0.8, 0.08, 0.07, 0.04, 0.01])
     texts = [_pick(_ROUTES, routes), pa.array(status).cast("string")]

@@ -1,4 +1,4 @@
-"""How much memory a run of the tests takes: of all its processes, sampled once a second."""
+"""The memory of a test run with all its processes, sampled once a second."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil  # which comes with ipykernel
+import psutil  # a dependency of ipykernel
 
 _GB = 1e9
-_YOUNG_SECONDS = 0.5  # a process that was just forked still looks as large as its parent
+_YOUNG_SECONDS = 0.5  # a new fork still appears as large as its parent
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Bytes of memory of a process and all that it has started, by the programs' kinds.
+    """The memory of a process and its descendants in bytes, by kind of program.
 
-    What several processes share, as forked workers do, is divided among them.
+    Memory that several processes share, such as forked workers, is divided among them.
     """
 
     processes: int = 0
@@ -26,7 +26,7 @@ class Sample:
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """The total in bytes."""
         return self.sizes.total()
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Sample:
 
 
 def take_sample(process: psutil.Process) -> Sample:
-    """What a process and its descendants take now."""
+    """Return the current memory of a process and its descendants."""
     sizes: Counter[str] = Counter()
     processes = 0
     for one in [process, *process.children(recursive=True)]:
@@ -44,13 +44,13 @@ def take_sample(process: psutil.Process) -> Sample:
                 continue
             sizes[_kind(one.name())] += _memory(one)
             processes += 1
-        except psutil.Error:  # gone since
+        except psutil.Error:  # the process has ended
             continue
     return Sample(processes, sizes)
 
 
 def _memory(process: psutil.Process) -> int:
-    """Its own pages and its share of common ones; where the system does not tell, all of them."""
+    """Return private pages and the share of common ones; all pages if the system has no shares."""
     try:
         rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
     except OSError:
@@ -64,11 +64,11 @@ def _kind(program: str) -> str:
 
 
 class PeakMemory:
-    """Looks at a process and its descendants in a thread of its own, until it is stopped.
+    """Samples a process and its descendants in a thread until it is stopped.
 
     Args:
-        seconds: how often.
-        pid: the process; None is this one.
+        seconds: the interval.
+        pid: the process; None for this one.
 
     Attributes:
         peak: the largest sample so far.
@@ -90,7 +90,7 @@ class PeakMemory:
                 return
 
     def stop(self) -> Sample:
-        """Ends the watch; the peak."""
+        """Stop the thread and return the peak."""
         self._stopped.set()
         self._thread.join()
         return self.peak

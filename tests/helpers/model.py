@@ -1,4 +1,4 @@
-"""The mirror's slow, obvious reference: a table as a list of rows, changes applied one by one."""
+"""The mirror's slow reference: a table as a list of rows, changed one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.landing.metadata import UNCHANGED, Marker
+from helpers.markers import UNCHANGED, Marker
 
 Row = dict[str, Any]
 Change = tuple[Marker, Row]
@@ -14,13 +14,14 @@ Change = tuple[Marker, Row]
 
 @dataclass
 class TableModel:
-    """What a mirrored table must look like: for each key its rows, in no particular order."""
+    """The expected rows of a mirrored table, by key and without order."""
 
     keys: tuple[str, ...]
     rows: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
-    def apply(self, marker: Marker, row: Row) -> None:
-        """One published row; what an update leaves unchanged is the row's before."""
+    def apply(self, marker: Marker | int, row: Row) -> None:
+        """Apply one published row; values that an update leaves unchanged stay as they were."""
+        marker = Marker(marker)
         names = row.get(UNCHANGED) or ()
         row = {name: value for name, value in row.items() if name != UNCHANGED}
         found = self.rows.setdefault(tuple(row[key] for key in self.keys), [])
@@ -33,12 +34,12 @@ class TableModel:
             found[:] = [row | {name: one[name] for name in names} for one in found]
 
     def apply_all(self, changes: list[Change]) -> None:
-        """Changes in their order."""
+        """Apply changes in their order."""
         for marker, row in changes:
             self.apply(marker, row)
 
     def bag(self, columns: list[str]) -> Counter[tuple[Any, ...]]:
-        """The rows without their order; absent columns are NULL."""
+        """Return the rows without their order; missing columns are NULL."""
         return Counter(
             tuple(row.get(column) for column in columns)
             for rows in self.rows.values()
@@ -48,7 +49,7 @@ class TableModel:
 
 @dataclass
 class PublishedFile:
-    """One file: its columns in their order with their types, and what its rows ask for."""
+    """A published file: its columns in order with their types, and its changes."""
 
     columns: dict[str, str]
     changes: list[Change]
@@ -56,14 +57,14 @@ class PublishedFile:
 
 @dataclass
 class FolderModel:
-    """A table's folder, and what its table must look like after each cycle.
+    """A table's folder, and the expected table after each cycle.
 
     Attributes:
-        files: what lies in the folder, by number; the last applied one stays.
-        columns: the table's columns, lower case, in their order, with their types.
-        table: the rows; None while there is no table.
+        files: the files in the folder, by number; the last applied file stays.
+        columns: the table's columns in lower case and in order, with their types.
+        table: the rows; None if no table exists.
         error: the number of the file and the column that stop the table.
-        life: what the folder's identity says; None before its first cycle.
+        life: the incarnation in the folder's identity; None before its first cycle.
     """
 
     keys: tuple[str, ...]
@@ -76,14 +77,14 @@ class FolderModel:
 
     @property
     def waiting_for(self) -> int | None:
-        """The missing number that blocks later ones."""
+        """The missing number that blocks later files."""
         missing = self.last + 1
         while missing in self.files:
             missing += 1
         return missing if any(number > missing for number in self.files) else None
 
     def mirror(self, *, widen: bool) -> None:
-        """One cycle."""
+        """Apply one cycle."""
         self.error = None
         before = dict(self.columns)
         while self.error is None and self.last + 1 in self.files:

@@ -1,11 +1,11 @@
-"""Mutants: small wrong changes of a module, to see whether its tests notice.
+"""Mutation tests: small wrong changes of a module show whether its tests detect errors.
 
     python tests/helpers/mutants.py [NAME …]
 
-scores what `DECIDING` names, each by the tests beside it, and lists the mutants that survive. A
-mutant is one changed operator, number, condition or result; texts are left alone, and so are the
-lines of `raise`, which say what is wrong. Each runs in a process of its own; where Spark evaluates
-what is decided, the processes share a JVM.
+tests the code in `DECIDING`, each with its tests, and lists the mutants that survive. A mutant is
+one changed operator, number, condition or result. Texts and `raise` statements are not changed.
+Each
+mutant runs in its own process; if Spark evaluates the code, the processes share a JVM.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PATIENCE_SECONDS = 40
 
 @dataclass(frozen=True)
 class Deciding:
-    """Code that decides what becomes of rows.
+    """Code that determines the rows of tables.
 
     Attributes:
         module: under `lib`.
         tests: under `tests`; those in `spark` start their sessions in one JVM.
-        functions: which of its top-level functions and classes; by default all.
+        functions: its top-level functions and classes to change; by default all.
     """
 
     module: str
@@ -42,7 +42,7 @@ class Deciding:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether a test of it does."""
+        """Whether one of the tests needs Spark."""
         return any(test.startswith("spark/") for test in self.tests)
 
 
@@ -56,12 +56,23 @@ _SHAPES = (
 )
 DECIDING = {
     "plan": Deciding(
-        "mirrorlake/mirror/plan.py",
+        "mirrorlake/mirror/next_batch.py",
         (
             "unit/mirror/test_plan.py",
             "unit/mirror/test_numbering.py",
             "unit/mirror/test_kept.py",
             "unit/mirror/test_last_file.py",
+        ),
+        (
+            *("PlannedFile", "Plan", "plan_path", "find_plan", "plan_of", "make_plan"),
+            *(
+                "renew_plan",
+                "rewrite_plan",
+                "_describe_files",
+                "staging",
+                "is_as_planned",
+                "differs_from_applied",
+            ),
         ),
     ),
     "next batch": Deciding(
@@ -72,7 +83,7 @@ DECIDING = {
             "unit/mirror/test_last_file.py",
         ),
         (
-            *("late_file", "cut_batch", "number_files", "last_file_fault", "is_refilled"),
+            *("late_file_error", "cut_batch", "number_files", "last_file_error", "is_refilled"),
             *("planned_files", "following_files", "_cut", "complete_plan", "preview_batch"),
         ),
     ),
@@ -82,12 +93,12 @@ DECIDING = {
         ("BadFolder", "Folder", "find_tables", *_LISTINGS, "by_number", "by_time"),
     ),
     "receipts of operations": Deciding(
-        "mirrorlake/partitioning/receipts.py",
+        "mirrorlake/partitioning/operation.py",
         ("unit/layout/test_partitioning_receipts.py",),
-        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
+        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows"),
     ),
     "receipts of renames": Deciding(
-        "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
+        "mirrorlake_serve/files.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
     "view shapes": Deciding(
         "mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",), _SHAPES
@@ -95,10 +106,10 @@ DECIDING = {
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
-        ("compact_changes", "_fill", "_keeps", "refuse_kept", "refused"),
+        ("compact_changes", "_fill", "_keeps", "require_values", "value_or_error"),
     ),
     "net changes": Deciding(
-        "mirrorlake/feed/net.py",
+        "mirrorlake/feed/ranges.py",
         (
             f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
             f"{_NET}a_value_that_moves_where_null_was_is_a_change",
@@ -106,6 +117,7 @@ DECIDING = {
             f"{_NET}an_outcome_is_of_its_keys_last_change",
             f"{_NET}random_feeds_come_to_what_the_model_says",
         ),
+        ("net_changes", "_of_unique_keys", "_of_any_rows", "_kind"),
     ),
 }
 
@@ -131,9 +143,9 @@ class Mutant:
     """One wrong change.
 
     Attributes:
-        line: where.
-        change: what, as `before → after`.
-        tree: the whole module with it.
+        line: its line.
+        change: the change, as `before → after`.
+        tree: the whole module with the change.
     """
 
     line: int
@@ -142,11 +154,11 @@ class Mutant:
 
 
 def mutants(source: str, functions: tuple[str, ...] = ()) -> Iterator[Mutant]:
-    """All mutants of a module.
+    """Yield all mutants of a module.
 
     Args:
         source: its text.
-        functions: only those of these top-level functions and classes; by default all.
+        functions: only these top-level functions and classes; by default all.
     """
     tree = ast.parse(source)
     places = [n for n, _ in enumerate(_places(tree, functions))]
@@ -184,7 +196,7 @@ def _inner(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mutate(node: ast.AST, change: int) -> bool:
-    """Makes the change of this number in a node; False if there is none."""
+    """Make the change with this number in a node; return False if it does not exist."""
     match node:
         case ast.Compare(ops=ops) if change < len(ops) and type(ops[change]) in _SWAPS:
             ops[change] = _SWAPS[type(ops[change])]()
@@ -216,7 +228,7 @@ def _is_none(value: ast.expr | None) -> bool:
 
 
 def survives(path: Path, mutant: Mutant, tests: list[str]) -> bool:
-    """Whether the tests pass with a mutant, in a process of its own; one that hangs is caught."""
+    """Return whether the tests pass with a mutant, in a separate process with a time limit."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -233,7 +245,7 @@ def survives(path: Path, mutant: Mutant, tests: list[str]) -> bool:
 def _run(path: Path, mutant: Mutant, tests: list[str]) -> int:
     import pytest
 
-    for name in list(sys.modules):  # what this process has imported already is not mutated
+    for name in list(sys.modules):  # modules that are imported already can't be mutated
         if name.startswith(("mirrorlake", "helpers")):
             del sys.modules[name]
     loader = importlib.machinery.SourceFileLoader
@@ -249,8 +261,8 @@ def _run(path: Path, mutant: Mutant, tests: list[str]) -> int:
 
 
 def main(names: list[str]) -> None:
-    """Scores modules, and lists what survives."""
-    for heavy in ("pytest", "pyarrow.parquet", "pyspark.sql", "sqlglot"):  # no mutant is in them
+    """Test modules, and list the surviving mutants."""
+    for heavy in ("pytest", "pyarrow.parquet", "pyspark.sql", "sqlglot"):  # these are not mutated
         importlib.import_module(heavy)
     os.chdir(PROJECT)
     for name in names or DECIDING:
@@ -259,7 +271,7 @@ def main(names: list[str]) -> None:
 
 
 def score(name: str, after_each: Callable[[], None]) -> None:
-    """Scores one of `DECIDING`; `after_each` is called after each mutant's process."""
+    """Test one entry of `DECIDING`; `after_each` is called after each mutant's process."""
     deciding = DECIDING[name]
     path = PROJECT / "lib" / deciding.module
     source = path.read_text(encoding="utf-8")
@@ -283,7 +295,7 @@ def score(name: str, after_each: Callable[[], None]) -> None:
 
 @contextmanager
 def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
-    """Has the tests' sessions start in one JVM; gives what ends the session that one has left."""
+    """Let the tests' sessions start in one JVM; yield a function that ends the last session."""
     if not wanted:
         yield lambda: None
         return

@@ -1,7 +1,7 @@
-"""A plugin for nbval: every notebook runs in a home of its own, a copy of the one with the sample.
+"""A plugin for nbval that runs each notebook in its own copy of the home with the sample.
 
-So what a notebook shows does not depend on those before it. `NBVAL_ORIGINAL` is the folder that is
-copied, `NBVAL_HOMES` where the copies go, each under its notebook's name; they stay.
+The outputs of a notebook then do not depend on earlier notebooks. `NBVAL_ORIGINAL` is the folder to
+copy. The copies are kept in `NBVAL_HOMES`, each under the name of its notebook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before a notebook's first cell its kernel is started, with this process's environment."""
+    """Set the home before a notebook's kernel starts with this process's environment."""
     home = Path(os.environ["NBVAL_HOMES"]) / item.path.stem
     if not home.exists():
         shutil.copytree(os.environ["NBVAL_ORIGINAL"], home, symlinks=True)

@@ -16,7 +16,7 @@ from jupyter_client.manager import KernelManager
 from pyspark.java_gateway import launch_gateway
 
 from mirrorlake.spark.jvm import end_session
-from mirrorlake_runs.engine import private_sockets
+from mirrorlake_runs.execution import private_sockets
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # deleted with the process
 

@@ -1,4 +1,4 @@
-"""Notebooks as tests run them: by nbval, and what a lake holds before and after."""
+"""Run notebooks with nbval, and compare the files of a lake before and after."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
+from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
-# What a tool needs on a lake that is not the sample, beside root and table.
+# Parameters besides root and table that a tool needs on a lake other than the sample.
 _NEEDED: dict[str, dict[str, Any]] = {
     "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
     "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
@@ -24,7 +24,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
 
 
 def tool_parameters(tool: str, root: str, table: str) -> dict[str, Any]:
-    """What a tool is given to work on one table of a lake."""
+    """Return the parameters with which a tool runs on one table of a lake."""
     known = yaml.safe_load((PARAMETERS / f"{tool}.yaml").read_text(encoding="utf-8"))
     chosen = {"root": root} | ({"table": table} if "table" in known else {})
     for name, value in _NEEDED.get(tool, {}).items():
@@ -33,7 +33,7 @@ def tool_parameters(tool: str, root: str, table: str) -> dict[str, Any]:
 
 
 def lake_state(root: Path) -> dict[str, str]:
-    """Every file's content, and every folder."""
+    """Return the hash of every file, and every folder."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         if path.is_file()
@@ -45,7 +45,7 @@ def lake_state(root: Path) -> dict[str, str]:
 def run_nbval(
     notebooks: Sequence[Path], home: Path, jvm: SharedJvm, *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Executes notebooks in their order and compares with their committed outputs."""
+    """Execute notebooks in order, and compare their outputs with the stored ones."""
     command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "-q"]
     command += ["-p", "helpers.nbval_one_spark"]
     command += [*options, *map(str, notebooks)]

@@ -1,4 +1,4 @@
-"""Names of tables and schemas that look wrong and are right."""
+"""Names of tables and schemas that look invalid but are valid."""
 
 ODD_BUT_FINE = [
     "it's", 'q"uote', "back`tick", "``", "two words", " led by a space", "trailed by one ",

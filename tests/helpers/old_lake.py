@@ -1,6 +1,6 @@
-"""The lakes of before that lie in `tests/data`: unpacked, copied, and read back as plain values.
+"""The lakes of earlier versions in `tests/data`: unpack, copy, and read them as plain values.
 
-Everything goes through the public library, so that the same reading can be done with later code.
+The module uses only the public library, so that later code reads in the same way.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mirrorlake import Lake
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
 
 DATA = Path(__file__).parents[1] / "data"
 NAME = "lake_0_1"
 YEARS = 3650
 MTIME = "mtime"
-# The lake grows older than a week, after which applied files and dropped tables are deleted.
+# Applied files and dropped tables are deleted after a week, and the lake is older.
 KEEP = {"keep_processed_days": 10 * YEARS, "keep_dropped_days": 10 * YEARS}
 OPTIONS = MirrorOptions(**KEEP)
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -29,14 +28,14 @@ Row = list[Any]
 
 
 def expected(name: str = NAME) -> Any:
-    """What the code that made the lake read from it."""
+    """Return the values that the code that created the lake has read."""
     return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def unpack(target: Path, name: str = NAME) -> Path:
-    """The lake's root, below `target`.
+    """Unpack the lake below `target` and return its root.
 
-    Files keep the times of their modification to the nanosecond: plans and kept states name them.
+    Modification times are restored to the nanosecond, because plans and states contain them.
     """
     with tarfile.open(DATA / f"{name}.tar.gz") as archive:
         archive.extractall(target, filter="data")
@@ -48,33 +47,33 @@ def unpack(target: Path, name: str = NAME) -> Path:
 
 
 def copy_lake(root: Path, target: Path) -> Lake:
-    """A copy to be written to, at another place; times are kept."""
+    """Copy the lake to another place with its times, to write to it."""
     return Lake(shutil.copytree(root, target))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back."""
+    """Return a value as JSON would return it."""
     return json.loads(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def in_order(rows: list[Row]) -> list[Row]:
-    """Plain rows in the order in which all of them are kept here."""
+    """Return plain rows in the order in which the expected ones are stored."""
     return sorted(rows, key=lambda row: json.dumps(row, ensure_ascii=False))
 
 
 def rows_of(frame: Any, *columns: str) -> list[Row]:
-    """A data frame's rows as plain values, in one order whatever Spark's."""
+    """Return a data frame's rows as plain values in a fixed order."""
     chosen = frame.select(*[f"`{name}`" for name in columns]) if columns else frame
     return in_order([plain(list(row)) for row in chosen.collect()])
 
 
 def table_rows(lake: Lake, table: str, *columns: str) -> list[Row]:
-    """The newest rows of one table."""
+    """Return the newest rows of one table."""
     return rows_of(lake.table(table).read(), *columns)
 
 
 def read_status(lake: Lake) -> dict[str, Any]:
-    """The status of each table without what changes from moment to moment."""
+    """Return the status of each table without values that depend on the time."""
     names = ("state", "rows", "last_file", "backlog_files", "waiting_for")
     found = {}
     for line in lake.status().tables:
@@ -84,7 +83,7 @@ def read_status(lake: Lake) -> dict[str, Any]:
 
 
 def read_ledger(lake: Lake, table: str) -> list[Row]:
-    """A table's ledger: number, file, rows, rejected, skipped, version, both moments."""
+    """Return a table's ledger: number, file, rows, rejected, skipped, version, and both times."""
     return [
         [e.number, e.file, e.rows, e.rejected, e.skipped, e.version, e.published, e.applied]
         for e in lake.operations.ledger(table).entries
@@ -92,7 +91,7 @@ def read_ledger(lake: Lake, table: str) -> list[Row]:
 
 
 def read_frames(lake: Lake) -> dict[str, Any]:
-    """The frames' records, without where the lake lies."""
+    """Return the frames' records, without the lake's path."""
     found = {}
     for frame in lake.frames.list():
         known = plain(frame.as_dict())
@@ -102,7 +101,7 @@ def read_frames(lake: Lake) -> dict[str, Any]:
 
 
 def read_views(lake: Lake) -> dict[str, Any]:
-    """How the views stand."""
+    """Return the state of the views."""
     names = ("state", "reason", "version", "sources")
     return {
         one.view: {name: plain(one.as_dict())[name] for name in names}
@@ -111,7 +110,7 @@ def read_views(lake: Lake) -> dict[str, Any]:
 
 
 def without_spark(lake: Lake) -> dict[str, Any]:
-    """All that can be read of a lake before Spark is there."""
+    """Return everything that can be read of a lake without Spark."""
     status = read_status(lake)
     return plain(
         {
@@ -126,7 +125,7 @@ def without_spark(lake: Lake) -> dict[str, Any]:
 
 
 def read_versions(lake: Lake, table: str) -> dict[str, list[Row]]:
-    """The rows of every version that stays readable; else of the newest one only."""
+    """Return the rows of every readable version, or of the newest one only."""
     found = lake.table(table)
     newest = found.snapshot()
     first = found.readable_range().earliest if RETENTION in newest.properties else newest.version
@@ -135,14 +134,14 @@ def read_versions(lake: Lake, table: str) -> dict[str, list[Row]]:
         frame = found.read(version=version)
         alike.setdefault(tuple(frame.dtypes), []).append(frame.selectExpr(f"{version} AS v", "*"))
     rows: dict[str, list[Row]] = {str(v): [] for v in range(first, newest.version + 1)}
-    for frames in alike.values():  # of the same columns: one query for all of them is quicker
+    for frames in alike.values():  # with the same columns: one query for all versions is quicker
         for version, *row in rows_of(reduce(type(frames[0]).union, frames)):
             rows[str(version)].append(row)
     return {version: in_order(some) for version, some in rows.items()}
 
 
 def read_partitioning(lake: Lake, table: str) -> dict[str, Any]:
-    """A table's policies and operations, without seconds."""
+    """Return a table's policies and operations, without seconds."""
     found = lake.table(table).partitioning
     receipts = [
         [r.kind, r.version, r.rows, r.checksum, len(r.files_in), len(r.files_out)]
@@ -152,7 +151,7 @@ def read_partitioning(lake: Lake, table: str) -> dict[str, Any]:
 
 
 def with_spark(lake: Lake) -> dict[str, Any]:
-    """All rows that a lake holds, and what is kept about them."""
+    """Return all rows of a lake, and its records about them."""
     frames = lake.frames.list()
     return plain(
         {

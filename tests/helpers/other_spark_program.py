@@ -11,16 +11,17 @@ import json
 import re
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from helpers.story import Story, ordered, partitioned
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.spark.jvm import SESSION_CONFS
 from mirrorlake.spark.session import get_spark
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake.table import Table
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def session(package: str) -> SparkSession:

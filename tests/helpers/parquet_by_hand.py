@@ -1,8 +1,8 @@
-"""A Parquet file written byte by byte, for types that no library at hand can write.
+"""Write a Parquet file byte by byte, for types that no installed library can write.
 
-One row group, one page a column, PLAIN and uncompressed, every column optional; all as the format's
-specification has it (parquet.thrift in Thrift's compact protocol). Values are what lies in the
-page: numbers and bytes, None for NULL.
+The file has one row group and one page per column, PLAIN and uncompressed, with optional columns,
+as the format's specification defines it (parquet.thrift in Thrift's compact protocol). Values are
+what the page stores: numbers and bytes, None for NULL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _varint(value: int) -> bytes:
 
 
 def integer(value: int) -> Encoded:
-    """An i32 or i64; readers skip neither by its width."""
+    """Return an i32 or i64; readers do not depend on its width."""
     return 5, _varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
@@ -59,7 +59,7 @@ def text(value: str) -> Encoded:
 
 
 def group(fields: dict[int, Encoded]) -> Encoded:
-    """A Thrift struct (or union: a struct with one field) by field numbers."""
+    """Return a Thrift struct (or a union: a struct with one field) by field numbers."""
     out, last = bytearray(), 0
     for number, (code, data) in sorted(fields.items()):
         if number - last < 16:
@@ -83,22 +83,22 @@ EMPTY = group({})
 
 
 def logical(number: int, fields: dict[int, Encoded] | None = None) -> Encoded:
-    """A member of parquet.thrift's union LogicalType."""
+    """Return a member of parquet.thrift's union LogicalType."""
     return group({number: group(fields or {})})
 
 
 def clock(number: int, unit: str, *, utc: bool) -> Encoded:
-    """TIME (7) or TIMESTAMP (8)."""
+    """Return TIME (7) or TIMESTAMP (8)."""
     units = {"millis": 1, "micros": 2, "nanos": 3}
     return logical(number, {1: boolean(utc), 2: group({units[unit]: EMPTY})})
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One column: what a SchemaElement says of it, and its values.
+    """One column: the content of its SchemaElement, and its values.
 
     Attributes:
-        converted: the old annotation, ConvertedType's number.
+        converted: the old annotation, the number of a ConvertedType.
         logical: the new annotation; a file may have either, both or neither.
     """
 
@@ -113,7 +113,7 @@ class Leaf:
 
 
 def write_parquet(path: Path, leaves: Sequence[Leaf]) -> None:
-    """Writes the file; all leaves have the same number of values."""
+    """Write the file; all leaves must have the same number of values."""
     rows = len(leaves[0].values)
     out, chunks = bytearray(b"PAR1"), []
     for leaf in leaves:
@@ -157,7 +157,7 @@ def _element(leaf: Leaf) -> Encoded:
 
 
 def _levels(values: Sequence[Any]) -> bytes:
-    """Which values are there: one bit-packed run of definition levels."""
+    """Return which values are not NULL: one bit-packed run of definition levels."""
     data = _bits([value is not None for value in values])
     run = _varint(len(data) << 1 | 1) + data
     return struct.pack("<i", len(run)) + run

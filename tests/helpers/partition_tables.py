@@ -1,7 +1,8 @@
-"""Small tables for the tests of partitioning, made by hand, and policies for them."""
+"""Small tables for the tests of partitioning, written by hand, and policies for them."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,7 +14,6 @@ from helpers.delta_by_hand import HandMade
 from helpers.partitions import LiveFile, live_files
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.partitioning.policy import now_micros
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 START = datetime(2024, 3, 1, tzinfo=timezone.utc)
@@ -39,7 +39,7 @@ def ranged(size: str = "1d", **properties: Any) -> dict[str, Any]:
 
 
 def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Table:
-    """Rows in no order of key or moment, with a NULL key and a NULL moment among them."""
+    """Return rows in no order of key or timestamp, with a NULL key and a NULL timestamp."""
     ids = range(start, start + count)
     texts = [None if n % 41 == 0 else "" if n % 43 == 0 else f"k{n * 7919 % keys}é" for n in ids]
     moments = [
@@ -49,11 +49,11 @@ def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Ta
 
 
 def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | None = None) -> Path:
-    """A table `t` of some files, each created so many hours ago."""
+    """Write a table `t` of some files, each with its age in hours, and return its folder."""
     folder = Path(lake.storage.path("Tables/t"))
     table = HandMade(folder)
     table.create(SCHEMA)
-    now = now_micros() // 1000
+    now = time.time_ns() // 10**6
     names = [
         table.file(
             f"f{n}.parquet",
@@ -67,7 +67,7 @@ def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | No
 
 
 def small_table(lake: Lake, name: str, files: list[int]) -> None:
-    """Files of so many rows each; they are the tests' smallest tables."""
+    """Write a table of files with so many rows each."""
     table = HandMade(Path(lake.storage.path(f"Tables/{name}")))
     table.create(SCHEMA)
     table.commit(

@@ -1,4 +1,4 @@
-"""Partitioned tables in tests: their live files from the log by hand, checked by plain Python."""
+"""Partitioned tables in tests: live files from the log, checked by plain Python."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
-
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.policy import Policy
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICRO = timedelta(microseconds=1)
@@ -32,11 +29,15 @@ class LiveFile:
 
     @property
     def is_done(self) -> bool:
-        return tags.POLICY in self.tags
+        return self.tag("policy") is not None
+
+    def tag(self, name: str) -> str | None:
+        """Return the value of a partitioning tag, or None if the file lacks it."""
+        return self.tags.get(f"mirrorlake.partition.{name}")
 
 
 def live_files(folder: str | Path) -> list[LiveFile]:
-    """Replays all commits, one after the other."""
+    """Return the newest version's files by replaying all commits."""
     there: dict[str, dict[str, Any]] = {}
     for commit in sorted(Path(folder, "_delta_log").glob("*.json")):
         removed, added = [], {}
@@ -60,7 +61,7 @@ def live_files(folder: str | Path) -> list[LiveFile]:
 
 
 def _in_micros(rows: pa.Table) -> pa.Table:
-    """Spark's moments are of nanoseconds without a zone; Python's are neither."""
+    """Convert Spark's timestamps, nanoseconds without a zone, to microseconds in UTC."""
     fields = [
         pa.field(f.name, pa.timestamp("us", "UTC")) if pa.types.is_timestamp(f.type) else f
         for f in rows.schema
@@ -68,15 +69,15 @@ def _in_micros(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(fields))
 
 
-def bucket(value: str | None, policy: Policy) -> int:
-    """By the definition: XXH64 of the UTF-8 bytes, modulo the count; NULL is empty text."""
+def bucket(value: str | None, policy: Any) -> int:
+    """Return the bucket by its definition: XXH64 of the UTF-8 bytes, modulo the count."""
     assert policy.hash is not None
     hashed = xxhash.xxh64_intdigest((value or "").encode(), policy.hash.seed)
     return hashed % policy.hash.max_partition_count
 
 
-def bin_start(moment: datetime | None, policy: Policy) -> int:
-    """By the definition: the last `reference + n * size` that is not later, in microseconds."""
+def bin_start(moment: datetime | None, policy: Any) -> int:
+    """Return the bin by its definition: the last `reference + n * size` that is not later."""
     key = policy.range
     assert key is not None
     if moment is None:
@@ -85,8 +86,8 @@ def bin_start(moment: datetime | None, policy: Policy) -> int:
     return key.reference + (micros - key.reference) // key.range_size * key.range_size
 
 
-def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
-    """Every tagged file holds one partition, the one that its tags name; how many there are."""
+def check_homogeneous(files: list[LiveFile], policy: Any) -> int:
+    """Assert that each tagged file contains the partition in its tags only; return their number."""
     done = [file for file in files if file.is_done]
     for file in done:
         rows = file.rows.to_pylist()
@@ -102,14 +103,14 @@ def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
                     for key, at in zip(keys, moments, strict=True)
                 ]
                 assert places == sorted(places), "rows of one key are in the order of time"
-        if file.tags.get(tags.OUTLIER) == tags.FAR:
-            assert tags.BUCKET not in file.tags
+        if file.tag("outlier") == "far":
+            assert file.tag("bucket") is None
             continue
         if policy.hash is not None:
-            assert {bucket(key, policy) for key in keys} == {int(file.tags[tags.BUCKET])}
+            assert {bucket(key, policy) for key in keys} == {int(file.tag("bucket") or -1)}
         if policy.range is not None:
             bins = {bin_start(row[policy.range.column], policy) for row in rows}
-            assert bins == {int(file.tags[tags.BIN])}
-        if file.tags.get(tags.OUTLIER) == tags.DOMINANT:
-            assert {json.dumps(key) for key in keys} == {file.tags[tags.VALUE]}
+            assert bins == {int(file.tag("bin") or -1)}
+        if file.tag("outlier") == "value":
+            assert {json.dumps(key) for key in keys} == {file.tag("value")}
     return len(done)

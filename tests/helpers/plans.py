@@ -1,23 +1,28 @@
-"""Plans of files that lie in a zone, for tests that look at nothing but plans."""
+"""Create plans of published files, for tests of plans only."""
 
 from __future__ import annotations
 
-from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import Identity
-from mirrorlake.mirror.options import STOP
-from mirrorlake.mirror.plan import Plan, make_plan
+from mirrorlake.mirror import next_batch
 from mirrorlake.storage.files import Storage
 
 
-def facts_of(storage: Storage, identity: Identity, first: int, names: list[str]) -> list[FileFacts]:
-    """What is known of files without a look into them."""
+def facts_of(
+    storage: Storage, identity: Identity, first: int, names: list[str]
+) -> list[check.FileFacts]:
+    """Return the facts of files without reading them."""
     sizes = {entry.name: entry.size for entry in storage.list(identity.table.folder).files}
     return [
-        FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
+        check.FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
         for place, name in enumerate(names)
     ]
 
 
-def plan_files(storage: Storage, identity: Identity, first: int, names: list[str]) -> Plan:
-    """The plan that starts with these files, made now if there is none."""
-    return make_plan(storage, identity, first, facts_of(storage, identity, first, names), STOP)
+def plan_files(
+    storage: Storage, identity: Identity, first: int, names: list[str]
+) -> next_batch.Plan:
+    """Return the plan that starts with these files; create it if it does not exist."""
+    return next_batch.make_plan(
+        storage, identity, first, facts_of(storage, identity, first, names), "stop"
+    )

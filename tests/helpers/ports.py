@@ -1,4 +1,4 @@
-"""A port for a server of a test's own, so that several runs go side by side."""
+"""Free ports for servers of tests, so that several test runs can run in parallel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a port that no process listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

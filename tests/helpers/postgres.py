@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a folder of its own, on a port of its own, real."""
+"""A real PostgreSQL server for tests, with its own folder and port."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 
 from mirrorlake.errors import SetupError
 from mirrorlake_lab.samples import shop
-from mirrorlake_lab.samples.shop import USER, find_binaries
 
-PASSWORD = "open sesame"  # of a server that only this machine reaches
+USER = shop.USER
+PASSWORD = "open sesame"  # of a server that only this machine can reach
 
 __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
 
 
 def ensure_installed() -> None:
-    """Installs the server where that can be done, else skips the test."""
+    """Install PostgreSQL if that is possible, else skip the test."""
     try:
-        find_binaries()
+        shop.find_binaries()
         return
     except SetupError:
         if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -30,13 +30,13 @@ def ensure_installed() -> None:
             install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "postgresql"]
             subprocess.run(install, check=False)
     try:
-        find_binaries()
+        shop.find_binaries()
     except SetupError:
         pytest.skip("needs PostgreSQL's server: apt-get install postgresql")
 
 
 class PostgresServer(shop.PostgresServer):
-    """A server that tests can ask."""
+    """A server with queries for tests."""
 
     def __init__(self, wal_level: str = "logical") -> None:
         ensure_installed()
@@ -51,7 +51,7 @@ class PostgresServer(shop.PostgresServer):
             return connection.execute(query).fetchall()  # type: ignore[call-overload]
 
     def psql(self, query: str, database: str = "postgres") -> str:
-        """What psql prints, as CSV with NULL as `\\N`."""
+        """Return the output of psql as CSV, with NULL as `\\N`."""
         command = [
             str(self.bin / "psql"),
             "-X",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from helpers.project import PROJECT
 from helpers.s3_server import SECRET
-from mirrorlake.storage.paths import PROJECT
 
 Program = Callable[..., "subprocess.Popen[str]"]
 """Starts the program with arguments, and with variables of the environment by name."""

@@ -1,7 +1,7 @@
-"""The writers of `writers.py`: root, batches of each, and for each its log of those done.
+"""The process of `writers.py`: root, number of batches per writer, and a log for each writer.
 
-All are forked from one process, which has imported what they need: eight starts take longer than
-what the writers do. It says their process numbers, and when all have ended, their exit statuses.
+All writers are forked from one process that has imported the library, because eight starts take
+longer than the writes. The process prints their process ids and, at the end, their exit statuses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake.table import Table
+from mirrorlake import Table
 
 QUIET = ("property", "column", "vorder", "compact", "miss")
 

@@ -1,4 +1,4 @@
-"""What `runs` does with a run whose results are behind a URI, from one machine and from another."""
+"""Runs with results behind a URI, used from one machine and from another."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.storage.files import Storage
-from mirrorlake_runs.run import resume_run, run_plan
-from mirrorlake_runs.store import RunNotFoundError, find_report, find_run, list_runs, prune_runs
+from mirrorlake_runs import (
+    RunNotFoundError,
+    find_report,
+    find_run,
+    list_runs,
+    prune_runs,
+    resume_run,
+    run_plan,
+)
 
 
 def check_runs_behind(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a plan that fails at first, then lists, shows, resumes, opens and prunes it.
+    """Run a plan that fails at first, then list, show, resume, open and prune it.
 
     Args:
-        place: an empty place, a URI.
-        folder: a folder of this machine.
-        monkeypatch: what pytest has for the environment.
+        place: an empty URI.
+        folder: a local folder.
+        monkeypatch: pytest's fixture, for the environment.
     """
     flag, storage = folder / "flag", Storage(place)
     put_notebook(folder, "good", RECORD)
@@ -34,7 +41,7 @@ def check_runs_behind(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch)
         (listed,) = list_runs(folder=place)
         assert listed == find_run(f"{place}/first")
         assert (listed.run, listed.status, listed.folder) == (run, "failed", f"{place}/first")
-    # The second machine has neither the record nor the notebook that was executed already.
+    # The second machine has neither the record nor the executed notebook.
     assert list_runs() == []
     page = find_report(listed)
     assert page is not None

@@ -23,10 +23,8 @@ from mirrorlake import Lake
 from mirrorlake.delta.table import create_delta
 from mirrorlake.errors import BusyError
 from mirrorlake.names import TableName
-from mirrorlake.partitioning import receipts
-from mirrorlake.partitioning.operation import Step, run_operation
-from mirrorlake.partitioning.receipts import ABANDONED
-from mirrorlake_runs.run import run_plan
+from mirrorlake.partitioning import operation
+from mirrorlake_runs import run_plan
 
 LOG = "MIRRORLAKE_TEST_LOG"
 FILES = (2, 12)
@@ -206,19 +204,19 @@ def fenced(lake: Lake) -> object:
     table, name = lake.table("p"), TableName(None, "p")
     takeovers = []
 
-    def on_step(_table: TableName, done: Step) -> None:
-        if done is Step.RECORDED and not takeovers:
+    def on_step(_table: TableName, done: operation.Step) -> None:
+        if done is operation.Step.RECORDED and not takeovers:
             takeovers.append(done)
-            receipts.recover(lake.storage, name, partial(receipts.fence_off, table))
+            operation.recover(lake.storage, name, partial(operation.fence_off, table))
 
     try:
-        run_operation(table, on_step=on_step)
+        table.partitioning.operate(on_step=on_step)
         refused = False
     except BusyError:
         refused = True
-    left = [one for one in receipts.read_receipts(lake.storage, name) if one.version == ABANDONED]
+    left = [one for one in table.partitioning.receipts() if one.version == -1]
     there = [lake.storage.exists(f"{name.table_path}/{path}") for path in left[0].files_out]
-    again = run_operation(table)
+    again = table.partitioning.operate()
     total = lake.sql("SELECT count(*), sum(n) FROM p").collect()[0]
     return [refused, len(left), any(there), again is not None, *total]
 

@@ -1,7 +1,7 @@
-"""A real S3 server of the tests' own: versitygw in front of a folder, on a port of its own.
+"""A real S3 server for tests: versitygw in front of a folder, on its own port.
 
-It is built once from its Go module into the cache. Its conditional requests are right in every
-race, which is checked before a test relies on it.
+It is built once from its Go module into the cache. Its conditional requests are correct under
+concurrency, which is checked before a test relies on it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
+from mirrorlake.storage import paths
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import cache, make_once
 
 VERSION = "v1.8.0"
 MODULE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
@@ -31,21 +31,21 @@ _RACERS, _ROUNDS = 8, 5
 
 
 def _program() -> Path:
-    return cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
+    return paths.cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
 
 
 def is_built() -> bool:
-    """Whether the server's program is in the cache."""
+    """Return whether the server's program is in the cache."""
     return _program().is_file()
 
 
 def server_binary() -> Path:
-    """The server's program, built now if it is not in the cache; skips the test without Go."""
+    """Return the server's program; build it if it is missing, or skip the test without Go."""
     target = _program()
     if not target.is_file() and shutil.which("go") is None:
         pytest.skip("needs an S3 server, which is built with Go: there is no go on the PATH")
     try:
-        make_once(target, target.is_file, _build)
+        paths.make_once(target, target.is_file, _build)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs an S3 server; versitygw {VERSION} could not be built: {error}")
     return target
@@ -58,7 +58,7 @@ def _build(target: Path) -> None:
 
 
 class S3Server:
-    """A server with one bucket; `close` ends it and removes its folder."""
+    """A server with one bucket; `close` stops it and deletes its folder."""
 
     def __init__(self) -> None:
         program = server_binary()
@@ -99,7 +99,7 @@ class S3Server:
                 time.sleep(0.05)
 
     def variables(self, port: int | None = None) -> dict[str, str]:
-        """The standard variables that lead to it, or to a proxy in front of it."""
+        """Return the standard variables for the server, or for a proxy in front of it."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}",
             "AWS_ACCESS_KEY_ID": KEY,
@@ -108,14 +108,14 @@ class S3Server:
         }
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         self._process.terminate()
         self._process.wait(30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def check_races(root: str) -> None:
-    """Many threads at once create a file, and rename to one: each time one of them wins."""
+    """Create and rename one file from many threads at once; exactly one must win each time."""
     storage = Storage(f"{root}/race")
 
     def create(number: int, racer: int) -> bool:

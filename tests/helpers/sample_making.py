@@ -1,12 +1,12 @@
-"""A making of a sample in which each way to write has its part."""
+"""Create a sample that uses every way to write to a lake."""
 
 from __future__ import annotations
 
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 
 
 def make(root: str) -> None:
-    """From the first commit to the seal."""
+    """Create and seal the sample."""
     made = ["t", "direct", "own", "sums", "ordered"]
     lake = open_sample(root, fresh=True, tables=made)
     lake.publisher("t", keys=["id"]).upsert([{"id": 1, "n": 1}])

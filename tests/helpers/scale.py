@@ -1,8 +1,8 @@
-"""Counts the requests that a real store is sent by the real code, and what they cost.
+"""Count the requests to an object store, and compute their cost.
 
-The store is the tests' own S3 server; its access log has a line for each request of anybody:
-obstore, Hadoop's driver in Spark, Arrow. What a request costs and how long it takes are the
-assumptions of `docs/scale.md`, which are read from there.
+The store is the S3 server of the tests. Its access log has one line per request of each client:
+obstore, Hadoop's driver in Spark, and Arrow. The price and the latency of a request are the
+assumptions in `docs/scale.md`, which are read from that page.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.project import PROJECT
+from mirrorlake import MirrorOptions
 from mirrorlake.delta.log_files import commit_path
 from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 
 PAGE = PROJECT / "docs" / "scale.md"
 KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")
-_LINE = re.compile(r" s3_(\w+) .* (/\S*) \d{3} ")  # an operation, its key, what was asked for
+_LINE = re.compile(r" s3_(\w+) .* (/\S*) \d{3} ")  # an operation, its key, and the path
 _POSTED = ("DeleteObjects", "CreateMultipartUpload", "CompleteMultipartUpload")
 _ASSUMED = re.compile(r"^\| `([A-Z]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", re.M)
 _QUIET = 0.3  # seconds
-_AT_ONCE = 16  # tables that are made side by side
+_AT_ONCE = 16  # tables that are created concurrently
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What one kind of request costs: dollars for a million, and milliseconds."""
+    """The assumed cost of a kind of request: dollars per million, and milliseconds."""
 
     dollars: float
     milliseconds: float
 
 
 def assumptions() -> dict[str, Assumed]:
-    """Prices and latencies by kind of request, from the documentation's page."""
+    """Return prices and latencies by kind of request, from the documentation."""
     found = _ASSUMED.findall(PAGE.read_text(encoding="utf-8"))
     known = {kind: Assumed(float(price), float(time)) for kind, price, time in found}
     assert set(known) == set(KINDS), known
@@ -53,24 +53,24 @@ def assumptions() -> dict[str, Assumed]:
 
 
 def dollars(counted: Counter[str]) -> float:
-    """What these requests cost."""
+    """Return the price of these requests in dollars."""
     prices = assumptions()
     return sum(n * prices[kind].dollars / 1e6 for kind, n in counted.items())
 
 
 def seconds(counted: Counter[str], at_once: int = 1) -> float:
-    """How long they take, so many at once."""
+    """Return how long the requests take, with a number of concurrent ones."""
     known = assumptions()
     return sum(n * known[kind].milliseconds for kind, n in counted.items()) / at_once / 1000
 
 
 @dataclass
 class Count:
-    """What was counted, filled in when the block ends.
+    """The counted requests, filled in when the block ends.
 
     Attributes:
-        kinds: requests by kind.
-        paths: each request: its kind and what it asked for.
+        kinds: the number of requests by kind.
+        paths: the kind and the path of each request.
     """
 
     kinds: Counter[str]
@@ -78,13 +78,13 @@ class Count:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all requests."""
         return self.kinds.total()
 
 
 @contextmanager
 def counted(log: Path) -> Iterator[Count]:
-    """Counts what a server is asked meanwhile, by its log."""
+    """Count the requests to a server within the context, from its log."""
     found = Count(Counter(), [])
     start = _end(log)
     yield found
@@ -99,14 +99,14 @@ def counted(log: Path) -> Iterator[Count]:
 
 
 def _kind(operation: str) -> str:
-    """What S3 bills an operation as: by its request's method, and listings by themselves."""
+    """Return the kind of an operation in S3's bill: by its method, with a kind for listings."""
     if operation in _POSTED:
         return "POST"
     return next((kind for kind in KINDS if operation.upper().startswith(kind)), "PUT")
 
 
 def _end(log: Path) -> int:
-    """The log's size once nothing is added any more: an answer may be there before its line."""
+    """Return the size of the log once it stops growing: a response can arrive before its line."""
     size, before = log.stat().st_size, -1
     while size != before:
         time.sleep(_QUIET)
@@ -115,7 +115,7 @@ def _end(log: Path) -> int:
 
 
 def make_tables(storage: Storage, count: int) -> list[TableName]:
-    """Tables as a mirror has left them, each with its last applied file in its folder."""
+    """Create tables as a mirror leaves them, with the last applied file in each folder."""
     tables = [TableName(None, f"t{number:05d}") for number in range(count)]
 
     def make(table: TableName) -> None:
@@ -151,12 +151,12 @@ def make_tables(storage: Storage, count: int) -> list[TableName]:
 
 
 def no_spark() -> Any:
-    """In place of what starts Spark for a mirror."""
+    """Fail if a mirror starts Spark."""
     raise AssertionError("an idle mirror needs no Spark")
 
 
 def idle_cycle(storage: Storage, log: Path, tables: int, shard: str | None = None) -> Count:
-    """The requests of a cycle of a running mirror of so many tables with nothing to do."""
+    """Count the requests of an idle cycle of a running mirror."""
     make_tables(storage, tables)
     engine = Engine(storage, no_spark, MirrorOptions(shard=shard))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A server of the storage protocol in a thread, and what its clients send."""
+"""A server of the storage protocol in a thread, and its clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 
-from mirrorlake.names import ZONE
+from helpers.places import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve import DEFINITION, Item, Mirrors, Ready, Settings, Workspace, run_server
 
@@ -25,7 +25,7 @@ FOREVER = 4102444800
 
 @dataclass
 class Token:
-    """A credential as identity libraries give them, for a token that one has."""
+    """A credential as identity libraries return it, for a given token."""
 
     token: str
 
@@ -36,7 +36,7 @@ class Token:
 
 
 def data_lake_of(ready: Ready) -> Any:
-    """Microsoft's client of a server's DFS address."""
+    """Return Microsoft's client for a server's DFS address."""
     from azure.storage.filedatalake import DataLakeServiceClient
 
     token = Token(ready.token)
@@ -63,20 +63,20 @@ class Lake:
 
     @property
     def name(self) -> str:
-        """The lake in an address."""
+        """The lake in a URL."""
         return f"{self.ready.workspace}/{self.item.id}"
 
     def url(self, path: str, base: str = "") -> str:
         return f"{base or self.base or self.ready.dfs}/{self.name}/{ZONE}/{quote(path)}"
 
     def call(self, method: str, path: str, query: str = "", **options: Any) -> requests.Response:
-        """One request to a path of the zone."""
+        """Send one request to a path of the zone."""
         base = options.pop("base", "")
         url = self.url(path, base) + (f"?{query}" if query else "")
         return self.session.request(method, url, timeout=DEADLINE, **options)
 
     def put(self, path: str, data: bytes) -> requests.Response:
-        """Makes, appends and flushes, as most publishers do; the flush's answer."""
+        """Create, append and flush, as most publishers do; return the response to the flush."""
         assert self.call("PUT", path, "resource=file").status_code == 201
         position = len(data)
         appended = self.call("PATCH", path, "action=append&position=0", data=data)
@@ -88,13 +88,13 @@ class Lake:
         return self.call("PUT", target, headers=origin | headers)
 
     def files(self, folder: str = "") -> list[str]:
-        """All files of the zone, or of a folder of it."""
+        """Return all files of the zone, or of a folder of it."""
         base = f"{ZONE}/{folder}".rstrip("/")
         return [path[len(base) + 1 :] for path in self.storage.files_below(base)]
 
 
 def parquet(**columns: Any) -> bytes:
-    """A Parquet file in memory."""
+    """Return a Parquet file in memory."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue()
@@ -106,7 +106,7 @@ def number(n: int, ending: str = ".parquet") -> str:
 
 @contextmanager
 def serving(workspace: Workspace, control: Any = None, **settings: Any) -> Iterator[Ready]:
-    """A server in a thread, until the end of the block."""
+    """Run a server in a thread while the block runs."""
     stop, opened = Event(), Event()
     found: list[Ready] = []
     failed: list[BaseException] = []
@@ -138,7 +138,7 @@ def serving(workspace: Workspace, control: Any = None, **settings: Any) -> Itera
 
 @contextmanager
 def session_of(ready: Ready) -> Iterator[requests.Session]:
-    """A session with the server's token and authority."""
+    """Yield a session with the server's token and authority."""
     with requests.Session() as session:
         session.trust_env = False
         session.verify = ready.ca

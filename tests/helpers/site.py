@@ -1,4 +1,4 @@
-"""The site, built once for all test processes, by the command and without a network."""
+"""Build the site once for all test processes, with the command and without a network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
-# Whoever asks for another machine while the site is built is refused.
+# Every connection to another machine fails while the site is built.
 _OFFLINE = """
 import sys
 
@@ -31,7 +31,7 @@ main()
 
 
 def built_site(factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site."""
+    """Return the folder of the built site."""
     base = factory.getbasetemp()
     shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
     folder = shared / "site"
@@ -52,7 +52,7 @@ def built_site(factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Page(HTMLParser):
-    """A page's links, its anchors, and what it loads by itself."""
+    """A page's links, anchors and loaded files."""
 
     path: Path
     links: list[str] = field(default_factory=list)
@@ -85,12 +85,12 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """What a reader sees, with single blanks."""
+        """The visible text, with single spaces."""
         return " ".join(" ".join(self.texts).split())
 
 
 def target_of(page: Page, link: str) -> tuple[Path, str] | None:
-    """The file and the anchor that a link leads to; None for another site's."""
+    """Return the file and the anchor of a link; None for a link to another site."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None

@@ -1,4 +1,4 @@
-"""Small notebooks that need no Spark, in a folder of a test's own."""
+"""Write small notebooks that need no Spark into a test's folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-RECORD = "from mirrorlake_runs.results import record\nrecord(rows=rows, word=word)"
+RECORD = "from mirrorlake_runs import record\nrecord(rows=rows, word=word)"
 HEAD = 'rows: int = 1  # rows\nword: str = "a"  # a word'
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def put_notebook(folder: Path, name: str, *sources: str, head: str = HEAD) -> Path:
-    """Writes a notebook with a cell of parameters and these cells after it."""
+    """Write a notebook with a parameters cell followed by the given cells."""
     cells = [new_markdown_cell("# Title")]
     cells += [new_code_cell(head, metadata={"tags": ["parameters"]})] if head else []
     cells += [new_code_cell(source) for source in sources]
@@ -24,7 +24,7 @@ def put_notebook(folder: Path, name: str, *sources: str, head: str = HEAD) -> Pa
 
 
 def put_plan(folder: Path, text: str, name: str = "p") -> Path:
-    """Writes a plan beside the notebooks."""
+    """Write a plan beside the notebooks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     return folder / f"{name}.yaml"

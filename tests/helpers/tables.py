@@ -1,4 +1,4 @@
-"""Reading a lake's tables in tests."""
+"""Readers of a lake's tables for tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake, Table
-from mirrorlake.delta.actions import Places, live_files
-from mirrorlake.delta.snapshot import Snapshot, physical_name
-from mirrorlake.delta.vectors import without_deleted
-from mirrorlake.landing.types import arrow_of
+from mirrorlake.delta import actions
+from mirrorlake.landing import types
 
 
 def describe_history(table: Table) -> DataFrame:
@@ -24,19 +22,20 @@ def describe_history(table: Table) -> DataFrame:
 
 
 def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
-    """The table's rows without their order, from its files: a query of Spark costs many times more.
+    """Return the table's rows without their order, read from its files.
 
-    The values are those that Spark's rows have. Partition columns are not read.
+    A query of Spark would take many times longer. The values are those of Spark's rows. Partition
+    columns are not read.
     """
     handle = lake.table(table)
     snapshot, where = handle.snapshot(), handle.name.table_path
-    places = Places(lake.storage, where)
+    places = actions.Places(lake.storage, where)
     found: Counter[tuple[Any, ...]] = Counter()
-    for add in live_files(lake.storage, where, snapshot.version):
+    for add in actions.live_files(lake.storage, where, snapshot.version):
         storage, path = places.place(unquote(add["path"]))
         file = pq.read_table(pa.BufferReader(storage.read(path)))
         rows = _columns(file, snapshot, columns)
-        rows = without_deleted(rows, places.place, add.get("deletionVector"))
+        rows = actions.without_deleted(rows, places.place, add.get("deletionVector"))
         found.update(
             zip(*(map(_value, column.to_pylist()) for column in rows.columns), strict=True)
         )
@@ -44,19 +43,20 @@ def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
 
 
 def bag_by_spark(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
-    """The same, as Spark reads it."""
+    """Return the same rows, read by Spark."""
     rows = lake.table(table).read().select(*[f"`{c}`" for c in columns]).collect()
     return Counter(tuple(row) for row in rows)
 
 
-def _columns(file: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table:
-    """A file's columns by the table's names and types; NULL where the file has none."""
+def _columns(file: pa.Table, snapshot: Any, columns: list[str]) -> pa.Table:
+    """Return a file's columns by the table's names and types; NULL for missing ones."""
     known = {field["name"].lower(): field for field in snapshot.fields}
     found = []
     for name in columns:
         field = known[name.lower()]
-        inside = physical_name(field)
-        kind = arrow_of(field["type"]) if isinstance(field["type"], str) else None
+        metadata = field.get("metadata") or {}
+        inside = metadata.get("delta.columnMapping.physicalName", field["name"])
+        kind = types.arrow_of(field["type"]) if isinstance(field["type"], str) else None
         if inside in file.column_names:
             found.append(file[inside] if kind is None else file[inside].cast(kind))
         else:
@@ -65,7 +65,7 @@ def _columns(file: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table
 
 
 def _value(value: Any) -> Any:
-    """Spark's moments are local ones without a zone."""
+    """Return a value as Spark does: timestamps are local and without a zone."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone().replace(tzinfo=None)
     return value

@@ -1,10 +1,11 @@
-"""Which test files a change can touch: by imports, and by the names that are used.
+"""Find the test files that a change can affect, by imports and by used names.
 
-Everything imports `Lake`, and `Lake` imports everything; so imports alone select every test. Here a
-function or class counts only if code that counts refers to it, beginning with the test. A method
-counts if code that counts asks some object for its name, in a module that imports the class's, over
-however many others; a command if a test says its name, a fixture if a function takes it. What no
-name tells, such as pages and notebooks, is found by its folder. Rather too many than too few.
+Everything imports `Lake`, and `Lake` imports everything, so imports alone would select every test.
+Here a function or class counts only if code that counts refers to it, starting at the test. A
+method counts if code that counts uses its name on an object, in a module that imports the module of
+its class, directly or indirectly. A command counts if a test has its name, a fixture if a function
+takes it. Pages and notebooks, which are not found by names, count by their folder. The result may
+contain too many files, but not too few.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from pathlib import Path
 
 PACKAGE = "mirrorlake"
 _ALL = ("pyproject.toml", "requirements.lock", "tests/promises.yaml", "tests/conftest.py")
-# The folders whose tests read pages and notebooks.
+# Folders whose tests read pages and notebooks.
 _DOCUMENTS = {"project", "notebooks", "runs", "site", "course"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def changed_files(project: Path, since: str = "HEAD") -> list[str]:
-    """What differs from a commit, files that git does not know included; paths in the project."""
+    """Return the files that differ from a commit, with untracked files, as paths in the project."""
     commands = (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"])
     found: set[str] = set()
     for command in commands:
@@ -42,13 +43,13 @@ class Unit:
     """A function, a method, a class with its dunder methods, or a module's other statements.
 
     Attributes:
-        refers: what it uses by name: `module.definition`, or a module.
-        asks: the attributes that it asks of objects.
+        refers: the names that it uses: `module.definition`, or a module.
+        asks: the attributes that it uses on objects.
         takes: its arguments.
-        says: texts of one word.
-        called: the bare names that it may be called by.
-        owner: the class that a method belongs to.
-        always: whether it runs without being named, as an autouse fixture does.
+        says: its texts of one word.
+        called: the bare names by which it may be called.
+        owner: the class of a method.
+        always: whether it runs without being named, such as an autouse fixture.
     """
 
     refers: set[str] = field(default_factory=set)
@@ -61,7 +62,7 @@ class Unit:
 
 
 class Module:
-    """A file's units by name; `""` is what runs when it is imported."""
+    """A file's units by name; `""` runs when the module is imported."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path, self.units = name, path, {"": Unit()}
@@ -81,7 +82,7 @@ class Module:
                 self._class(node)
 
     def resolve(self, name: str) -> str:
-        """What a name of this module stands for."""
+        """Return the meaning of a name of this module."""
         return self._imports.get(name) or f"{self.name}.{name}"
 
     def _function(self, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -121,10 +122,10 @@ class Module:
 
 
 class Imports:
-    """The project's modules, read without importing one.
+    """The project's modules, read without importing them.
 
     Args:
-        project: the folder that has `lib` and `tests`.
+        project: the folder with `lib` and `tests`.
     """
 
     def __init__(self, project: Path) -> None:
@@ -156,7 +157,7 @@ class Imports:
                 registry.imported.add(module)
 
     def _closure(self, name: str) -> set[str]:
-        """The modules that one imports, over however many others; itself, too."""
+        """Return the modules that a module imports, directly or indirectly, and itself."""
         found: set[str] = set()
         waiting = [name]
         while waiting:
@@ -169,7 +170,7 @@ class Imports:
         return found
 
     def touched_by(self, changed: Iterable[str]) -> set[Path] | None:
-        """The test files that a change can touch.
+        """Return the test files that a change can affect.
 
         Args:
             changed: paths in the project.
@@ -184,7 +185,7 @@ class Imports:
         return {test for test in tests if any(self._concerns(file, test) for file in files)}
 
     def used_by(self, test: Path) -> set[Path]:
-        """The files that have code which a test file can come to."""
+        """Return the files with code that a test file can reach."""
         if test not in self._used:
             self._used[test] = {self._modules[module].path for module, _ in self._live(test)}
         return self._used[test]
@@ -241,9 +242,9 @@ class Imports:
         return live
 
     def _places(self, name: str) -> tuple[tuple[str, str], ...]:
-        """The units that a dotted name stands for; none if it isn't one of the project's."""
+        """Return the units that a dotted name refers to; empty for other projects."""
         if name not in self._placed:
-            self._placed[name] = ()  # a name that leads to itself leads nowhere
+            self._placed[name] = ()  # a name that refers to itself
             self._placed[name] = tuple(self._find_places(name))
         return self._placed[name]
 
@@ -269,7 +270,7 @@ class Imports:
                 yield from self._places(module.resolve(last))
 
     def _spoken(self, text: str) -> tuple[tuple[str, str], ...]:
-        """The units that a text stands for, as `mirrorlake.cli` does for a program's start."""
+        """Return the units that a text refers to, such as `mirrorlake.cli` in a command line."""
         parent, _, last = text.rpartition(".")
         if text in self._modules or (
             parent in self._modules and last in self._modules[parent].units
@@ -282,7 +283,7 @@ class Imports:
 
 
 def _source(path: Path) -> str:
-    """A file's Python; of a notebook its cells, one after the other."""
+    """Return a file's Python; for a notebook the code of its cells."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return text
@@ -292,7 +293,7 @@ def _source(path: Path) -> str:
 
 
 def _walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING`."""
+    """Yield all nodes except those under `if TYPE_CHECKING`."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -306,13 +307,19 @@ def _is_for_typing(node: ast.AST) -> bool:
 
 
 def _imports(tree: ast.AST, *, typing: bool = False) -> Iterator[tuple[str, str]]:
-    """The names that are imported anywhere, and what they stand for."""
+    """Return the imported names and their meanings."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         if not typing and _is_for_typing(node):
             continue
-        for inner in ("finalbody", "orelse", "handlers", "cases", "body"):  # only statements import
+        for inner in (
+            "finalbody",
+            "orelse",
+            "handlers",
+            "cases",
+            "body",
+        ):  # only statements can import
             waiting += getattr(node, inner, [])[::-1] if not isinstance(node, ast.expr) else []
         if isinstance(node, ast.Import):
             yield from ((alias.asname or alias.name, alias.name) for alias in node.names)

@@ -1,4 +1,4 @@
-"""Deletion vectors by a slow and obvious writer of their format."""
+"""A slow, obvious writer of deletion vectors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import base64
 import struct
 from typing import Any
 
-from mirrorlake.delta.vectors import Z85
-
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 
 
 def inline_vector(positions: set[int]) -> dict[str, Any]:
-    """A deletion vector that lies in the log itself."""
+    """Return a deletion vector that is stored in the log."""
     data = serialised(sorted(positions), runs=False)
     text = base64.b85encode(data + b"\0" * (-len(data) % 4))
-    inline = text.decode().translate(str.maketrans(_B85, Z85))
+    inline = text.decode().translate(str.maketrans(_B85, _Z85))
     return {"storageType": "i", "pathOrInlineDv": inline, "sizeInBytes": len(data),
             "cardinality": len(positions)}  # fmt: skip
 
 
 def serialised(positions: list[int], *, runs: bool) -> bytes:
-    """A slow and obvious writer of the format."""
+    """Return positions in the format of deletion vectors."""
     by_high: dict[int, dict[int, list[int]]] = {}
     for p in sorted(set(positions)):
         by_high.setdefault(p >> 32, {}).setdefault((p >> 16) & 0xFFFF, []).append(p & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Publishers of one table at once: eight processes, three of them killed on the way; threads."""
+"""Concurrent publishers of one table: eight processes, three of which are killed; threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 WRITERS = 8
 BATCHES = 12
-ENDLESS = 1000  # the writers count in thousands
+ENDLESS = 1000  # the writers number their batches in thousands
 TABLE = TableName(None, "t")
 PROGRAM = Path(__file__).with_name("publisher_process.py")
 
@@ -27,20 +27,20 @@ PROGRAM = Path(__file__).with_name("publisher_process.py")
 def run_writers(
     storage: Storage, folder: Path, meanwhile: Callable[[], None]
 ) -> tuple[dict[int, str], set[int]]:
-    """Runs the writers to their ends.
+    """Run the writers until they end.
 
     Args:
         storage: the lake's files.
-        folder: for the writers' logs.
-        meanwhile: what goes on beside them, again and again.
+        folder: the folder for the logs of the writers.
+        meanwhile: called repeatedly while they run.
 
     Returns:
-        Batch to file, of all that was finished; and the writers that were killed.
+        The file of each completed batch, and the killed writers.
     """
     logs = [folder / f"{writer}.log" for writer in range(WRITERS)]
     chance = random.Random(7)
-    # They are killed when they have come so far, wherever they are just then. They have no end of
-    # their own: what looks at them may be late.
+    # They are killed at a random place after this number of batches. They never end by themselves,
+    # because the observer may be late.
     doomed = {writer: chance.randrange(1, BATCHES - 5) for writer in chance.sample(range(8), 3)}
     batches = [str(ENDLESS if writer in doomed else BATCHES) for writer in range(WRITERS)]
     starter = subprocess.Popen(
@@ -70,23 +70,23 @@ def run_writers(
 
 
 def _kill(victims: list[tuple[Path, int, int]], starter: subprocess.Popen[str]) -> None:
-    """Kills each writer that has come to its limit, until all have."""
+    """Kill each writer that has reached its limit, until all have."""
     while victims and starter.poll() is None:
         for victim in [v for v in victims if len(finished(v[0])) >= v[1]]:
             os.kill(victim[2], signal.SIGKILL)
             victims.remove(victim)
-        time.sleep(0.005)  # another process's file is no event to wait for
+        time.sleep(0.005)  # the file of another process raises no event
 
 
 def _ended(process: subprocess.Popen[str]) -> bool:
-    """Waits a moment for a process; to ask all the time would take the time of others."""
+    """Wait briefly for a process, without taking its time by polling."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(0.01)
     return process.returncode is not None
 
 
 def finished(log: Path) -> dict[int, str]:
-    """Batch to file, of the lines that a writer has written whole."""
+    """Return the file of each batch from the complete lines of a writer's log."""
     if not log.exists():
         return {}
     lines = log.read_bytes().split(b"\n")[:-1]
@@ -94,7 +94,7 @@ def finished(log: Path) -> dict[int, str]:
 
 
 def publish_side_by_side(root: str) -> list[int]:
-    """Three threads with a publisher each, a row a file; the rows' keys, in order."""
+    """Publish from three threads, one row per file; return the keys of the rows in order."""
 
     def publish(writer: int) -> list[int]:
         publisher = Publisher(Storage(root), TABLE, keys=["id"])

@@ -1,4 +1,4 @@
-"""Landing zones made by hand for tests, and what a mirror leaves of them, without a mirror."""
+"""Landing zones that tests write by hand, and what a mirror would leave of them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers.markers import MARKER as MARKER
+from helpers.places import IDENTITY, METADATA, PARTNER_EVENTS, ZONE
 from helpers.plans import plan_files
 from mirrorlake.landing.metadata import Identity, ensure_identity
 from mirrorlake.landing.publisher import Partner
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
-from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, ZONE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
 KEYED = {"keyColumns": ["id"]}
-MARKER = "__rowMarker__"
 
 
 class Zone:
-    """Writes into one lake's zone; the table is `t` unless another is named."""
+    """A writer of one lake's landing zone; the default table is `t`."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.write(PARTNER_EVENTS, json.dumps(Partner().document()))
 
     def write(self, path: str, data: str | bytes) -> None:
-        """A file by its path in the zone."""
+        """Write a file by its path in the zone."""
         data = data.encode() if isinstance(data, str) else data
         self.storage.write(f"{ZONE}/{path}", data)
 
@@ -39,7 +39,7 @@ class Zone:
         self.write(f"{table.place}/{METADATA}", json.dumps(document))
 
     def put(self, name: int | str, data: Any = None, table: TableName = T, **options: Any) -> None:
-        """A Parquet file, by number or name; without data it has one sound row."""
+        """Write a Parquet file by number or name; without data it has one valid row."""
         if data is None:
             data = {"id": [1], "item": ["a"]}
         rows = data if isinstance(data, pa.Table) else pa.table(data)
@@ -48,7 +48,7 @@ class Zone:
             pq.write_table(rows, sink, **options)
 
     def age(self, name: str, days: float, table: TableName = T) -> None:
-        """Makes a file look as old as that; local lakes only."""
+        """Set the age of a file in days; local lakes only."""
         path = self.local / table.folder / name
         moment = (datetime.now(timezone.utc) - timedelta(days=days)).timestamp()
         os.utime(path, (moment, moment))
@@ -70,14 +70,14 @@ class Zone:
         names: list[str] | None = None,
         table: TableName = T,
     ) -> Identity:
-        """A Delta table's log as a mirror leaves it, and the plan of the files up to `last`."""
+        """Write a Delta log as a mirror leaves it, and the plan of the files up to `last`."""
         identity = self.identify(table)
         if last:
             planned = names or [file_name(n) for n in range(1, last + 1)]
             plan_files(self.storage, identity, last - len(planned) + 1, planned)
         properties = {
-            KEYS_PROPERTY: json.dumps(list(keys)),
-            INCARNATION_PROPERTY: identity.incarnation,
+            "mirrorlake.keys": json.dumps(list(keys)),
+            "mirrorlake.incarnation": identity.incarnation,
         }
         self.delta_log(columns, properties, {identity.app_id: last} if last else {}, table)
         return identity

@@ -1,4 +1,4 @@
-"""What the tests of notebooks share: a JVM, the sample lake, and a lake that others made."""
+"""Fixtures of the tests of notebooks: a JVM, the sample lake, and a lake of other writers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import run_nbval
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs are kept in a folder of the tests, where a test has none of its own."""
+    """Record runs in a folder of the tests, unless a test has its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRRORLAKE_HOME", str(tmp_path_factory.mktemp("runs")))
         yield
 
 
-@pytest.fixture(scope="package")  # the tests after them have a JVM of their own
+@pytest.fixture(scope="package")  # later tests have their own JVM
 def jvm() -> Iterator[SharedJvm]:
-    """A JVM for one process after the other; `one_spark` has a test's processes join it."""
+    """A JVM that one process after the other uses; `one_spark` connects a test's processes."""
     shared = SharedJvm("small")
     yield shared
     shared.close()
@@ -34,7 +34,7 @@ def jvm() -> Iterator[SharedJvm]:
 
 @pytest.fixture
 def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The notebooks of a test start their Spark in the same JVM as those before."""
+    """Start the Spark of a test's notebooks in the shared JVM."""
     for name, value in jvm.environment.items():
         monkeypatch.setenv(name, value)
     yield
@@ -43,7 +43,7 @@ def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture(scope="package")
 def sample_home(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the sample lake, as its notebook makes it; tests work on copies."""
+    """A home with the sample lake that the notebook creates; tests use copies."""
     home = tmp_path_factory.mktemp("home")
     done = run_nbval([NOTEBOOKS / "sample.ipynb"], home, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
@@ -54,7 +54,7 @@ def sample_home(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def foreign_lake(
     jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Path:
-    """A lake whose tables this project did not make; tests work on copies."""
+    """A lake with tables of other writers; tests use copies."""
     root = tmp_path_factory.mktemp("foreign") / "lake"
     versions = MANY if pytestconfig.getoption("--long") else FEW
     command = [sys.executable, "-m", "helpers.foreign_lake", str(root), str(versions)]

@@ -1,4 +1,4 @@
-"""Students' copies as students run them, and teachers' copies as nbgrader reads them."""
+"""Students' copies, executed, and teachers' copies, graded by nbgrader."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
-from mirrorlake_lab.course.lessons import BLANK, find_solution, make_course
-from mirrorlake_lab.course.tasks import lessons, tasks
-from mirrorlake_runs.engine import private_sockets
-from mirrorlake_runs.notebook_files import read_records
+from mirrorlake_lab import find_solution, lessons, make_course
+from mirrorlake_lab.course import lessons as course
+from mirrorlake_runs import read_records
+from mirrorlake_runs.execution import private_sockets
 
-DATABASE = "16"  # the lesson that starts a server of its own
+DATABASE = "16"  # the lesson that starts a database server
 ASKED = """
 import json, sys
 from nbgrader.api import Gradebook
@@ -30,7 +30,7 @@ with Gradebook(f"sqlite:///{sys.argv[1]}/gradebook.db") as book:
 
 
 def run(notebook: Path, out: Path) -> dict[str, bool]:
-    """What the checks of a notebook recorded; none of its cells may end with an exception."""
+    """Execute a notebook and return the records of its checks; no cell may fail."""
     with tempfile.TemporaryDirectory() as folder:
         papermill.execute_notebook(
             str(notebook),
@@ -46,7 +46,7 @@ def run(notebook: Path, out: Path) -> dict[str, bool]:
             assert output.data["text/plain"][:6] in (
                 f"{mark} {cell.source[12:16]}" for mark in "✓✗"
             )
-    return {name: found for name, found in read_records(out).items() if name in tasks()}
+    return {name: found for name, found in read_records(out).items() if name in course.tasks()}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_blank_copies_fail_every_check_and_solved_ones_pass(
     if DATABASE in chosen:
         ensure_installed()
     course = make_course(tmp_path / "course")
-    # Quickly only the blank ones: the lessons' own outputs show in every run that solutions pass.
+    # Without --long only blank copies: the stored outputs of the lessons show that solutions pass.
     for solved in (False,) if chosen == {"01"} else (False, True):
         monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / f"home-{solved}"))
         for path in course.notebooks:
@@ -72,7 +72,7 @@ def test_blank_copies_fail_every_check_and_solved_ones_pass(
                 continue
             notebook = nbformat.read(path, as_version=4)
             for cell in notebook.cells:
-                if solved and cell.source == BLANK:
+                if solved and cell.source == course.BLANK:
                     name = cell.metadata.nbgrader.grade_id.removeprefix("answer-")
                     cell.source = find_solution(name)
             nbformat.write(notebook, path)
@@ -102,7 +102,7 @@ def test_nbgrader_releases_and_grades_them(tmp_path: Path) -> None:
     nbgrader("generate_assignment", "mirrorlake", "--create")
     released = folder / "release" / "mirrorlake" / "01_publish.ipynb"
     notebook = nbformat.read(released, as_version=4)
-    answers = [cell for cell in notebook.cells if cell.source == BLANK]
+    answers = [cell for cell in notebook.cells if cell.source == course.BLANK]
     assert len(answers) == len(lessons()["01"].tasks)
     assert "SOLUTION" not in released.read_text()
     assert "HIDDEN" not in released.read_text()

@@ -1,4 +1,4 @@
-"""The notebooks that need a database's server: PostgreSQL, started by themselves or by the test."""
+"""The notebooks that need a PostgreSQL server, which they or the test start."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import yaml
 
 from helpers.notebooks import run_nbval
 from helpers.postgres import PostgresServer, ensure_installed
+from helpers.project import NOTEBOOKS
 from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE, SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.samples.shop import Shop
-from mirrorlake_runs.run import run_plan
+from mirrorlake_lab import Shop
+from mirrorlake_runs import run_plan
 
-pytestmark = pytest.mark.long  # each needs a server of its own
+pytestmark = pytest.mark.long  # each starts a server
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_lessons_committed_outputs(jvm: SharedJvm, tmp_path: Path) -> None:
 
 
 def test_an_update_of_a_customers_city_does_not_send_the_notes() -> None:
-    """What the lesson and its first task say of large values holds for the shop's."""
+    """The server does not send the unchanged notes of a customer, as the lesson states."""
     ensure_installed()
     shop = Shop(customers=1, orders=0)
     try:
@@ -48,7 +48,7 @@ def test_an_update_of_a_customers_city_does_not_send_the_notes() -> None:
 def test_the_tool_mirrors_a_database(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one table that can't be read: it is told with the statement, and the other goes on."""
+    """A table that can't be replicated is reported with its fix, and the other one is mirrored."""
     server.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, n int);"
         "INSERT INTO orders SELECT i, i FROM generate_series(1, 7) i;"
@@ -63,7 +63,7 @@ def test_the_tool_mirrors_a_database(
     step = {"notebook": "source_postgres", "parameters": parameters}
     plan.write_text(yaml.safe_dump({"steps": [step]}))
     (done,) = run_plan(plan, tmp_path / "out").steps
-    assert done.status == "failed"  # notes is stopped
+    assert done.status == "failed"  # the table notes is stopped
     assert done.error is not None
     assert "REPLICA IDENTITY FULL" in done.error["message"]
     assert done.records == {"tables": 2, "rows": 7, "stopped": 1, "unfit": 1}

@@ -1,4 +1,4 @@
-"""Two notebooks open at once, as people have them, fit beside a browser into a laptop of 8 GB."""
+"""Two open notebooks and a browser fit into the memory of a laptop with 8 GB."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from helpers.memory import PeakMemory
 from mirrorlake.spark.session import PROFILE_VARIABLE
 
-MOST = 4e9  # bytes, of both with all that they start
-# The two largest lessons that begin a lake of their own.
+MOST = 4e9  # bytes, for both with all their child processes
+# The two largest lessons that create a lake.
 PAIR = ("learn/10_file_diagnostics", "learn/14_incremental_views")
 
 

@@ -1,4 +1,4 @@
-"""The notebooks as production and as a reader run them: papermill, then nbval."""
+"""The lessons, executed by papermill and by nbval."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import run_nbval
+from helpers.project import NOTEBOOKS
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.samples.lake import MARKER, open_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_lab import open_sample
+from mirrorlake_runs import run_plan
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 TASK = re.compile(r"\d\d-\d")
 
@@ -20,7 +22,7 @@ TASK = re.compile(r"\d\d-\d")
 @pytest.mark.promise("LZ-01", "LZ-02")
 @pytest.mark.usefixtures("one_spark")
 def test_papermill_runs_them_with_other_parameters(jvm: SharedJvm, tmp_path: Path) -> None:
-    """The three notebooks by papermill, cut small by parameters."""
+    """Papermill runs the first three lessons with small parameters."""
     plan = tmp_path / "plan.yaml"
     few = "every: 60, months: 2, until: 4"
     plan.write_text(
@@ -50,15 +52,15 @@ def test_papermill_runs_them_with_other_parameters(jvm: SharedJvm, tmp_path: Pat
     }
 
 
-@pytest.mark.long  # 01 to 03 run by papermill above, and what the others tell, a tool does
+@pytest.mark.long  # the test above runs 01 to 03, and tests of tools cover the others
 def test_nbval_finds_the_committed_outputs(jvm: SharedJvm, tmp_path: Path) -> None:
-    """In the order of their numbers, for some go on with the lake of the one before."""
+    """The lessons run in order, because some continue with the lake of the previous one."""
     lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
     lessons = [path for path in lessons if path.stem != "16_a_database_mirrored"]  # test_database
     done = run_nbval(lessons, tmp_path, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
     made = sorted((tmp_path / "lakes").iterdir())
     assert len(made) == 9
-    for lake in made:  # the next run is not refused
+    for lake in made:  # the next run can open the lake
         assert json.loads((lake / MARKER).read_text())["state"] == "sealed"
         open_sample(str(lake), tables=[])

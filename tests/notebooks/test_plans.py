@@ -1,4 +1,4 @@
-"""The plans by `-p root=…` alone, on a copy of the sample and on a foreign lake."""
+"""The plans with only `-p root=…`, on a copy of the sample and on a lake of other writers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from helpers.elsewhere import on_read_only_disk
 from helpers.notebooks import lake_state
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_plan
 from mirrorlake import Lake
 from mirrorlake.spark.session import PROFILE_VARIABLE
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long  # each plan takes a minute
 READERS = ("monitor", "file_diagnostics", "time_travel", "query", "change_feed", "vorder")
@@ -25,7 +25,7 @@ WRITERS = ("publish", "mirror", "maintain")
 
 
 def call(home: Path, *arguments: str, disk: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `mirrorlake run` as a scheduler does; `disk` is read-only for it."""
+    """Run `mirrorlake run` as a scheduler does, with `disk` as a read-only folder."""
     command = [sys.executable, "-m", "mirrorlake.cli", "run", *arguments, "--json"]
     if disk is not None:
         command = on_read_only_disk(disk, command)
@@ -56,7 +56,7 @@ def test_they_end_well(kind: str, tmp_path: Path, request: pytest.FixtureRequest
 
 
 def test_a_lake_on_a_read_only_disk(foreign_lake: Path, tmp_path: Path) -> None:
-    """What examines works; what writes ends with the message and the hint; no byte is changed."""
+    """Notebooks that only read succeed; those that write fail with a hint and change no byte."""
     lake = tmp_path / "lake"
     shutil.copytree(foreign_lake, lake)
     (tmp_path / "a.csv").write_text("id,n\n1,2\n")
@@ -71,7 +71,9 @@ def test_a_lake_on_a_read_only_disk(foreign_lake: Path, tmp_path: Path) -> None:
         for name in (*READERS, *WRITERS)
     ]
     plan = put_plan(tmp_path, json.dumps({"name": "all", "steps": steps}))
-    Lake(lake).publisher("waits", keys=["id"]).upsert([{"id": 1}])  # or `mirror` has nothing to do
+    Lake(lake).publisher("waits", keys=["id"]).upsert(
+        [{"id": 1}]
+    )  # otherwise `mirror` has nothing to apply
     before = lake_state(lake)
     done = call(tmp_path, str(plan), disk=lake)
     found = {step["notebook"]: step for step in json.loads(done.stdout)["steps"]}

@@ -1,4 +1,4 @@
-"""What is said of Spark below a slow cell, while it works and when it rests."""
+"""The text about Spark's progress below a slow cell, during and between jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(json.dumps([before, sorted(told), spark_work()]))
 """
 
 
-@pytest.mark.usefixtures("one_spark")  # no other jobs run there
+@pytest.mark.usefixtures("one_spark")  # no other job runs there
 def test_it_counts_the_tasks_that_are_done() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

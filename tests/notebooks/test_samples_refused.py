@@ -1,4 +1,4 @@
-"""A notebook that makes or clears a sample refuses everybody else's lake, and changes no byte."""
+"""A notebook that creates or clears a sample refuses any other lake and changes no byte."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
 from helpers.notebooks import lake_state
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
-from mirrorlake_runs.run import run_plan
+from mirrorlake_lab import open_sample, seal_sample
+from mirrorlake_runs import run_plan
 
-# These have once cleared or filled what was not theirs.
+# These notebooks once cleared or filled other lakes.
 HARMED = {
     f"learn/{name}" for name in ("01_publish", "02_mirror", "04_operate", "12_partitioning_policy")
 }
-# What a run without --long tries, beside the command, which runs `learn/01_publish`.
+# Cases without --long, besides the command, which runs `learn/01_publish`.
 QUICK = {("own", "learn/12_partitioning_policy"), ("published_into", "learn/02_mirror")}
 MAKERS = [
     f"learn/{path.stem}"
@@ -32,7 +32,7 @@ MAKERS = [
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with published files and Delta tables, called as the notebooks' are."""
+    """A user's lake with published files and Delta tables that have the notebooks' names."""
     root = tmp_path_factory.mktemp("own") / "lake"
     for name in ("flights", "stock", "orders"):
         Lake(root).publisher(name, keys=["id"]).upsert([{"id": 1, "n": 5}])
@@ -43,7 +43,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def published_into(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sample that an application has taken for a lake of its own."""
+    """A sample into which an application has published."""
     root = tmp_path_factory.mktemp("sample") / "lake"
     lake = open_sample(str(root), fresh=True, tables=["stock"])
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
@@ -54,7 +54,7 @@ def published_into(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers there: a notebook that wanted Spark before it refuses would fail otherwise."""
+    """Point Spark to a closed port, so that starting it fails with another error."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
 
 

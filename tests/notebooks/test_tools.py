@@ -1,4 +1,4 @@
-"""The tools: nbval over the sample lake, and papermill over tables that others made."""
+"""The tools, executed by nbval on the sample lake and by papermill on tables of other writers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import yaml
 
 from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
+from helpers.project import NOTEBOOKS
 from mirrorlake.spark.session import SharedJvm
-from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
+from mirrorlake_runs.records import StepResult
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",
     "row_tracking", "time_travel", "vorder",
 }  # fmt: skip
-# What a run without --long tries: the tools that people open first by nbval on the sample, and each
-# of the others on a table of others. Under --long each of them by nbval, and on every table.
+# Without --long: the most used tools by nbval on the sample, and each other tool on one table of
+# another writer. With --long: each tool by nbval, and on every table.
 FIRST = ("mirror", "monitor", "operate", "publish", "query", "time_travel")
 QUICK = {
     "archive": "by_spark",
@@ -49,7 +49,7 @@ ON_TABLES = [
 def home(
     tmp_path: Path, foreign_lake: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A home with the foreign lake at `lake` and a file to publish."""
+    """A home with a lake of other writers at `lake`, and a file to publish."""
     shutil.copytree(foreign_lake, tmp_path / "lake")
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "a.csv").write_text("id,n\n1,2\n")
@@ -58,7 +58,7 @@ def home(
 
 
 def run_tool(home: Path, tool: str, **parameters: Any) -> StepResult:
-    """Runs one tool by papermill, with these parameters besides its own."""
+    """Run one tool by papermill with parameters that override its own."""
     plan = home / "plan.yaml"
     plan.write_text(yaml.safe_dump({"steps": [{"notebook": tool, "parameters": parameters}]}))
     (step,) = run_plan(plan, home / "out").steps
@@ -77,7 +77,7 @@ def test_every_tool_runs_without_long() -> None:
 def test_nbval_finds_the_committed_outputs(
     tools: Sequence[str], sample_home: Path, jvm: SharedJvm, tmp_path: Path
 ) -> None:
-    """Each on a copy of its own; what examines leaves every byte as it was."""
+    """Each tool runs on its own copy; tools that only read change no byte."""
     done = run_nbval(
         [NOTEBOOKS / f"{tool}.ipynb" for tool in tools],
         tmp_path,
@@ -112,6 +112,7 @@ MORE_BAD = [
     ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),
     ("time_travel", PARTED | {"to_version": 9}, "no version 9", "Hint: it has versions 0 to 0"),
     ("time_travel", {"table": "by_spark", "from_version": 3, "to_version": 1}, "after", "Hint: "),
+    ("time_travel", PARTED | {"to_version": 0, "to_time": "2024-05-01"}, "both given", "Hint: "),
     ("maintain", {"policy": "{"}, "The policy is not JSON", "Hint: write it like"),
     ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
     ("operate", PARTED | {"action": "pause"}, "No publisher feeds parted", "Hint: pause is for"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.landing.publisher import Published, Publisher
+from mirrorlake import Publisher
+from mirrorlake.landing.publisher import Published
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -27,7 +28,7 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def notices(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What a person at the terminal would be told, as `messages`."""
+    """The log lines that a user at the terminal would see, as `messages`."""
     caplog.set_level(logging.INFO, "mirrorlake")
     return caplog
 
@@ -39,7 +40,7 @@ def table() -> TableName:
 
 @pytest.fixture
 def read(any_storage: Storage, table: TableName) -> Callable[[Published], list[dict]]:
-    """Reads back what a publisher of `any_storage` has published."""
+    """Return a function that reads what a publisher of `any_storage` has published."""
 
     def rows(published: Published) -> list[dict]:
         with any_storage.open(f"{table.folder}/{published.file}") as source:
@@ -50,7 +51,7 @@ def read(any_storage: Storage, table: TableName) -> Callable[[Published], list[d
 
 @pytest.fixture
 def new_publisher(any_storage: Storage) -> Callable[..., Publisher]:
-    """A publisher of a fresh table each time it is called."""
+    """Return a function that returns the publisher of a new table at each call."""
     numbers = itertools.count(1)
 
     def make(*keys: str) -> Publisher:

@@ -1,4 +1,4 @@
-"""One holder at a time, on a disk and on an object store, whatever the machines' clocks say."""
+"""One holder at a time, on disks and object stores, whatever the clocks of machines show."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.lease import Lease, LeaseHeldError, store_now
-from mirrorlake.storage.paths import PROJECT
 
 PATH = "Files/_mirrorlake/plans/p.lease"
 HOLDS = """
@@ -27,7 +27,7 @@ with Lease(Storage(sys.argv[1]), sys.argv[2], "it"):
 def test_a_second_holder_is_refused_and_nothing_is_left(storage: Storage) -> None:
     with Lease(storage, PATH, "The plan p"):
         with pytest.raises(
-            LeaseHeldError, match=r"The plan p runs already: process \d+ on .* since"
+            LeaseHeldError, match=r"The plan p is already running: process \d+ on .* since"
         ):
             Lease(storage, PATH, "The plan p").__enter__()
         with Lease(storage, PATH + "2", "The plan q"):
@@ -58,7 +58,7 @@ def test_on_a_disk_it_ends_with_its_process(tmp_path) -> None:
 
 def test_on_an_object_store_one_that_is_not_renewed_is_taken_over() -> None:
     storage = Storage("memory:///")
-    # Its holder's clock is an hour ahead; the age counts by the store's clock alone.
+    # The holder's clock is an hour ahead; only the store's clock determines the age.
     dead = {"what": "it", "host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"}
     storage.write(PATH, json.dumps(dead).encode())
     with pytest.raises(LeaseHeldError, match="process 7 on far since 2099"):
@@ -69,12 +69,12 @@ def test_on_an_object_store_one_that_is_not_renewed_is_taken_over() -> None:
         time.sleep(0.02)
     with Lease(storage, PATH, "it", ttl=0.3) as lease:
         end = time.monotonic() + 1
-        while time.monotonic() < end:  # it is renewed, so three times its age is not too long
+        while time.monotonic() < end:  # renewals keep it for three times its time to live
             with pytest.raises(LeaseHeldError):
                 Lease(storage, PATH, "it", ttl=0.6).__enter__()
             time.sleep(0.1)
         assert not lease.lost
-        storage.write(PATH, json.dumps(dead).encode())  # somebody else has it now
+        storage.write(PATH, json.dumps(dead).encode())  # another process has taken it
         while not lease.lost:
             time.sleep(0.02)
-    assert storage.read_json(PATH) == dead  # and keeps it
+    assert storage.read_json(PATH) == dead  # the file is kept

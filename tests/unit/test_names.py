@@ -17,7 +17,7 @@ REFUSED = [
 ]  # fmt: skip
 
 anything = st.text(st.characters(exclude_categories=()), max_size=220)
-# Parts from which names are made that nearly leave their folder.
+# Parts of names that look like a path out of the folder.
 nasty = st.lists(
     st.sampled_from(["..", ".", "/", "\\", ":", "a", "%2f", "%2e", "_", "`", ".schema", " ", "\0"]),
     max_size=6,
@@ -26,7 +26,7 @@ part = anything | nasty
 
 
 def resolves_inside(folder: str, parent: str) -> bool:
-    # Resolved as the file system does it; the temporary root need not exist.
+    # Resolved as the file system resolves it; the temporary root need not exist.
     root = Path("/lake")
     return (root / folder).resolve().parent == (root / parent).resolve()
 

@@ -1,4 +1,4 @@
-"""Notices: lines on stderr, unless the application has set logging up itself."""
+"""Log records are printed to stderr, unless the application has logging handlers."""
 
 from __future__ import annotations
 

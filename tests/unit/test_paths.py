@@ -1,4 +1,4 @@
-"""What the cache holds is made once, whole or not at all."""
+"""Files of the cache are created once and atomically."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.storage.paths import make_once
+from mirrorlake.storage import paths
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_that_is_there_is_left_alone(target: Path) -> None:
-    make_once(target, target.is_file, lambda path: path.write_text("first"))
-    make_once(target, target.is_file, lambda path: path.write_text("second"))
+    paths.make_once(target, target.is_file, lambda path: path.write_text("first"))
+    paths.make_once(target, target.is_file, lambda path: path.write_text("second"))
     assert target.read_text() == "first"
 
 
 def test_one_that_another_process_makes_meanwhile_is_not_taken_away(target: Path) -> None:
-    """It may be in use by then."""
+    """Another process may already use it."""
     making, go_on = threading.Event(), threading.Event()
 
     def slowly(path: Path) -> None:
@@ -33,9 +33,11 @@ def test_one_that_another_process_makes_meanwhile_is_not_taken_away(target: Path
         (path / "whole").touch()
 
     def late() -> None:
-        make_once(target, (target / "whole").is_file, Path.mkdir)
+        paths.make_once(target, (target / "whole").is_file, Path.mkdir)
 
-    first = threading.Thread(target=make_once, args=(target, (target / "whole").is_file, slowly))
+    first = threading.Thread(
+        target=paths.make_once, args=(target, (target / "whole").is_file, slowly)
+    )
     first.start()
     assert making.wait(10)
     second = threading.Thread(target=late)
@@ -54,7 +56,7 @@ def test_half_a_folder_is_made_again(target: Path) -> None:
         path.mkdir()
         (path / "whole").touch()
 
-    make_once(target, (target / "whole").is_file, make)
+    paths.make_once(target, (target / "whole").is_file, make)
     assert [path.name for path in target.iterdir()] == ["whole"]
 
 
@@ -64,5 +66,5 @@ def test_a_failure_leaves_nothing(target: Path) -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        make_once(target, target.is_file, make)
+        paths.make_once(target, target.is_file, make)
     assert list(target.parent.iterdir()) == []

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from obstore.exceptions import BaseError, NotSupportedError
 
 from helpers.odd_names import ODD_BUT_FINE
-from mirrorlake.storage import listing
-from mirrorlake.storage.files import Entry, Listing, Storage, to_json
-from mirrorlake.storage.streams import TAIL
+from mirrorlake.storage import files, object_stores
+from mirrorlake.storage.files import Entry, Listing, Storage
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
@@ -234,7 +233,7 @@ def test_s3_can_rename_without_overwriting(monkeypatch):
 
 @given(json_values)
 def test_any_document_reads_back(document):
-    data = to_json(document)
+    data = files.to_json(document)
     data.decode()  # valid UTF-8, whatever is in it
     assert json.loads(data) == document
 
@@ -275,7 +274,7 @@ def test_a_folder_never_moves_over_another(any_storage: Storage):
 
 
 def test_a_folder_moves_on_after_it_was_cut_short_or_not_at_all(any_storage: Storage):
-    """Nobody sees a table twice, or half a table: its log comes last and goes first."""
+    """A table is never visible twice or in part: its log is copied last and deleted first."""
     fill(any_storage, "a")
     seen: list[tuple[bool, bool]] = []
     delete = Storage.delete
@@ -339,7 +338,7 @@ def test_of_many_creators_without_a_folder_one_wins(any_storage: Storage):
 
 
 def test_a_root_is_the_same_place_when_it_is_opened_again(tmp_path, monkeypatch):
-    """Another process gets the root as text; a store in memory once came back as a folder."""
+    """Another process gets the root as text; a memory store must not become a folder."""
     monkeypatch.chdir(tmp_path)
     for uri in ("memory:///", "memory://"):
         root = Storage(uri).root
@@ -349,7 +348,14 @@ def test_a_root_is_the_same_place_when_it_is_opened_again(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-SIZES = [0, 1, TAIL - 1, TAIL, TAIL + 1, 3 * TAIL + 17]
+SIZES = [
+    0,
+    1,
+    object_stores.TAIL - 1,
+    object_stores.TAIL,
+    object_stores.TAIL + 1,
+    3 * object_stores.TAIL + 17,
+]
 
 
 @pytest.fixture(params=[True, False])
@@ -374,8 +380,16 @@ def test_a_reader_has_every_range_of_a_file(any_storage: Storage, size: int):
     any_storage.write("f", data)
     with any_storage.open("f") as source:
         assert source.seek(0, os.SEEK_END) == size
-        for start in {0, 1, size // 2, max(0, size - TAIL - 5), max(0, size - 3), size, size + 9}:
-            for length in (0, 1, 70_000, TAIL + 3, size):
+        for start in {
+            0,
+            1,
+            size // 2,
+            max(0, size - object_stores.TAIL - 5),
+            max(0, size - 3),
+            size,
+            size + 9,
+        }:
+            for length in (0, 1, 70_000, object_stores.TAIL + 3, size):
                 source.seek(start)
                 assert source.read(length) == data[start : start + length]
         source.seek(0)
@@ -443,8 +457,8 @@ def test_one_listing_of_all_tells_of_many_folders(
         for start in range(0, len(ordered), page)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "AT_ONCE", worth)
-        found = listing.split_pages(pages, wanted)
+        patch.setattr(files, "AT_ONCE", worth)
+        found = files.split_pages(pages, wanted)
     assert found == {folder: slow(folder) for folder in found}
     assert found.keys() <= wanted
     if worth == 0:  # it goes to the end

@@ -1,4 +1,4 @@
-"""A Sphinx extension: writes what Sphinx reads, from docs, committed notebooks and the code."""
+"""A Sphinx extension that writes the site's sources from the docs, the notebooks and the code."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def _write(app: Sphinx, _config: object) -> None:
 
 
 def _keep_colons(_app: object, what: str, _name: str, _of: object, _o: object, ls: Any) -> None:
-    """Napoleon would take what stands before a property's first colon for its type."""
+    """Replace the first colon of a property: Napoleon takes the text before it for a type."""
     if what == "property" and ls:
         ls[0] = ls[0].replace(": ", "; ", 1)

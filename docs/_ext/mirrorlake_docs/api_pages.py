@@ -1,4 +1,4 @@
-"""The API's pages: which public name is on which page; Sphinx reads the docstrings itself."""
+"""The pages of the API reference, which list the public names; Sphinx reads the docstrings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import mirrorlake_lab
 import mirrorlake_runs
 import mirrorlake_sources
 
-# A page, its sentence, and the classes whose methods it has.
+# By page: its introduction, and the classes whose methods it lists.
 _CLASSES = {
     "lake": (
-        "The lake: publish, mirror, query, and what works on all its tables.",
+        "Publish to a lake, mirror and query it, and run operations on all its tables.",
         [
             "mirrorlake.lake.Lake",
             "mirrorlake.mirror.operations.Operations",
@@ -24,12 +24,12 @@ _CLASSES = {
         ],
     ),
     "table": (
-        "A table: its versions, changes, files, rows and their order.",
+        "Work with one table: its versions, changes, files, rows and policies.",
         [
             "mirrorlake.table.Table",
             "mirrorlake.layout.api.Optimize",
-            "mirrorlake.feed.api.Changes",
-            "mirrorlake.rows.api.RowTracking",
+            "mirrorlake.feed.changes.Changes",
+            "mirrorlake.rows.row_history.RowTracking",
             "mirrorlake.partitioning.table_policy.TablePolicy",
         ],
     ),
@@ -39,15 +39,15 @@ _PACKAGES = (mirrorlake, mirrorlake_lab, mirrorlake_runs, mirrorlake_sources)
 
 
 def api_pages() -> Iterator[tuple[str, str]]:
-    """The pages' names and their reStructuredText."""
+    """Yield the names of the pages with their reStructuredText."""
     found = [
         (name, getattr(package, name))
         for package in _PACKAGES
         for name in package.__all__
         if name not in {*_ON_A_PAGE, "__version__"}
     ]
-    lines = _title("The API")
-    lines += ["Everything public, from its docstrings.", "", ".. toctree::", "   :maxdepth: 1", ""]
+    lines = _title("API reference")
+    lines += ["All public classes and functions.", "", ".. toctree::", "   :maxdepth: 1", ""]
     lines += [f"   {name}" for name in (*_CLASSES, "functions")]
     yield "index", "\n".join([*lines, ""])
     for page, (sentence, classes) in _CLASSES.items():
@@ -57,7 +57,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
         yield page, "\n".join(lines)
     lines = [
         *_title("Functions and results"),
-        "Imported from ``mirrorlake``, and from its satellites where the path names one.",
+        "Import these names from ``mirrorlake``, or from the satellite package in their path.",
         "",
     ]
     for name, thing in found:
@@ -74,7 +74,9 @@ def _title(text: str) -> list[str]:
 
 def _class(path: str) -> list[str]:
     module, _, name = path.rpartition(".")
-    getattr(import_module(module), name)  # a name that moved is an error here, not a warning there
+    getattr(
+        import_module(module), name
+    )  # fail here if a name has moved, because Sphinx would only warn
     return [
         *(name, "-" * len(name), ""),
         *(f".. autoclass:: {path}", "   :members:", "   :inherited-members: Exception", ""),

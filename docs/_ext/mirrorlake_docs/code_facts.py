@@ -1,7 +1,7 @@
-"""What the reference says of the code: commands, parameters, errors, promises, as Markdown.
+"""Reference pages as Markdown, generated from the code: commands, parameters, errors, promises.
 
-Nothing here is written twice: the texts are the program's own help, the notebooks' comments, the
-docstrings, and `tests/promises.yaml` with the tests that are marked with a promise.
+The texts are the program's help, the comments of the notebooks' parameters, docstrings, and
+`tests/promises.yaml` with the tests that are marked with a promise.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ _STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
 
 
 def commands_page(program: Any) -> str:
-    """Every command and verb of the program, as Click has it, with its own help."""
-    parts = ["# Every command", "", "The program's own help, command by command.", ""]
+    """Return the page with the help of every command and verb.
+
+    Args:
+        program: the Click group of all commands.
+    """
+    parts = ["# Command help", "", "The help text of each command.", ""]
     for name, command in _commands(program):
         parts += [f"## `{name}`", "", *_help_of(name, command), ""]
     return "\n".join(parts)
@@ -55,23 +59,23 @@ def _help_of(name: str, command: Any) -> list[str]:
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [f"| `{_cell(what)}` | {_cell(text)} |" for what, text in filter(None, records)]
     if rows:
-        lines += ["", "| argument or option | what |", "|---|---|", *rows]
+        lines += ["", "| argument or option | description |", "|---|---|", *rows]
     return lines
 
 
 def parameters_page() -> str:
-    """Every parameter of every notebook, with type, default and comment."""
+    """Return the page with the parameters of every notebook: type, default and description."""
     parts = [
-        *("# Every parameter", ""),
-        "`-p name=value` of `./mirrorlake run` sets them; each notebook has a file in `parameters/`"
-        " with the same names. Plans are in `parameters/plans/`.",
+        *("# Notebook parameters", ""),
+        "Set a parameter with `./mirrorlake run NAME -p name=value`. Each notebook has a file with"
+        " the same names in `parameters/`. Plans are in `parameters/plans/`.",
         "",
     ]
     for path in [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted(NOTEBOOKS.glob("learn/*.ipynb"))]:
         name = path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
         rows = _parameters_of(path)
         parts += [f"## `{name}`", "", f"[The notebook](../notebooks/{name}.ipynb)", ""]
-        parts += ["| parameter | type | default | what |", "|---|---|---|---|", *rows, ""]
+        parts += ["| parameter | type | default | description |", "|---|---|---|---|", *rows, ""]
     parts += ["## Plans", ""]
     for path in sorted((PARAMETERS / "plans").glob("*.yaml")):
         text = path.read_text(encoding="utf-8").rstrip()
@@ -97,7 +101,7 @@ def _parameters_of(path: Path) -> list[str]:
 
 
 def errors_page() -> str:
-    """Every error class with its meaning, its base and the exit status of a command."""
+    """Return the page with every error class: meaning, base class and exit status of a command."""
     rows = []
     for name, kind in vars(errors).items():
         if inspect.isclass(kind) and issubclass(kind, errors.MirrorlakeError):
@@ -106,12 +110,12 @@ def errors_page() -> str:
             rows.append(f"| `{name}` | `{kind.__mro__[1].__name__}` | {status} | {_cell(text)} |")
     return "\n".join(
         [
-            *("# Every error", ""),
-            "What mirrorlake raises on purpose is one of these, from `mirrorlake.errors`. A message"
-            " says what was found and where (file, row, column), then `Hint:` and the fix. The"
-            " exit status is that of a command that ends with the error. The findings of `lint`"
-            " are [rules](../docs/lint.md) of their own.",
-            *("", "| error | kind of | exit status | meaning |", "|---|---|---|---|"),
+            *("# Errors", ""),
+            "mirrorlake raises these errors, from `mirrorlake.errors`. A message has the problem"
+            " and its place (file, row, column), followed by `Hint:` and the fix. A command that"
+            " fails with the error ends with the exit status. The findings of `lint` have"
+            " [rules](../docs/lint.md) instead.",
+            *("", "| error | base class | exit status | meaning |", "|---|---|---|---|"),
             *rows,
             "",
         ]
@@ -119,7 +123,7 @@ def errors_page() -> str:
 
 
 def promises_page() -> str:
-    """What is promised, with the tests that hold each promise."""
+    """Return the page with every promise and the tests that verify it."""
     known = yaml.safe_load((PROJECT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
     held: dict[str, list[str]] = {number: [] for number in known}
     for path in sorted((PROJECT / "tests").rglob("test_*.py")):
@@ -131,10 +135,10 @@ def promises_page() -> str:
         rows.append(f"| {number} | {_cell(str(text))} | {tests} |")
     return "\n".join(
         [
-            *("# What is promised", ""),
-            "Each promise with the tests that hold it. `./mirrorlake test` ends with how many of"
-            " them the tests that ran have shown.",
-            *("", "| | promise | held by |", "|---|---|---|"),
+            *("# Promises", ""),
+            "Each promise has tests that verify it. `./mirrorlake test` ends with the number of"
+            " promises that the run has verified.",
+            *("", "| | promise | verified by |", "|---|---|---|"),
             *rows,
             "",
         ]
@@ -142,10 +146,10 @@ def promises_page() -> str:
 
 
 def _marked(path: Path) -> Iterator[tuple[str, str]]:
-    """The promises that a file's tests are marked with."""
+    """Yield the promises that mark the tests of a file, each with its test."""
     place = path.relative_to(PROJECT / "tests").as_posix()
     text = path.read_text(encoding="utf-8")
-    if _PROMISE not in text:  # most files; parsing takes a while
+    if _PROMISE not in text:  # skips most files, because parsing is slow
         return
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -157,5 +161,5 @@ def _marked(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _cell(text: str) -> str:
-    """A text that fits into a cell of a Markdown table."""
+    """Return a text that fits into a cell of a Markdown table."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()

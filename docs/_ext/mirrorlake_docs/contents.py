@@ -14,12 +14,12 @@ _TOPICS = (
 )
 # What the first page names, and only the site has.
 _GENERATED = {
-    "on the site every parameter, error and method": (
+    "the site also lists every parameter, error and method": (
         "every [parameter](reference/parameters.md), [error](reference/errors.md)"
         " and [method](reference/api/index.rst)"
     ),
-    "on the site what is promised, with the tests that hold it": (
-        "[what is promised](reference/promises.md), with the tests that hold it"
+    "the site also lists every promise with the tests that show it": (
+        "every [promise](reference/promises.md) with the tests that show it"
     ),
 }
 # Captions with their pages, as paths from the site's root; `*` stands for all of a folder.

@@ -1,7 +1,7 @@
-"""The figures of the pages under `docs/explain`, drawn by code.
+"""The charts of the pages under `docs/explain`.
 
-`PYTHONPATH=docs/_ext python -m mirrorlake_docs.figures` draws them into `docs/pictures`.
-Measured figures are those of the table in `docs/views.md`.
+`PYTHONPATH=docs/_ext python -m mirrorlake_docs.figures` draws them into `docs/pictures`. Measured
+values come from the table in `docs/views.md`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AFTER_A_KILL = (
 
 
 def exactly_once() -> Figure:
-    """The steps of a cycle, and what the next one does after a kill before each of them."""
+    """Draw the steps of a cycle, and the next cycle's action after a kill before each step."""
     axes = _axes(9.2, 2.7)
     axes.set_xlim(-0.9, 7.4)
     axes.set_ylim(-1.35, 1.35)
@@ -66,7 +66,7 @@ def exactly_once() -> Figure:
 
 
 def row_orders() -> Figure:
-    """Runs of three columns in three orders, counted in rows that are made up."""
+    """Draw the number of runs of three columns in three orders, counted in random rows."""
     axes = _axes(8.2, 3.4)
     generator = np.random.default_rng(7)
     sizes = {"origin (3)": 3, "carrier (16)": 16, "flight (2,000)": 2000}
@@ -90,7 +90,7 @@ def row_orders() -> Figure:
 
 
 def count_runs(values: np.ndarray) -> int:
-    """How often a value does not follow itself.
+    """Return the number of runs, which are sequences of equal values.
 
     Example:
         >>> count_runs(np.array([1, 1, 2, 1]))
@@ -100,7 +100,7 @@ def count_runs(values: np.ndarray) -> int:
 
 
 def view_refreshes() -> Figure:
-    """Seconds of incremental and full refreshes by the share of changed rows."""
+    """Draw the seconds of incremental and full refreshes by the share of changed rows."""
     axes = _axes(8.2, 3.4)
     found = measured_refreshes()
     for (name, seconds), colour in zip(found.items(), (BLUE, GREEN, ORANGE), strict=False):
@@ -117,7 +117,7 @@ def view_refreshes() -> Figure:
 
 
 def measured_refreshes() -> dict[str, list[tuple[float, float]]]:
-    """The incremental and full seconds of the views in `docs/views.md`, by view."""
+    """Return the incremental and full seconds of each view in `docs/views.md`."""
     text = (PROJECT / "docs" / "views.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|([^|]*)\| [\d.]+ % \| ([\d.]+) s \| ([\d.]+) s \|", text, re.M)
     found: dict[str, list[tuple[float, float]]] = {}
@@ -130,7 +130,7 @@ def measured_refreshes() -> dict[str, list[tuple[float, float]]]:
 
 
 def files_touched() -> Figure:
-    """What part of the files a delete of rows at random touches, by how many rows they have."""
+    """Draw the share of files that a delete of random rows affects, by the rows per file."""
     axes = _axes(8.2, 3.2)
     deleted = np.logspace(-6, -1, 200)
     for rows, colour in zip((1_000, 100_000, 10_000_000), (GREEN, BLUE, ORANGE), strict=True):
@@ -142,17 +142,17 @@ def files_touched() -> Figure:
     axes.set_ylabel("percent of the files")
     axes.set_title("files with a deleted row", fontsize=10, loc="left")
     axes.legend(
-        title="rows a file", frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1)
+        title="rows per file", frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1)
     )
     return _figure(axes)
 
 
 def part_touched(deleted: np.ndarray, rows: int) -> np.ndarray:
-    """The expected part of files that hold at least one deleted row.
+    """Return the expected share of files with at least one deleted row.
 
     Args:
-        deleted: the part of rows that is deleted, between 0 and 1.
-        rows: how many rows a file has.
+        deleted: the share of rows that is deleted, between 0 and 1.
+        rows: the number of rows per file.
 
     Example:
         >>> float(part_touched(np.array([0.5]), 2)[0])
@@ -170,7 +170,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 
 
 def draw_figures(folder: Path) -> None:
-    """Draws all of them into a folder."""
+    """Draw all charts into a folder."""
     folder.mkdir(exist_ok=True)
     for name, draw in FIGURES.items():
         draw().savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})

@@ -1,6 +1,6 @@
-"""The site's source folder: docs, notebooks with their committed outputs, and pages from the code.
+"""Write the site's sources: docs, notebooks with their stored outputs, and generated pages.
 
-It has the project's own layout, so that a link that works in the project works on the site.
+The folder has the project's layout, so links that work in the project work on the site.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirrorlake_docs.figures import draw_figures
 from mirrorlake_lab.course.lessons import SOLUTION
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
-from mirrorlake_runs.results import MIME
+from mirrorlake_runs.records import MIME
 
 DOCS = PROJECT / "docs"
 _NAMED = re.compile(r"(?<![\[/`])`docs/([\w-]+(?:/[\w-]+)?)\.md`(?!\])")
@@ -29,7 +29,7 @@ _BARE = {"image/png": ("text/plain",), "text/html": ("text/plain",)}
 
 
 def write_sources(folder: Path) -> None:
-    """Writes everything that Sphinx reads.
+    """Write everything that Sphinx reads.
 
     Args:
         folder: an empty folder.
@@ -69,13 +69,13 @@ def _write_reference(folder: Path) -> None:
 
 
 def _write_tools(folder: Path) -> None:
-    """A page with all tools: what each is for, and its first picture."""
+    """Write the page of all tools, with the purpose and the first chart of each."""
     lines = [
-        "# The tools",
+        "# Tools",
         "",
-        "One page each, for a lake of your own. Their defaults point to the sample lake, which"
-        " `./mirrorlake sample lakes/sample` makes. `./mirrorlake run NAME -p root=/data/lake` runs"
-        " one with papermill, `./mirrorlake lab` opens copies of all.",
+        "Each tool is a notebook for your own lake. By default it uses the sample lake, which"
+        " `./mirrorlake sample lakes/sample` creates. `./mirrorlake run NAME -p root=/data/lake`"
+        " runs a tool with papermill, and `./mirrorlake lab` opens copies of all tools.",
         "",
     ]
     names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
@@ -91,7 +91,7 @@ def _write_tools(folder: Path) -> None:
 
 
 def _first_picture(notebook: Any, name: str, folder: Path) -> list[str]:
-    """Writes the first picture of a tool's outputs to a file; the lines that show it, or none."""
+    """Write the first chart of a tool to a file, and return the lines that show it."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "image/png" not in output.get("data", {}):
@@ -105,7 +105,7 @@ def _first_picture(notebook: Any, name: str, folder: Path) -> list[str]:
 
 
 def _prepare(notebook: Any, page: Path, folder: Path) -> None:
-    """Solutions and what checks say are folded; pages that are named become links."""
+    """Fold solutions and the outputs of checks, and turn names of pages into links."""
     for cell in notebook.cells:
         tags = list(cell.metadata.get("tags", []))
         if SOLUTION in tags:
@@ -118,7 +118,7 @@ def _prepare(notebook: Any, page: Path, folder: Path) -> None:
             data = output.get("data", {})
             data.pop(MIME, None)
             words = output.get("metadata", {}).get("image/png", {}).get("alt")
-            if words:  # MyST-NB knows them of a cell only
+            if words:  # MyST-NB reads alternative texts from the cell only
                 cell.metadata["mystnb"] = {"image": {"alt": words}}
             for kind, plainer in _BARE.items():
                 for other in plainer if kind in data else ():
@@ -126,7 +126,7 @@ def _prepare(notebook: Any, page: Path, folder: Path) -> None:
 
 
 def _link_docs(text: str, page: Path, folder: Path) -> str:
-    """A page that is named in backticks, `docs/views.md` for example, becomes a link to it."""
+    """Replace each page in backticks, such as `docs/views.md`, by a link to it."""
     up = "../" * (len(page.relative_to(folder).parts) - 1)
 
     def link(found: re.Match[str]) -> str:

@@ -1,9 +1,8 @@
-"""The command line, a module for each kind of work: thin calls into the library.
+"""The command line: the app, and helpers that the modules of commands share.
 
-Here is what they share: the app, and how they open lakes and tables.
-
-One rule: what loses no row and no history acts, and `--dry-run` only says what would be done; what
-deletes, takes back or passes over only says it, and `--apply` does it.
+Each module has the commands of one kind of work, and calls the library. A command that loses no
+row and no history acts at once, and `--dry-run` previews it. A command that deletes, restores or
+skips only previews, and `--apply` does it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,18 @@ app = typer.Typer(
 
 
 def verbs(noun: str, text: str) -> typer.Typer:
-    """A group of commands: `NOUN VERB ROOT …`, each verb with its own help and options."""
+    """Create a group of commands, `NOUN VERB ROOT …`."""
     group = typer.Typer(no_args_is_help=True, help=text)
     app.add_typer(group, name=noun)
     return group
 
 
 def open_lake(root: str) -> Lake:
-    """The lake at a root that must be there; a URI is not checked."""
+    """Open a lake whose folder exists; a URI is not checked.
+
+    Raises:
+        UsageError: the folder does not exist.
+    """
     from mirrorlake.lake import Lake
 
     if not may_be_lake(root):
@@ -56,7 +59,7 @@ def open_table(root: str, table: str) -> Table:
 
 
 def stop_on_signals() -> Event:
-    """An event that SIGTERM and Ctrl-C set, for what ends after the work at hand."""
+    """Return an event that SIGTERM and Ctrl-C set, to stop after the current work."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
@@ -64,7 +67,7 @@ def stop_on_signals() -> Event:
 
 
 def warm_up() -> None:
-    """Makes what later starts of a local Spark are quicker with, if it is missing."""
+    """Create the class archive, with which a local Spark starts faster, if it is missing."""
     if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
         from mirrorlake.spark.java import ensure_archive
         from mirrorlake.spark.session import launch_environment

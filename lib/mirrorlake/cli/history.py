@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 import typer
 
 from mirrorlake.cli import app, open_lake, open_table, verbs
-from mirrorlake.cli.options import Apply, DryRun, Json, Limit, Root, Table
+from mirrorlake.cli.options import Apply, DryRun, Json, Keys, Limit, Root, Table
 from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, progress, tell
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable
 
-Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
+Outside = Literal["error", "clip"]  # for a start or end that the feed does not hold
 END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
 
 
@@ -93,7 +93,7 @@ def changes(
     start: Annotated[str, typer.Option("--from", help=f"Start: {END_HELP}.")],
     end: Annotated[str | None, typer.Option("--to", help=f"End: {END_HELP}.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Only the net change of each key.")] = False,
-    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    keys: Keys = "",
     across_gaps: Annotated[
         bool, typer.Option("--across-gaps", help="Compare versions where the feed has gaps.")
     ] = False,
@@ -106,7 +106,7 @@ def changes(
     limit: Limit = 50,
 ) -> None:
     """Show what changed in a table from one version to another, both included."""
-    from mirrorlake.feed.changes import in_order
+    from mirrorlake.feed.ranges import in_order
 
     found = open_table(root, table)
     chosen = split_names(keys) or None
@@ -145,7 +145,7 @@ def archive(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Append what is new in a table's change feed to a table that keeps it for good."""
+    """Append the new changes of a table's change feed to a permanent history table."""
     with progress("archiving …"):
         done = open_table(root, table).archive(into, start=start, dry_run=dry_run)
     tell(as_json, done.as_dict(), done, DRY_RUN * dry_run, failed=done.why_not)
@@ -164,7 +164,7 @@ def dimension(
             help="1: the latest row of each key; 2: all rows, with periods.", min=1, max=2
         ),
     ] = 1,
-    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    keys: Keys = "",
     from_snapshot: Annotated[
         bool, typer.Option("--from-snapshot", help="Compare the newest version; needs no feed.")
     ] = False,

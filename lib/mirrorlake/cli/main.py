@@ -1,6 +1,6 @@
-"""The command line's entry: every group of commands, and what a refused command prints.
+"""The entry point of the command line: all commands, and the output of errors.
 
-Exit status: 0 done; 1 a problem found; 2 wrong use; 3 the same plan runs already.
+Exit status: 0 done; 1 a problem was found; 2 wrong use; 3 the same plan is already running.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeE
 from mirrorlake.notices import show_notices
 from mirrorlake.registry import registered
 
-# The order of --help; modules that are not named here follow by name, groups of verbs come last.
+# The order in --help; other modules follow by name, and groups of commands come last.
 ORDER = (
     *("project", "runs", "zone", "monitor", "serve", "operate", "history", "maintenance"),
     *("partition", "rows", "sources"),
 )
 
-# Typer's own usage error, of which it exports this kind only.
+# Typer's usage error; Typer exports only this subclass of it.
 _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 
 
@@ -44,7 +44,7 @@ def command() -> Any:
 
 
 def main() -> None:
-    """Runs a command; an error of ours becomes one line, with `--json` a document, and a status."""
+    """Run a command; print an error as one line, or as a document with `--json`, and exit."""
     show_notices()
     try:
         sys.exit(command()(prog_name="./mirrorlake", standalone_mode=False) or 0)
@@ -62,12 +62,12 @@ def main() -> None:
             sys.exit(3)
         sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
     finally:
-        # At its end Python looks for garbage in all that was imported, for half a second.
+        # At exit, Python's garbage collector would search all imported modules for half a second.
         gc.freeze()
 
 
 def _print_error(error: MirrorlakeError) -> None:
-    """The document of a refused command; nothing where none was asked for."""
+    """Print the document of an error, if `--json` was given."""
     if "--json" in sys.argv[1:]:
         place = {"file": error.file, "row": error.row, "column": error.column}
         print_json({"error": {"message": error.message, "hint": error.hint or None, **place}})

@@ -34,7 +34,7 @@ def analyze(
 ) -> None:
     """Analyze a table's files: row groups, column chunks, columns, guardrails."""
     from mirrorlake.layout.guardrails import find_sku
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
 
     if sku is not None:
         find_sku(sku)  # before anything is read
@@ -150,7 +150,7 @@ def maintain(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Run a maintenance policy over all tables; it can say apply itself."""
+    """Run a maintenance policy over all tables; the policy can also set apply."""
     from mirrorlake.history.maintenance import load_policy
 
     lake = open_lake(root)
@@ -164,7 +164,7 @@ def maintain(
 
 
 def _titled(name: str, document: dict[str, Any]) -> tuple[str, TextTable]:
-    """A table for people with its title: of a summary its fields, else the first rows."""
+    """Return a title and a table for people; a summary has one row per field."""
     columns, rows = document["columns"], [list(row.values()) for row in document["rows"]]
     if name == "Summary":
         columns, rows = ["what", "value"], [list(pair) for pair in document["rows"][0].items()]

@@ -1,4 +1,4 @@
-"""Commands of those who run a mirror: from pause and replay to quarantine and forget."""
+"""Commands that operate the mirror: pause, resume, skip, replay, …, quarantine and forget."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def forget(
     as_json: Json = False,
 ) -> None:
     """Find a person's rows in table, history, feed, quarantine and files, and delete them."""
-    from mirrorlake.mirror.key_search import key_columns, parse_key
+    from mirrorlake.mirror.forget import key_columns, parse_key
 
     lake = open_lake(root)
     wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))

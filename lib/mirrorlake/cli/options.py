@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, as types of their parameters."""
+"""Arguments and options that several commands share, as types of their parameters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM o
 Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
 Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
+Keys = Annotated[str, typer.Option(help="Key columns, if the table declares none.")]
 VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
 
 
 def at_most_one(**given: object) -> None:
-    """Refuses options that exclude each other, by their names."""
+    """Check that at most one of these options is given.
+
+    Raises:
+        UsageError: several are given.
+    """
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} exclude each other.", hint="choose one.")

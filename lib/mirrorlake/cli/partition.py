@@ -1,4 +1,4 @@
-"""The commands `partition …`: a table's policy, and the process that carries it out."""
+"""The commands `partition …`: a table's partitioning policy, and the process that applies it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def show(root: Root, table: Table, as_json: Json = False) -> None:
 
 @partition.command()
 def delete(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Delete a table's policy; its files stay as they are."""
+    """Delete a table's policy; its files are not changed."""
     found = _policy_of(root, table)
     found.delete(dry_run=dry_run)
     _tell(found.show(), as_json, dry_run)
@@ -89,9 +89,9 @@ def run(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Partition new files and merge small ones; a dry run counts what is pending."""
+    """Partition new files and merge small ones; a dry run counts the pending files."""
     at_most_one(watch=watch, dry_run=dry_run)
-    from mirrorlake.delta.snapshot import tables_with_policies
+    from mirrorlake.partitioning.store import tables_with_policies
 
     lake = open_lake(root)
     chosen = None if table == EVERY else lake.table(table).name

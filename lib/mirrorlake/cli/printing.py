@@ -1,7 +1,4 @@
-"""How commands print: results on stdout, for people or as JSON; progress and warnings on stderr.
-
-Exit status: 0 done; 1 a problem found; 2 wrong use.
-"""
+"""The output of commands: results on stdout, as text or JSON; progress and warnings on stderr."""
 
 from __future__ import annotations
 
@@ -18,15 +15,17 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from mirrorlake.errors import with_place
-from mirrorlake.results import Finding, TextTable
+from mirrorlake.results import Count, Finding, TextTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.status import LakeStatus
+
 APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
 NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
-_NAME = 40  # letters of a name that a table never folds
+_NAME = 40  # characters of a name that are kept on one line
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -34,7 +33,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on a terminal, whose text can be changed; nothing in a pipe."""
+    """Show a spinner on a terminal; the yielded function changes its text."""
     if not err.is_terminal:
         yield lambda _: None
         return
@@ -43,12 +42,12 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def tell(as_json: bool, document: Any, *shown: object, failed: object = False) -> None:
-    """Prints a result, and ends the command with status 1 if a problem was found.
+    """Print a result, and exit with status 1 if a problem was found.
 
     Args:
         as_json: whether `--json` was given.
-        document: what JSON holds.
-        shown: what people read; see `say`.
+        document: the JSON document.
+        shown: the parts for people; see `say`.
         failed: true if there is a problem.
     """
     if as_json:
@@ -60,12 +59,12 @@ def tell(as_json: bool, document: Any, *shown: object, failed: object = False) -
 
 
 def print_json(document: Any) -> None:
-    """The one document that a command prints with `--json`."""
+    """Print the document of `--json`."""
     sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
 def say(*shown: object) -> None:
-    """Prints tables, texts, and of results their `repr`; an empty text is left out."""
+    """Print tables, texts, and the `repr` of results; skip empty texts."""
     for part in shown:
         if isinstance(part, TextTable):
             out.print(rich_table(part))
@@ -75,16 +74,16 @@ def say(*shown: object) -> None:
 
 
 def warn(text: str) -> None:
-    """Prints a line on stderr."""
+    """Print a line on stderr."""
     err.print(text, markup=False, highlight=False)
 
 
 def rich_table(shown: TextTable) -> RichTable:
-    """A table for a terminal: nothing is taken for rich's markup, and no text is cut off.
+    """Return a table for a terminal, with rich's markup escaped and long values wrapped.
 
-    Long values go on in the next line. Names, in the first column, stay whole: people copy them.
+    The first column is not wrapped, because people copy names from it.
     """
-    rows = [["" if value is None else str(value) for value in row] for row in shown.rows]
+    rows = [[_cell(value) for value in row] for row in shown.rows]
     named = all(len(row[0]) <= _NAME for row in rows)
     table = RichTable()
     for n, column in enumerate(shown.columns):
@@ -94,18 +93,30 @@ def rich_table(shown: TextTable) -> RichTable:
     return table
 
 
+def status_parts(status: LakeStatus) -> list[object]:
+    """Return what people read of a lake's status: the tables, then each problem as a line."""
+    problems = [str(one) for one in (*status.problems, *status.warnings)]
+    return [status.shown().without("problem", "fix"), *problems, status]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, Count) else str(value)
+
+
 def facts_of(done: Any) -> dict[str, Any]:
-    """The document of a result on one table: its fields, with the table's name as text."""
+    """Return the document of a result on one table: its fields, with the table's name as text."""
     return {**asdict(done), "table": str(done.table)}
 
 
 def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
-    """A query's rows: all of them as JSON, or the first few as a table.
+    """Print the rows of a query: all as JSON, or the first `limit` as a table.
 
     Raises:
-        QueryError: Spark failed it.
+        QueryError: the query failed.
     """
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
     from mirrorlake.spark.sql import query_errors
 
     with progress("running the query …"), query_errors():
@@ -114,7 +125,7 @@ def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
 
 
 def first_rows(document: dict[str, Any], limit: int) -> tuple[TextTable, str]:
-    """The first few of a document's rows as a table, and how to get more of them."""
+    """Return the first rows of a document as a table, and a note if there are more."""
     rows = tuple(
         tuple("NULL" if value is None else value for value in row.values())
         for row in document["rows"][:limit]
@@ -124,8 +135,8 @@ def first_rows(document: dict[str, Any], limit: int) -> tuple[TextTable, str]:
 
 
 def finding_line(found: Finding) -> str:
-    """A finding as one line: rule, table, what and where, and the fix."""
+    """Return a finding as one line: rule, table, message with its place, and fix."""
     what = with_place(found.message, found.as_dict())
     text = f"{found.rule} {found.table or 'the zone'}: {what} Fix: {found.fix}"
-    # A name from outside must not steer the terminal.
+    # A name from outside must not contain control sequences of the terminal.
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

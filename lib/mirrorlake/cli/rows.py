@@ -1,4 +1,4 @@
-"""The commands `rows …` and `view …`: row tracking with its ids, and tables that follow a query."""
+"""The commands `rows …` and `view …`: row tracking, and incremental views."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def enable(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = Fa
 
 @rows.command()
 def disable(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
-    """Disable row tracking: ids can't be trusted afterwards; the table feature stays."""
+    """Disable row tracking; the ids are no longer reliable, but the table feature is kept."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.disable(apply=apply)
     _tell(done, as_json)
@@ -51,8 +51,8 @@ def show(
     limit: Annotated[int, typer.Option(help="Most rows to show with their ids.", min=0)] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show since when rows have ids, how far to trust them, and some rows with ids."""
-    from mirrorlake.show.tables import rows_document
+    """Show since when rows have ids, whether the ids are reliable, and some rows with ids."""
+    from mirrorlake.spark.dataframes import rows_document
 
     found = open_table(root, table)
     with progress("reading the history …"):
@@ -78,7 +78,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show the history of one row, by its key or its id."""
-    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.dataframes import rows_document
 
     found = open_table(root, table)
     wanted = parse_row_key(key, found.keys) if key else None
@@ -93,14 +93,20 @@ def history(
 
 
 def parse_row_key(given: list[str], declared: tuple[str, ...]) -> dict[str, str]:
-    """`COLUMN=VALUE`, or only the value where the table declares one key column."""
+    """Parse `COLUMN=VALUE`, or only the value if the table declares one key column.
+
+    Raises:
+        UsageError: a text has no column name.
+    """
     found = {}
     for text in given:
         name, equals, value = text.partition("=")
         if len(given) == 1 and len(declared) == 1 and name != declared[0]:
             return {declared[0]: text}
         if not equals:
-            raise UsageError(f"{text!r} is no key.", hint="write --key COLUMN=VALUE, one a column.")
+            raise UsageError(
+                f"{text!r} is not a key.", hint="write --key COLUMN=VALUE, once per column."
+            )
         found[name] = value
     return found
 
@@ -181,7 +187,7 @@ def list_(root: Root, as_json: Json = False) -> None:
 
 @view.command("drop")
 def drop_view(root: Root, name: Name, apply: Apply = False, as_json: Json = False) -> None:
-    """Drop a view with its table; its sources stay as they are."""
+    """Drop a view with its table; its sources are not changed."""
     done = open_lake(root).views.drop(name, apply=apply)
     document = {"dropped": name} if apply else {"dropped": None, "would_drop": name}
     tell(as_json, document, done, APPLY_DOES_IT * (not apply))

@@ -1,4 +1,4 @@
-"""The throw-away process that a class archive is made from.
+"""The process whose loaded classes become Java's class archive.
 
 `python -m mirrorlake.cli.training SCRATCH` runs it; see `mirrorlake.spark.java`.
 """
@@ -12,9 +12,9 @@ from mirrorlake.lake import Lake
 
 
 def train(scratch: str) -> None:
-    """Mirrors and queries a tiny lake in a scratch folder, then waits for the JVM to end.
+    """Mirror and query a small lake in a scratch folder, then wait for the JVM to end.
 
-    It does what the first minutes of real work do, so that the archive has the classes of that.
+    The steps load the classes that the first minutes of real work need.
     """
     lake = Lake(f"{scratch}/lake")
     publisher = lake.publisher("training", keys=["id"])
@@ -26,7 +26,7 @@ def train(scratch: str) -> None:
     lake.sql("SELECT word, sum(amount) AS s FROM training@v1 GROUP BY word ORDER BY s").toArrow()
     lake.sql("SELECT count(*) FROM training t JOIN training@v2 u ON t.id = u.id").collect()
     lake.spark.sql(f"DESCRIBE HISTORY {lake.table('training').sql_name}").toPandas()
-    # The archive is written as the last thing that the JVM does: it has to end by itself.
+    # The JVM writes the archive at its exit, so it must end by itself.
     gateway: Any = lake.spark.sparkContext._gateway
     lake.spark.stop()
     gateway.shutdown()

@@ -1,9 +1,8 @@
-"""Commands from the landing zone to the tables: publish, mirror, status, lint."""
+"""Commands of the landing zone and the mirror: publish, mirror, status, lint."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,18 +30,19 @@ from mirrorlake.cli.printing import (
     progress,
     rich_table,
     say,
+    status_parts,
     tell,
     warn,
 )
-from mirrorlake.errors import SetupError, UsageError, with_place
-from mirrorlake.names import TableName, split_names
+from mirrorlake.errors import UsageError
+from mirrorlake.landing.zone import no_folder
+from mirrorlake.names import TableName, as_table, split_names
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.mirror.options import MirrorOptions, Step
-    from mirrorlake.mirror.status import Report, TableStatus
-    from mirrorlake.views.definition import ViewStatus
+    from mirrorlake.mirror.status import MirrorReport
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]
 OnError = Literal["stop", "skip-row", "skip-file"]
@@ -67,7 +67,7 @@ def publish(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files to the landing zone; without --marker as they are."""
+    """Publish files to the landing zone, unchanged unless --marker is given."""
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(
@@ -80,7 +80,7 @@ def publish(
     published = []
     for file in files:
         published.append(publisher.publish(file, marker or ""))
-        if not as_json:  # at once: a later file may be refused
+        if not as_json:  # a later file may be refused, so print each at once
             say(published[-1])
             columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
             warn(f"columns of {file.name}: {columns}")
@@ -94,12 +94,12 @@ def publish(
 
 
 def _split_types(texts: list[str]) -> dict[str, str]:
-    """Return the declared types; commas separate columns, but for those in parentheses."""
+    """Return the declared types; commas separate columns, except within parentheses."""
     types = {}
     for one in (one for text in texts for one in re.split(r",(?![^(]*\))", text)):
         name, _, kind = one.rpartition("=")
         if not name.strip() or not kind.strip():
-            raise UsageError(f"{one!r} is no COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
+            raise UsageError(f"{one!r} is not COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
         types[name.strip()] = kind
     return types
 
@@ -110,7 +110,9 @@ def mirror(
     table: Only = None,
     watch: Watch = False,
     interval: Interval = 5,
-    on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
+    on_error: Annotated[
+        OnError, typer.Option(help="What a bad row or file does: stop its table, or be skipped.")
+    ] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
     deletion_vectors: Annotated[
         bool,
@@ -118,7 +120,7 @@ def mirror(
     ] = False,
     vorder: VOrder = False,
     shard: Annotated[
-        str | None, typer.Option(help="One of several shares of the tables, such as 2/8.")
+        str | None, typer.Option(help="Mirror only one share of the tables, such as 2/8.")
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -134,40 +136,41 @@ def mirror(
         hint = "run `vorder ROOT TABLE` beside it."
         raise UsageError("--watch and --vorder exclude each other.", hint=hint)
     at_most_one(watch=watch, dry_run=dry_run)
-    if dry_run:
-        with progress("checking …"):
-            plan = lake.preview(table, options=options)
-        problems = _problems(one.status for one in plan.tables)
-        tell(as_json, plan.as_dict(), plan.shown(), *problems, plan, failed=plan.failed)
-        return
     if watch:
         report = _watch(lake, table, interval, options)
     else:
-        with progress("mirroring …") as update:
+        with progress("checking …" if dry_run else "mirroring …") as update:
             report = lake.mirror(
                 table,
                 options=options,
                 on_step=lambda name, step: update(f"{name}: {step.value}"),
                 vorder=vorder,
+                dry_run=dry_run,
             )
-    tell(as_json, report.as_dict(), *_report_parts(report), failed=report.failed)
+        if table is not None and not report.tables:
+            raise no_folder(as_table(table))
+    tell(as_json, report.as_dict(), *_parts(report), failed=report.failed)
 
 
-def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
-    """Mirrors until a signal asks to stop; on a terminal with a live table."""
-    from mirrorlake.mirror.status import Report
+def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> MirrorReport:
+    """Mirror until a signal asks to stop; on a terminal with a live table."""
+    from mirrorlake.mirror.status import MirrorReport
 
     run = partial(lake.watch, stop_on_signals(), table=table, interval=interval, options=options)
     if not err.is_terminal:
         return run()
     steps: dict[str, str] = {}
-    last = Report()
+    last = MirrorReport()
     with Live(console=err, refresh_per_second=4) as live:
 
-        def show(report: Report) -> None:
+        def show(report: MirrorReport) -> None:
             nonlocal last
             last = report
-            live.update(rich_table(_report_table(report, steps)))
+            shown = report.shown()
+            names = (one.full_name for one in report.tables)
+            rows = zip(shown.rows, (steps.get(name, "") for name in names), strict=False)
+            table = TextTable((*shown.columns, "last step"), tuple((*row, s) for row, s in rows))
+            live.update(rich_table(table if report.tables else shown))
 
         def step(name: TableName, done: Step) -> None:
             steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
@@ -188,27 +191,13 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the state of each table."""
-    from mirrorlake.delta.snapshot import delta_tables
-    from mirrorlake.source_status import source_reports
-
-    lake = open_lake(root)
-    report = lake.status(rebuild=rebuild)
-    others = delta_tables(lake.storage, but=report.fed)
-    try:
-        views = lake.views.status(others) if others else []
-    except SetupError as error:  # the tables' status needs no extra
-        views = []
-        warn(f"mirrorlake: views are left out: {error}")
-    sources = source_reports(lake.storage)
-    document = report.as_dict() | {"views": [one.as_dict() for one in views]}
-    document |= {"sources": [one.as_dict() for one in sources]}
-    parts = [*([_view_table(views)] if views else []), *(one.shown() for one in sources)]
-    tell(as_json, document, *_report_parts(report), *parts)
-    late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
-    for line in late:
-        warn(f"{line.full_name} lags {line.lag_seconds:.0f} s.")
-    if late or report.failed:
-        raise typer.Exit(1)
+    found = open_lake(root).status(max_lag=max_lag, rebuild=rebuild)
+    parts = [found.views.shown()] if found.views else []
+    parts += [one.shown() for one in found.sources]
+    tables, *problems = status_parts(found)
+    for text in (*found.notes, *(found.table_problems if as_json else ())):
+        warn(f"mirrorlake: {text}")
+    tell(as_json, found.as_dict(), tables, *parts, *problems, failed=found.table_problems)
 
 
 @app.command()
@@ -227,43 +216,12 @@ def lint(
     tell(as_json, report.as_dict(), *lines, report, failed=report.errors)
 
 
-def _report_parts(report: Report) -> list[object]:
+def _parts(report: MirrorReport) -> list[object]:
+    """Return what people read of a cycle: its tables, their problems, what was dropped."""
+    from mirrorlake.status import Problem
+
     back = "was dropped with its folder; for 7 days `undrop` brings it back."
-    dropped = (f"{name} {back}" for name in report.dropped)
-    return [_report_table(report), *_problems(report.tables), *dropped]
-
-
-def _problems(tables: Iterable[TableStatus]) -> list[str]:
-    """What is wrong with each table, and where."""
-    failed = ((line.full_name, line.error) for line in tables if line.error)
-    return [f"{name}: {with_place(error['message'], error)}" for name, error in failed]
-
-
-def _view_table(views: list[ViewStatus]) -> TextTable:
-    rows = []
-    for line in views:
-        sources = ", ".join(
-            f"{s.table} {'?' if s.shown is None else s.shown}"
-            + (f" of {'none' if s.newest is None else s.newest}" if s.newest != s.shown else "")
-            for s in line.sources
-        )
-        state = f"{line.state}: {line.reason}" if line.reason else line.state
-        lag = "?" if line.lag_seconds is None else f"{line.lag_seconds:.0f} s"
-        rows.append((line.view, state, line.version, sources, lag))
-    return TextTable(("view", "state", "version", "sources at versions", "lag"), tuple(rows))
-
-
-def _report_table(report: Report, steps: dict[str, str] | None = None) -> TextTable:
-    columns = ("table", "state", "rows applied", "last file", "backlog", "lag", "problem")
-    rows = []
-    for line in report.tables:
-        problem = ""
-        if line.waiting_for:
-            problem = f"waiting for {line.waiting_for} since {line.waiting_since}"
-        if line.error:
-            problem = "see below" if steps is None else line.error["message"]
-        backlog = f"{line.backlog_files}, {line.backlog_bytes:,} B" if line.backlog_files else "0"
-        numbers = (f"{line.rows:,}", line.last_file, backlog, f"{line.lag_seconds:.0f} s")
-        last = (steps.get(line.full_name, ""),) if steps else ()
-        rows.append((line.full_name, line.state, *numbers, problem, *last))
-    return TextTable((*columns, *(("last step",) if steps else ())), tuple(rows))
+    dropped = [] if report.dry_run else [f"{name} {back}" for name in report.dropped]
+    found = (Problem("", one.full_name, one.problem, one.fix) for one in report.tables)
+    problems = (str(one) for one in found if one.message)
+    return [report.shown().without("problem"), *problems, *dropped, report]

@@ -1,1 +1,4 @@
-"""The one room that reads and makes Delta logs. Source: the Delta transaction log protocol."""
+"""Read and write Delta transaction logs.
+
+Only this package and `spark` parse or write a log. Source: the Delta transaction log protocol.
+"""

@@ -1,21 +1,32 @@
-"""The files that a table's log names, read on the driver: live ones, removed ones, and row ids.
+"""Read a table's data files from its log, on the driver: live and removed files, deletion vectors.
 
-Delta keeps a removed file for a while, so that older versions can be read; VACUUM ends that. The
-newest checkpoint and the commits after it name every file removed within that while.
+Delta keeps a removed file until VACUUM deletes it, so that older versions can be read. The newest
+checkpoint and the commits after it name every file removed within the retention.
 
-With row tracking a file has the id of its first row; rows that were not moved there count on from
-it. Rows that were carry their ids in hidden columns of the file.
+A deletion vector is an array of 32-bit Roaring bitmaps in their portable serialisation. It is
+stored in a file of its own or, if it is tiny, in the log.
+
+With row tracking, a file has the id of its first row, and the following rows are numbered from
+there. Rows that were moved from another file carry their ids in hidden columns. Source: the Delta
+transaction log protocol.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.log_files import (
@@ -25,21 +36,27 @@ from mirrorlake.delta.log_files import (
     parse_actions,
     read_actions,
 )
-from mirrorlake.delta.vectors import vector_id, vector_path
+from mirrorlake.errors import DataFileError
 from mirrorlake.storage.files import Storage
 
 _THREADS = 16
-# As Hadoop prints them, with one slash: `file:/…`.
+# Hadoop prints URIs with one slash: `file:/…`.
 HADOOP_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-# What only ever writes new rows; any other operation may carry rows and their ids along.
+# Operations that write new rows only; any other may move rows with their ids.
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
 _KEPT = ("path", "partitionValues", "size", "stats", "deletionVector")
+Positions = npt.NDArray[np.int64]
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85 = str.maketrans(Z85, _B85)
+_UUID_TEXT = 20
+_MAGIC = 1_681_511_377
 
 
 def file_actions(
     storage: Storage, table_path: str, first: int, last: int
 ) -> Iterator[tuple[int, str, Action]]:
-    """Each `remove` and then each `add` of a range of commits, with its version and kind."""
+    """Yield each `remove` and then each `add` of a range of commits, with its version and kind."""
     for version in range(first, last + 1):
         found = read_actions(storage, commit_path(table_path, version), ("add", "remove"))
         for kind, action in sorted(found, key=lambda pair: pair[0] == "add"):
@@ -48,12 +65,12 @@ def file_actions(
 
 @dataclass(frozen=True)
 class Removed:
-    """A file that a version had and a later one has not.
+    """A file that one version has and a later one lacks.
 
     Attributes:
-        files: all that reading it needs, its deletion vector's file the last one: relative to the
-            table's folder, or full URIs for files that lie elsewhere.
-        at: when it was removed, milliseconds since 1970.
+        files: the paths needed to read it, its deletion vector's file last: relative to the table's
+            folder, or full URIs of files stored elsewhere.
+        at: when it was removed, in milliseconds since 1970.
     """
 
     files: tuple[str, ...]
@@ -61,17 +78,17 @@ class Removed:
 
     @classmethod
     def of(cls, action: Action) -> Removed:
-        """The file of an action."""
+        """Return the file of an action."""
         path, vector = unquote(action["path"]), vector_path(action.get("deletionVector"))
         files = (path,) if vector is None else (path, vector)
         return cls(files, int(action.get("deletionTimestamp") or 0))
 
 
 def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Removed]:
-    """The files whose removal the newest checkpoint and the commits after it tell of."""
+    """Return the removed files named by the newest checkpoint and the commits after it."""
     version, paths = checkpoint_files(storage, table_path)
-    told = (r for path in paths for _, r in read_actions(storage, path, ("remove",)))
-    found = {removed.files: removed for removed in map(Removed.of, told)}
+    removes = (r for path in paths for _, r in read_actions(storage, path, ("remove",)))
+    found = {removed.files: removed for removed in map(Removed.of, removes)}
     for _, kind, action in file_actions(storage, table_path, version + 1, newest):
         removed = Removed.of(action)
         found.pop(removed.files, None)
@@ -81,7 +98,10 @@ def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Remo
 
 
 def removed_since(storage: Storage, table_path: str, version: int, newest: int) -> list[Removed]:
-    """The files that a version has and the newest has not: the cost is the commits in between."""
+    """Return the files that `version` has and `newest` lacks.
+
+    The cost grows with the number of commits between the two versions.
+    """
     first: dict[tuple[str, ...], str] = {}
     last: dict[tuple[str, ...], tuple[str, Removed]] = {}
     for _, kind, action in file_actions(storage, table_path, version + 1, newest):
@@ -96,25 +116,28 @@ def removed_since(storage: Storage, table_path: str, version: int, newest: int) 
 
 
 def missing_files(storage: Storage, table_path: str, removed: Iterable[Removed]) -> list[str]:
-    """Those files that are no longer there; only the table's own folder is looked at."""
+    """Return the paths of removed files that no longer exist.
+
+    Only files in the table's own folder are checked.
+    """
     names = sorted({name for entry in removed for name in entry.files if "://" not in name})
     own = [name for name in names if not name.startswith(("/", "file:"))]
 
     def gone(some: list[str]) -> list[str]:
         return [name for name in some if not storage.exists(f"{table_path}/{name}")]
 
-    # A share of them for each thread: a task costs more than a look.
+    # One share per thread: a task costs more than one check.
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(gone, [own[thread::_THREADS] for thread in range(_THREADS)])
         return sorted(name for names in found for name in names)
 
 
 class Places:
-    """Where a table's files lie: mostly in its own folder, a clone's in another's.
+    """Resolver of the paths in a table's log: a clone's files may be stored in another folder.
 
     Args:
         storage: the lake's files.
-        table_path: the table's folder, relative to its root.
+        table_path: the table's folder, relative to the lake's root.
     """
 
     def __init__(self, storage: Storage, table_path: str) -> None:
@@ -123,7 +146,7 @@ class Places:
         self._others: dict[str, Storage] = {}
 
     def place(self, path: str) -> tuple[Storage, str]:
-        """The storage that has a file, and the file's path in it."""
+        """Return the storage that contains a file, and the file's path in it."""
         if not HADOOP_URI.match(path) and not path.startswith("/"):
             return self._own, f"{self._table_path}/{path}"
         if path.lower().startswith("file:"):
@@ -138,17 +161,17 @@ class Places:
         return self._others[folder], name
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there that the log names, URL-encoded."""
+        """Check whether a file exists, given its URL-encoded path in the log."""
         storage, file = self.place(unquote(path))
         return storage.exists(file)
 
 
 class LiveFiles:
-    """The files of a table's versions; what was read of its log is not read again.
+    """The live files of a table's versions; commits that were read are not read again.
 
     Args:
         storage: the lake's files.
-        table_path: the table's folder, relative to its root.
+        table_path: the table's folder, relative to the lake's root.
     """
 
     def __init__(self, storage: Storage, table_path: str) -> None:
@@ -158,9 +181,10 @@ class LiveFiles:
         self._live: dict[tuple[str, str], Action] = {}
 
     def of(self, version: int) -> list[Action]:
-        """The `add` actions of a version's files, with `records`, its rows without deleted ones.
+        """Return the `add` actions of a version's files.
 
-        After an earlier version only the commits in between are read.
+        Each action also has `records`, the file's rows without deleted ones. If an earlier version
+        was read before, only the commits in between are read.
         """
         live, at = self._live, self._version
         if at is None or at > version:
@@ -168,7 +192,7 @@ class LiveFiles:
             live = {}
             for path in paths:
                 for _, action in read_actions(self._storage, path, ("add",)):
-                    if not action.get("stats"):  # a table may keep them as columns only
+                    if not action.get("stats"):  # a table may store them as columns only
                         parsed = action.get("stats_parsed") or {}
                         action["stats"] = json.dumps({"numRecords": parsed.get("numRecords", 0)})
                     live[_key(action)] = action
@@ -187,7 +211,7 @@ class LiveFiles:
 
 
 def live_files(storage: Storage, table_path: str, version: int) -> list[Action]:
-    """The same as `LiveFiles.of`, of one version."""
+    """Return the `add` actions of one version's files; see `LiveFiles.of`."""
     return LiveFiles(storage, table_path).of(version)
 
 
@@ -196,7 +220,7 @@ def _key(action: Action) -> tuple[str, str]:
 
 
 def named_files(storage: Storage, path: str) -> Iterator[str]:
-    """The paths of the data files of which a file of the log may tell values."""
+    """Yield the paths of the data files whose values a file of the log may contain."""
     name = path.rpartition("/")[2]
     if name.startswith("."):  # Spark's own checksums
         return
@@ -213,14 +237,15 @@ def named_files(storage: Storage, path: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One data file under one deletion vector.
+    """One data file with one deletion vector, or none.
 
     Attributes:
-        action: what the log says of it: path, partitionValues, size, stats, deletionVector.
+        action: its log entry: path, partitionValues, size, stats, deletionVector.
         first_id: the id of its first row.
-        commit_version: the version that last changed the rows that do not carry their own.
-        records: rows in the file, deleted ones included; None if nobody knows.
-        carries: whether rows in it may carry ids of their own.
+        commit_version: the version that last changed the rows without a commit version of their
+            own.
+        records: rows in the file, deleted ones included; None if unknown.
+        carries: whether its rows may carry ids of their own.
     """
 
     action: Action
@@ -231,42 +256,42 @@ class DataFile:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others: the path, and the deletion vector."""
+        """The path and the deletion vector's id, which together identify the file."""
         return _key(self.action)
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What the log knows about its values; maybe nothing."""
+        """The file's statistics in the log; empty if it has none."""
         found: dict[str, Any] = json.loads(self.action.get("stats") or "{}")
         return found
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files that reading it needs, URL-encoded as the log names them."""
+        """The files needed to read it, URL-encoded as in the log."""
         vector = vector_path(self.action.get("deletionVector"))
         path = self.action["path"]
         return (path,) if vector is None else (path, encode(vector))
 
     def holds(self, row_id: int) -> bool:
-        """Whether the row of an id may be in it, by the numbers of its rows."""
+        """Check whether the row with an id may be in the file, by the range of its row ids."""
         last = float("inf") if self.records is None else self.first_id + self.records
         return self.first_id <= row_id < last
 
 
 @dataclass
 class FileHistory:
-    """What commits said about files, read in their order.
+    """Facts about files, collected from commits in their order.
 
     Attributes:
-        carries: by path, whether rows in it may carry ids.
-        stats: by path, the fullest statistics; a removal need not repeat them.
+        carries: whether a file's rows may carry ids, by path.
+        stats: the most complete statistics of a file, by path; a `remove` may lack them.
     """
 
     carries: dict[str, bool] = field(default_factory=dict)
     stats: dict[str, str] = field(default_factory=dict)
 
     def data_file(self, action: Action, *, carries: bool = True) -> DataFile | None:
-        """A file of an action, or None if its rows have no ids."""
+        """Return the file of an action, or None if its rows have no ids."""
         path = action["path"]
         carries = self.carries.setdefault(path, carries)
         stats = action.get("stats")
@@ -283,7 +308,7 @@ class FileHistory:
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file that a version brought (`side` 1) or took away (-1)."""
+    """A file that a version added (`side` 1) or removed (-1)."""
 
     version: int
     side: int
@@ -293,14 +318,14 @@ class FileChange:
 def file_changes(
     storage: Storage, table_path: str, start: int, end: int, history: FileHistory
 ) -> Iterator[FileChange]:
-    """The files that versions of a range brought or took as a change of data, ascending.
+    """Yield the files that a range of versions added or removed as a change of data, ascending.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
         start: the first version.
         end: the last version.
-        history: what is known of files; it is added to.
+        history: facts about files; they are completed while reading.
     """
     for version in range(start, end + 1):
         info = read_commit_info(storage, table_path, version)
@@ -312,18 +337,18 @@ def file_changes(
 
 
 def encode(path: str) -> str:
-    """A path as logs have it: URL-encoded."""
+    """Return a path URL-encoded, as logs contain it."""
     return quote(path, safe="/:=")
 
 
 def rewrite_paths(storage: Storage, table_path: str, old: str, new: str) -> None:
-    """Puts full paths right in the one commit that a shallow clone has.
+    """Replace full paths in the single commit of a shallow clone after its source has moved.
 
     Args:
         storage: the lake's files.
         table_path: the clone's folder.
-        old: the folder that was moved, in full, as Hadoop prints it.
-        new: where it is now.
+        old: the previous folder of the source, in full, as Hadoop prints it.
+        new: the source's current folder.
     """
     commit = commit_path(table_path, 0)
     lines = []
@@ -336,7 +361,7 @@ def rewrite_paths(storage: Storage, table_path: str, old: str, new: str) -> None
             line = json.dumps({"add": add}, separators=(",", ":")).encode()
         lines.append(line)
     storage.write(commit, b"\n".join(lines) + b"\n")
-    # Checksums and the checkpoint are of what it was before; none of them has to be there.
+    # Checksums and checkpoints describe the previous paths, and a table needs none of them.
     log = commit.rpartition("/")[0]
     for entry in storage.list(log).files:
         if f"{log}/{entry.name}" != commit:
@@ -344,8 +369,91 @@ def rewrite_paths(storage: Storage, table_path: str, old: str, new: str) -> None
 
 
 def _moved(path: str, old: str, new: str) -> str:
-    """A URL-encoded path of the log, at its new place if it was below the old one."""
+    """Return a URL-encoded path, with the new folder if the path was below the old one."""
     decoded = re.sub("^file:/+", "file:/", unquote(path))
     if not decoded.startswith(f"{old}/"):
         return path
     return quote(new + decoded[len(old) :], safe="/:")
+
+
+def vector_path(vector: dict[str, Any] | None) -> str | None:
+    """Return the file of a deletion vector; None without a vector, or if it is stored in the log.
+
+    Example:
+        >>> vector_path({"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"})
+        'ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin'
+    """
+    if not vector or vector["storageType"] == "i":
+        return None
+    where = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return unquote(where)
+    prefix, number = where[:-_UUID_TEXT], UUID(bytes=decode_z85(where[-_UUID_TEXT:]))
+    return f"{prefix}/deletion_vector_{number}.bin".lstrip("/")
+
+
+def vector_id(vector: dict[str, Any] | None) -> str:
+    """Return a text that identifies a deletion vector; empty without a vector."""
+    if not vector:
+        return ""
+    parts = (vector.get(part) for part in ("storageType", "pathOrInlineDv", "offset"))
+    return "".join("" if part is None else str(part) for part in parts)
+
+
+def deleted_positions(
+    place: Callable[[str], tuple[Storage, str]], vector: dict[str, Any]
+) -> Positions:
+    """Return the positions of the rows that a vector deletes, counted from 0 and ascending.
+
+    Args:
+        place: returns the storage that contains a file of the table, and the file's path in it.
+        vector: the `deletionVector` of an `add`.
+
+    Raises:
+        DataFileError: the file does not contain a deletion vector of the protocol.
+    """
+    size = vector["sizeInBytes"]
+    path = vector_path(vector)
+    if path is None:
+        return parse_vector(decode_z85(vector["pathOrInlineDv"])[:size])
+    storage, file = place(path)
+    start = vector.get("offset", 1)
+    data = storage.read_range(file, start, start + 4 + size)
+    if struct.unpack_from(">i", data)[0] != size:
+        raise DataFileError("A deletion vector is not as long as the log says.", file=path)
+    return parse_vector(data[4:])
+
+
+def without_deleted(
+    rows: pa.Table, place: Callable[[str], tuple[Storage, str]], vector: dict[str, Any] | None
+) -> pa.Table:
+    """Return the rows of a data file without those that its deletion vector deletes.
+
+    Args:
+        rows: all rows of the file, in its order.
+        place: as for `deleted_positions`.
+        vector: the `deletionVector` of the file's `add`; None if it has none.
+    """
+    if not vector:
+        return rows
+    keep = np.ones(rows.num_rows, bool)
+    keep[deleted_positions(place, vector)] = False
+    return rows.filter(pa.array(keep))
+
+
+def parse_vector(data: bytes) -> Positions:
+    """Return the positions in a serialised array of bitmaps."""
+    from pyroaring import BitMap64  # an optional dependency
+
+    magic = int.from_bytes(data[:4], "little", signed=True)
+    if magic != _MAGIC:
+        raise DataFileError(f"A deletion vector starts with {magic} instead of {_MAGIC}.")
+    try:
+        return np.asarray(BitMap64.deserialize(data[4:]).to_array(), np.int64)
+    except ValueError as error:
+        raise DataFileError(f"A deletion vector is broken: {error}.") from error
+
+
+def decode_z85(text: str) -> bytes:
+    """Decode a text in Z85, ZeroMQ's form of base 85."""
+    return base64.b85decode(text.translate(_TO_B85))

@@ -1,18 +1,20 @@
-"""A table's commits as its log holds them, without Spark: numbers, timestamps, what was done.
+"""Read a table's commits without Spark: versions, timestamps, operations and rows changed.
 
-Source: the Delta transaction log protocol.
+Writers name the same metrics differently: Delta on Spark writes `numTargetRowsInserted`, delta-rs
+`num_target_rows_inserted`. A metric that a writer did not record is unknown, not zero. Source: the
+Delta transaction log protocol.
 """
 
 from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
 from mirrorlake.delta.log_files import (
     Action,
     commit_path,
@@ -33,10 +35,21 @@ if TYPE_CHECKING:
 
 _MILLISECOND = timedelta(milliseconds=1)
 _MOST_BARS, _MOST_LABELS = 40, 20
-_CLOCKS = 5  # versions to look back for a clock that was set back
+_CLOCKS = 5  # versions to read before one, to detect a clock that was set back
 _DEFAULT_INTERVAL = 10  # versions between two checkpoints
 _KINDS = ("commitInfo", "metaData")
 _FILE_KINDS = ("add", "remove", "cdc")
+_INSERTED: Final = ("numTargetRowsInserted", "numOutputRows", "numAddedRows")
+_UPDATED: Final = ("numTargetRowsUpdated", "numUpdatedRows")
+_DELETED: Final = ("numTargetRowsDeleted", "numDeletedRows")
+_WRITES: Final = ("WRITE", "STREAMING UPDATE", "COPY INTO", "CLONE")
+_CREATES: Final = ("CREATE", "REPLACE", "CREATE OR REPLACE")
+_KEEPS_ROWS: Final = (
+    "OPTIMIZE", "REORG", "VACUUM", "SET", "UNSET", "ADD", "CHANGE", "RENAME", "DROP COLUMNS",
+    "UPGRADE", "CLUSTER BY", "CONVERT", "COMPUTE",
+)  # fmt: skip
+_EXPRESSION_ID: Final = re.compile(r"#\d+L?\b")
+_MOST: Final = 60
 
 
 @dataclass(frozen=True)
@@ -44,16 +57,17 @@ class Commit:
     """One commit.
 
     Attributes:
-        version: counted from 0.
-        timestamp: when, UTC; always later than the version before, whatever the clocks said. None
-            where only the commit itself was read.
-        operation: what was done, in Delta's words: `UPDATE` for example.
-        parameters: with what.
-        metrics: how much of it, as Delta counts it: name to number.
-        note: what the writer added as `userMetadata`, or None.
+        version: the version, counted from 0.
+        timestamp: when it was committed, in UTC, always later than the version before even if a
+            clock was set back. None if only the commit itself was read.
+        operation: Delta's name of the operation, such as `UPDATE`.
+        parameters: the operation's parameters.
+        metrics: the operation's metrics, by Delta's names.
+        note: the writer's `userMetadata`, or None.
         metadata: the table's metadata if this commit wrote them.
-        files: paths of what its changes are read from, relative to the table; only if asked for.
-        size: bytes of those files, as far as the log knows.
+        files: paths of the files from which its changes are read, relative to the table; empty
+            unless requested.
+        size: bytes of those files, as far as the log contains their sizes.
     """
 
     version: int
@@ -68,30 +82,36 @@ class Commit:
 
     @property
     def rows(self) -> RowsChanged:
-        """How many rows it inserted, updated and deleted, where its writer said so."""
+        """The rows that it inserted, updated and deleted, as far as its writer recorded them."""
         return rows_changed(self.operation, self.metrics)
+
+    @property
+    def description(self) -> str:
+        """What the operation did, in a few words; empty if its name says it all."""
+        return describe_commit(self.operation, self.parameters, self.metrics, self.note)
 
 
 @dataclass(frozen=True)
 class History(Result):
-    """Versions, newest first.
+    """Versions of a table, newest first.
 
     Attributes:
-        more: whether the log holds older ones that were not asked for.
+        commits: one entry per version.
+        more: whether the log contains older versions that were not requested.
     """
 
     commits: tuple[Commit, ...]
     more: bool = False
 
     def shown(self) -> TextTable:
-        """One row a version: when it was made, by what, and how many rows that changed."""
+        """Return one row per version: its time, its operation, and the number of rows changed."""
         rows = tuple(
             (
                 commit.version,
                 f"{commit.timestamp:%Y-%m-%d %H:%M:%S}",
                 commit.operation,
                 *("" if n is None else n for n in (rows.inserted, rows.updated, rows.deleted)),
-                describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note),
+                commit.description,
             )
             for commit in self.commits
             for rows in [commit.rows]
@@ -135,7 +155,7 @@ class History(Result):
         return pd.DataFrame(rows, columns=names)
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `history --json` prints."""
+        """Return the document that `history --json` prints."""
         columns = ("version", "timestamp", "operation", "parameters", "metrics", "note")
         rows = [{name: getattr(commit, name) for name in columns} for commit in self.commits]
         for row in rows:
@@ -148,11 +168,11 @@ class History(Result):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The versions that the log still holds, and when each was committed.
+    """The versions whose commits the log still contains, and their timestamps.
 
     Attributes:
         first: the oldest version whose changes can still be read.
-        versions: all that have a commit file.
+        versions: all versions with a commit file.
         times: their timestamps in milliseconds since 1970, strictly ascending.
     """
 
@@ -166,35 +186,41 @@ class Timeline:
         return self.versions[-1]
 
     def time(self, version: int) -> int:
-        """A version's timestamp, milliseconds since 1970."""
+        """Return a version's timestamp, in milliseconds since 1970."""
         return self.times[self.versions.index(version)]
 
     def at_or_after(self, moment: int) -> int:
-        """The first version committed then or later; the one after the latest if there is none."""
+        """Return the first version committed at or after a timestamp.
+
+        If there is no such version, return the number after the latest.
+        """
         return self.versions.start + bisect.bisect_left(self.times, moment)
 
     def at_or_before(self, moment: int) -> int:
-        """The last version committed then or earlier; the one before the oldest if none is."""
+        """Return the last version committed at or before a timestamp.
+
+        If there is no such version, return the number before the oldest.
+        """
         return self.versions.start + bisect.bisect_right(self.times, moment) - 1
 
 
 @dataclass(kw_only=True)
 class State(Snapshot):
-    """A version of a table: the metadata that hold after its commit, and the commit."""
+    """A version of a table: its commit, and the metadata that apply after it."""
 
     commit: Commit
 
     @property
     def incarnation(self) -> str | None:
-        """Which incarnation of its folder a mirrored table was filled from; None of others'."""
+        """The incarnation of the folder from which a mirrored table was filled; None otherwise."""
         return parse_note(self.commit.note).get("incarnation")
 
 
 class CommitLog:
-    """Looks into one table's log.
+    """Reader of one table's log.
 
-    It looks at single files by their names, so the cost is what is asked for, or the logarithm of
-    the log, and never its length.
+    It opens single files by their names. The cost grows with the number of versions requested, or
+    with the logarithm of the log's length, never with the length itself.
 
     Args:
         storage: the lake's files.
@@ -206,30 +232,30 @@ class CommitLog:
         self.table_path = table_path
 
     def has(self, version: int) -> bool:
-        """Whether the log holds a commit."""
+        """Return whether the log contains a version's commit."""
         return self.storage.exists(commit_path(self.table_path, version))
 
     def newest(self) -> int:
-        """The newest version, or -1 if there is no table."""
+        """Return the newest version, or -1 if the table does not exist."""
         found = find_newest(self.storage, self.table_path)
         return -1 if found is None else found
 
     def earliest(self, newest: int) -> int:
-        """The first version whose commit the log still holds; old ones are cut off at the front."""
+        """Return the first version whose commit the log still contains."""
         return 0 if self.has(0) else _first(0, newest, self.has)
 
     def first_readable(self, newest: int, interval: int = _DEFAULT_INTERVAL) -> int:
-        """The first version that the log can still put together: a checkpoint, or version 0.
+        """Return the first version that the log can still reconstruct: a checkpoint, or version 0.
 
         Args:
             newest: the newest version.
-            interval: the table's versions between two checkpoints.
+            interval: the table's number of versions between two checkpoints; 10 by default.
         """
         first = self.earliest(newest)
         if first == 0:
             return 0
         log = f"{self.table_path}/_delta_log"
-        # The clean-up cuts in front of a checkpoint: it is nearly always the very first look.
+        # Delta's clean-up ends before a checkpoint, so the first version nearly always has one.
         for version in range(first, min(first + interval, newest) + 1):
             if self.storage.exists(f"{log}/{version:020d}.checkpoint.parquet"):
                 return version
@@ -237,11 +263,11 @@ class CommitLog:
         return min((mark for mark in marks if mark >= first), default=newest)
 
     def raw_timestamp(self, version: int) -> datetime | None:
-        """When a commit says it was made, UTC; None if the log no longer holds it."""
+        """Return a commit's own timestamp in UTC; None if the log no longer contains it."""
         return self._timestamp(version, read_commit_info(self.storage, self.table_path, version))
 
     def timestamp(self, version: int) -> datetime | None:
-        """When a version was made, UTC, and later than those just before it."""
+        """Return a version's timestamp in UTC, later than those of the versions just before it."""
         around = self.read(version, _CLOCKS).commits
         return around[0].timestamp if around else None
 
@@ -252,7 +278,10 @@ class CommitLog:
         return None if entry is None else from_milliseconds(to_milliseconds(entry.modified))
 
     def first_since(self, moment: datetime, earliest: int, newest: int) -> int:
-        """The first version made at a moment or later, or the newest if all are older."""
+        """Return the first version committed at or after a timestamp.
+
+        If all versions are older, return the newest.
+        """
 
         def is_since(version: int) -> bool:
             made = self.raw_timestamp(version)
@@ -261,12 +290,12 @@ class CommitLog:
         return _first(earliest - 1, newest, is_since)
 
     def read(self, newest: int, limit: int) -> History:
-        """The newest versions down from one, at most `limit` of them."""
+        """Return at most `limit` versions, from `newest` downwards."""
         found: list[tuple[int, datetime, dict[str, Any]]] = []
         for version in range(newest, max(-1, newest - limit), -1):
             info = read_commit_info(self.storage, self.table_path, version)
             made = self._timestamp(version, info)
-            if made is None:  # the log is cut off here
+            if made is None:  # the log contains no older commit
                 break
             found.append((version, made, info))
         commits: list[Commit] = []
@@ -281,10 +310,10 @@ class CommitLog:
 
 
 def find_newest(storage: Storage, table_path: str) -> int | None:
-    """The newest version's number, or None if there is no table.
+    """Return the newest version, or None if the table does not exist.
 
-    Reads no commit: it leaps ahead from the last checkpoint and halves the last leap, so the cost
-    is the logarithm of the commits since then.
+    No commit is read. The search doubles its steps from the last checkpoint and then bisects the
+    last step, so the cost grows with the logarithm of the number of commits since that checkpoint.
     """
 
     def is_gone(version: int) -> bool:
@@ -299,22 +328,22 @@ def find_newest(storage: Storage, table_path: str) -> int | None:
 
 
 def versions(storage: Storage, table_path: str) -> list[int]:
-    """The versions whose commits the log still has, rising."""
+    """Return the versions whose commits the log still contains, ascending."""
     return list(list_log(storage, table_path).commits)
 
 
 def read_versions(storage: Storage, table_path: str) -> Timeline:
-    """The table's versions and timestamps, by a listing of its log.
+    """Return the table's versions and timestamps, from a listing of its log.
 
-    Where timestamps are in the commits, each is opened.
+    If the table's timestamps are stored in its commits, each commit is opened.
 
     Args:
         storage: the lake's files.
-        table_path: the table's folder; it holds a table.
+        table_path: the folder of an existing table.
     """
     log = list_log(storage, table_path)
     oldest = latest = max(log.commits)
-    while oldest - 1 in log.commits:  # what lies before a hole in the numbers can't be replayed
+    while oldest - 1 in log.commits:  # versions before a gap can't be replayed
         oldest -= 1
     starts = [max(c, oldest) for c in log.checkpoints if c >= oldest - 1]
     first = 0 if oldest == 0 else min(starts, default=oldest)
@@ -327,23 +356,23 @@ def read_versions(storage: Storage, table_path: str) -> Timeline:
         if in_commit == "true":
             info = read_commit_info(storage, table_path, version)
             moment = int(info.get("inCommitTimestamp", moment))
-        # Delta moves a commit that seems to be older than the one before it.
+        # Delta adjusts the timestamp of a commit that seems older than the one before it.
         times.append(max(moment, times[-1] + 1) if times else moment)
     return Timeline(first, held, tuple(times))
 
 
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:
-    """The `commitInfo` of one version; empty if the log no longer holds it."""
+    """Return one version's `commitInfo`; empty if the log no longer contains it."""
     try:
         commit = storage.open(commit_path(table_path, version))
     except FileNotFoundError:
         return {}
-    with commit:  # it comes first, before perhaps a million files
+    with commit:  # it is the first action, before up to a million files
         return next((info for _, info in parse_actions(commit, ("commitInfo",))), {})
 
 
 def parse_note(text: str | None) -> dict[str, Any]:
-    """A commit's `userMetadata` where it is a JSON object; empty for other people's."""
+    """Return a commit's `userMetadata` if it is a JSON object, else an empty dictionary."""
     try:
         note = json.loads(text or "{}")
     except ValueError:
@@ -352,13 +381,13 @@ def parse_note(text: str | None) -> dict[str, Any]:
 
 
 def read_commit(storage: Storage, table_path: str, version: int, *, files: bool = False) -> Commit:
-    """One commit.
+    """Read one commit.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
-        version: which; the log holds it.
-        files: read also which files its changes come from.
+        version: the version; the log must contain it.
+        files: also read the files from which its changes are read.
     """
     found: dict[str, list[Action]] = {kind: [] for kind in (*_KINDS, *_FILE_KINDS)}
     # The adds and removes of a large commit need not be parsed.
@@ -379,14 +408,14 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
 def read_states(
     storage: Storage, table_path: str, start: int, end: int, *, files: bool = False
 ) -> Iterator[State]:
-    """The versions of a range, both ends included, ascending.
+    """Yield the versions of a range, both ends included, ascending.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
-        start: the first version; the log holds what it needs.
+        start: the first version; the log must contain what is needed to reconstruct it.
         end: the last version.
-        files: read also which files the changes come from.
+        files: also read the files from which the changes are read.
     """
     snapshot = read_snapshot(storage, table_path, version=start)
     assert snapshot is not None, start
@@ -397,11 +426,11 @@ def read_states(
         yield State(version, metadata, commit=commit)
 
 
-def _first(low: int, high: int, is_so: Callable[[int], bool]) -> int:
-    """The first version after `low` of which something is so, by halves; `high` at the latest."""
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Bisect for the first version after `low` that satisfies a condition; at most `high`."""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_so(middle) else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
@@ -418,3 +447,139 @@ def _commit(version: int, info: dict[str, Any], **more: Any) -> Commit:
 
 def _number(text: Any) -> Any:
     return int(text) if isinstance(text, str) and text.isdecimal() else text
+
+
+@dataclass(frozen=True)
+class RowsChanged:
+    """The number of rows that a commit inserted, updated and deleted; None if not recorded."""
+
+    inserted: int | None = None
+    updated: int | None = None
+    deleted: int | None = None
+
+
+def rows_changed(operation: str, metrics: Mapping[str, Any]) -> RowsChanged:
+    """Return the number of rows that a commit changed, from its metrics.
+
+    Args:
+        operation: Delta's name of the operation.
+        metrics: the commit's metrics, by the names of Spark or of delta-rs.
+
+    Example:
+        >>> rows_changed("DELETE", {"num_deleted_rows": 3})
+        RowsChanged(inserted=0, updated=0, deleted=3)
+        >>> rows_changed("WRITE", {})
+        RowsChanged(inserted=None, updated=0, deleted=None)
+    """
+    kind = operation.upper()
+    known = {_as_spark_names(name): value for name, value in metrics.items()}
+    inserted, updated, deleted = (
+        next((int(known[name]) for name in names if isinstance(known.get(name), int)), None)
+        for names in (_INSERTED, _UPDATED, _DELETED)
+    )
+    if kind.startswith(_KEEPS_ROWS):
+        return RowsChanged(0, 0, 0)
+    if kind == "DELETE":
+        return RowsChanged(0, 0, deleted)
+    if kind == "UPDATE":
+        return RowsChanged(0, updated, 0)
+    if kind.startswith(_CREATES):
+        return RowsChanged(inserted if "SELECT" in kind or inserted else 0, 0, 0)
+    if kind.startswith(_WRITES):
+        return RowsChanged(inserted, 0, deleted)
+    return RowsChanged(inserted, updated, deleted)
+
+
+def describe_commit(
+    operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any], note: str | None
+) -> str:
+    """Describe a commit in a few words; return an empty text if the operation's name is enough.
+
+    Args:
+        operation: as for `rows_changed`.
+        parameters: the operation's parameters, as in the commit.
+        metrics: as for `rows_changed`.
+        note: the commit's `userMetadata`.
+
+    Example:
+        >>> describe_commit("DELETE", {"predicate": '["(id#12L < 5)"]'}, {}, None)
+        '(id < 5)'
+    """
+    text = _describe_note(note) or _describe_operation(operation.upper(), parameters, metrics)
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+
+
+def _describe_operation(
+    kind: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> str:
+    """Describe an operation by its parameters and metrics."""
+    known = {_as_spark_names(name): value for name, value in metrics.items()}
+    if kind.startswith(("OPTIMIZE", "REORG")) and "numRemovedFiles" in known:
+        return f"{known['numRemovedFiles']} files became {known.get('numAddedFiles', '?')}"
+    if kind.startswith("RESTORE"):
+        wanted = parameters.get("version")
+        wanted = parameters.get("timestamp", "?") if wanted in (None, "") else f"version {wanted}"
+        return f"to {wanted}"
+    if kind in ("DELETE", "UPDATE"):
+        return _predicate(parameters.get("predicate"))
+    if kind.startswith(_WRITES):
+        return str(parameters.get("mode") or "").lower()
+    if kind.startswith(("SET", "UNSET")):
+        return _plain(parameters.get("properties"))
+    if kind.startswith(("ADD", "CHANGE", "RENAME", "DROP")):
+        return ", ".join(filter(None, map(_plain, parameters.values())))
+    return ""
+
+
+def _describe_note(note: str | None) -> str:
+    """Return a note in words.
+
+    The mirror's and the views' notes are described by their numbers; any other text is returned
+    whole.
+    """
+    if not note:
+        return ""
+    try:
+        document = json.loads(note)
+    except ValueError:
+        return note
+    if not isinstance(document, dict):
+        return note
+    if "incarnation" in document and document.get("last"):
+        return f"published files up to {document['last']}"
+    if "refresh" in document and "mirrorlake.view" in document:
+        return f"refresh {document['refresh']} of the view"
+    return ""
+
+
+def _predicate(text: Any) -> str:
+    try:
+        parts = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        parts = [text]
+    parts = parts if isinstance(parts, list) else [parts]
+    return " AND ".join(_EXPRESSION_ID.sub("", str(part)) for part in parts if part)
+
+
+def _plain(value: Any) -> str:
+    """Format JSON objects as `name = value, …`, and columns as their names."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return str(value)
+    if isinstance(found, dict) and isinstance(found.get("column"), dict):
+        found = found["column"]
+    if isinstance(found, dict) and "name" in found:
+        return str(found["name"])
+    if isinstance(found, dict):
+        return ", ".join(f"{name} = {item}" for name, item in found.items())
+    if isinstance(found, list):
+        return ", ".join(filter(None, map(_plain, found)))
+    return "" if found is None else str(found)
+
+
+def _as_spark_names(name: str) -> str:
+    """Convert `num_deleted_rows` to `numDeletedRows`."""
+    first, *others = name.split("_")
+    return first + "".join(other[:1].upper() + other[1:] for other in others)

@@ -1,12 +1,13 @@
-"""The files that a table's log names, as DataFrames: Spark replays the actions, not the driver.
+"""Read a table's data files from its log as DataFrames: Spark replays the actions, not the driver.
 
-The driver only names the pieces to read: a checkpoint with its sidecars, and the commits after it.
-Its memory does not grow with the table. Full paths are as Hadoop prints them (`file:/…`), so that
-they can be joined with a listing and handed to VACUUM.
+The driver only names the files to read: a checkpoint with its sidecars, and the commits after it.
+Its memory does not grow with the table. Full paths are written as Hadoop prints them (`file:/…`),
+so that they can be joined with a listing and passed to VACUUM.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import Places, encode
+from mirrorlake.delta.actions import Places, encode, vector_path
 from mirrorlake.delta.log_files import Segment, commit_path, find_segment
 from mirrorlake.delta.snapshot import (
     OPEN_TAG,
@@ -28,8 +29,9 @@ from mirrorlake.delta.snapshot import (
     physical_name,
 )
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.vectors import vector_path
 from mirrorlake.spark.executors import ensure_python, map_in_arrow, parallelism
+from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway
+from mirrorlake.spark.rewrite import Choose, Written, rewrite_files
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage.files import Storage
 
@@ -45,32 +47,33 @@ _REMOVE = (
 )
 _CHECKPOINT = f"add {_ADD}, remove {_REMOVE}"
 _AT_ONCE = 16
+_DELTA_PROVIDER = "liquid"
 _COMMIT = f"{_CHECKPOINT}, cdc struct<path:string,size:bigint>, commitInfo string"
 
 
 def hadoop_path(storage: Storage, relative: str) -> str:
-    """A full path as Hadoop prints it."""
+    """Return a full path as Hadoop prints it."""
     path = storage.path(relative)
     return f"file:{path}" if storage.local is not None else path
 
 
 def read_actions(spark: SparkSession, storage: Storage, segment: Segment) -> DataFrame:
-    """One row an action of a segment.
+    """Return the actions of a segment, one row per action.
 
     Returns:
-        `version`, `kind` (`add`, `remove` or `commitInfo`); of a file `path` (decoded, relative to
-        the table's folder or a full URI), `vector` (what tells its deletion vectors apart), `size`,
-        `modified` (milliseconds since 1970), `rows` (deleted ones included; NULL where no
-        statistics tell), `deleted`, `partition` and `tags` (JSON), `stats` as the log has them; of
-        a commit `body`, its `commitInfo` as JSON.
+        `version`, `kind` (`add`, `remove` or `commitInfo`). For a file: `path` (decoded, relative
+        to the table's folder or a full URI), `vector` (identifies its deletion vector), `size`,
+        `modified` (milliseconds since 1970), `rows` (deleted ones included; NULL without
+        statistics), `deleted`, `partition` and `tags` (JSON), `stats` as in the log. For a commit:
+        `body`, its `commitInfo` as JSON.
     """
-    # A checkpoint's removes are tombstones: they were gone before it.
+    # A checkpoint's removes are tombstones of files that earlier commits removed.
     actions = _read_segment(spark, storage, segment).where(
         f"add IS NOT NULL OR commitInfo IS NOT NULL OR (remove IS NOT NULL"
         f" AND version > {segment.base})"
     )
     vector = F.coalesce("add.deletionVector", "remove.deletionVector")
-    told = [vector["storageType"], vector["pathOrInlineDv"], vector["offset"].cast("string")]
+    parts = [vector["storageType"], vector["pathOrInlineDv"], vector["offset"].cast("string")]
     values = F.map_from_entries(F.array_sort(F.map_entries("add.partitionValues")))
     is_file = F.col("commitInfo").isNull()
     return actions.select(
@@ -80,7 +83,7 @@ def read_actions(spark: SparkSession, storage: Storage, segment: Segment) -> Dat
         .otherwise("commitInfo")
         .alias("kind"),
         decoded_path(F.coalesce("add.path", "remove.path")).alias("path"),
-        F.when(is_file, F.concat_ws("", *told)).alias("vector"),
+        F.when(is_file, F.concat_ws("", *parts)).alias("vector"),
         F.coalesce("add.size", "remove.size").alias("size"),
         F.coalesce("add.modificationTime", "remove.deletionTimestamp").alias("modified"),
         _records().alias("rows"),
@@ -93,34 +96,40 @@ def read_actions(spark: SparkSession, storage: Storage, segment: Segment) -> Dat
 
 
 def live_files(actions: DataFrame) -> DataFrame:
-    """The `add`s that stand at the end of a segment; a file with its deletion vector is one."""
+    """Return the `add` actions that are live at the end of a segment.
+
+    A file together with its deletion vector counts as one file.
+    """
     files = actions.where(F.col("kind").isin("add", "remove"))
-    # Within a commit a file may be removed under one vector and added under another.
+    # A commit may remove a file with one vector and add it with another.
     last = Window.partitionBy("path", "vector").orderBy(F.desc("version"))
     ranked = files.withColumn("rank", F.row_number().over(last))
     return ranked.where("rank = 1 AND kind = 'add'").drop("rank", "kind", "body")
 
 
 def latest_actions(table: TableHandle, version: int) -> DataFrame:
-    """The last word of the log, up to a version, on each file and deletion vector.
+    """Return the last action on each file and deletion vector up to a version.
 
     Returns:
         `path`, `vector` (the deletion vector's file, or NULL), `size`, `rows` (without deleted
-        ones; NULL where no statistics tell), `masked` (rows deleted by the vector), `parts` (the
-        partition's values as JSON), `ordered` (whether its rows are in V-Order), `live` (whether it
-        is in the version), `removed` (when it was removed, milliseconds since 1970).
+        ones; NULL without statistics), `masked` (rows deleted by the vector), `parts` (the
+        partition's values as JSON), `ordered` (whether its rows are in V-Order), `live` (whether
+        the version contains it), `removed` (when it was removed, in milliseconds since 1970).
     """
     segment = find_segment(table.storage, table.name.table_path, version)
-    return _last_words(table, _read_segment(table.spark, table.storage, segment))
+    return _last_actions(table, _read_segment(table.spark, table.storage, segment))
 
 
 def changed_files(table: TableHandle, first: int, last: int) -> DataFrame:
-    """The last word of a range of commits on each file that they name; see `latest_actions`."""
-    return _last_words(table, _read_range(table, first, last))
+    """Return the last action on each file that a range of commits names.
+
+    The columns are those of `latest_actions`.
+    """
+    return _last_actions(table, _read_range(table, first, last))
 
 
 def files_of(table: TableHandle, version: int) -> DataFrame:
-    """The data files of a version; columns as in `latest_actions`, without the last two."""
+    """Return a version's data files, with the columns of `latest_actions` except the last two."""
     return latest_actions(table, version).where("live").drop("live", "removed")
 
 
@@ -157,8 +166,33 @@ def files_to_purge(table: TableHandle) -> DataFrame:
     return map_in_arrow(files.repartition(parallelism(table.spark)), choose, files.schema)
 
 
+def release_files(spark: SparkSession, path: str, choose: Choose) -> None:
+    """Remove the clustering provider from files, so that REORG rewrites them.
+
+    On a clustered table, REORG skips files of another provider than Delta's own. Partitioning names
+    itself as the provider of its files, to exclude them from OPTIMIZE by other writers.
+
+    Args:
+        spark: a session; without a JVM gateway (Spark Connect) nothing is changed.
+        path: the table's folder, in full.
+        choose: returns the files to release, from those of another provider.
+    """
+    if not has_gateway(spark):
+        return
+
+    def of_others(files: DataFrame) -> DataFrame:
+        return choose(files.where(F.col("clusteringProvider") != _DELTA_PROVIDER))
+
+    def release(_txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
+        return Written((), (), [add | {"clusteringProvider": None} for add in chosen])
+
+    note = json.dumps({"mirrorlake": "purge"})
+    while rewrite_files(spark, path, of_others, release, note=note) is not None:
+        pass
+
+
 def _file_schema(snapshot: Snapshot) -> dict[str, Any]:
-    """The schema of a table's files as Spark's JSON, with the columns that hold row ids."""
+    """Return the schema of a table's files as Spark's JSON, with the columns of row ids."""
     properties, hidden = snapshot.properties, []
     if properties.get(ROW_TRACKING, "false").lower() == "true":
         names = [properties.get(name) for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)]
@@ -183,7 +217,7 @@ def _has_more(found: pa.DataType, known: Any) -> bool:
 
 
 def feed_files(table: TableHandle, first: int, last: int) -> DataFrame:
-    """Every file that the change feed of these versions is read from: `path`."""
+    """Return the `path` of each file from which the change feed of these versions is read."""
     base = hadoop_path(table.storage, table.name.table_path)
     actions = _read_range(table, first, last)
     named = F.coalesce("add.path", "remove.path", "cdc.path")
@@ -192,9 +226,9 @@ def feed_files(table: TableHandle, first: int, last: int) -> DataFrame:
 
 
 def matching_files(table: TableHandle, predicate: str) -> DataFrame:
-    """The files with rows that a predicate picks: `path`, and how many, `hits`."""
+    """Return the files with rows that match a predicate: `path`, and their number, `hits`."""
     base = hadoop_path(table.storage, table.name.table_path)
-    # The predicate becomes a column of its own: nothing in it can end the statement.
+    # As an expression, the predicate can't end the statement.
     rows = table.rows().where(F.expr(predicate))
     path = full_path(F.col("_metadata.file_path"), base).alias("path")
     return rows.groupBy(path).agg(F.count("*").alias("hits"))
@@ -207,7 +241,7 @@ def tag(name: str) -> Column:
 
 
 def total(column: Column | str) -> Column:
-    """The sum of a column, 0 where there is nothing to add."""
+    """Return the sum of a column, 0 without rows."""
     return F.coalesce(F.sum(column), F.lit(0))
 
 
@@ -228,7 +262,7 @@ def _read_segment(spark: SparkSession, storage: Storage, segment: Segment) -> Da
 
 
 def _read_commits(spark: SparkSession, storage: Storage, paths: Sequence[str]) -> DataFrame:
-    """The actions of commits as they stand: `version`, `add`, `remove`, `cdc`, `commitInfo`."""
+    """Return the actions of commits: `version`, `add`, `remove`, `cdc`, `commitInfo`."""
     if not paths:
         return spark.createDataFrame([], f"version bigint, {_COMMIT}")
     rows = spark.read.schema(_COMMIT).json([escape_glob(storage.path(path)) for path in paths])
@@ -236,7 +270,7 @@ def _read_commits(spark: SparkSession, storage: Storage, paths: Sequence[str]) -
     return rows.select(version, *rows.columns)
 
 
-def _last_words(table: TableHandle, actions: DataFrame) -> DataFrame:
+def _last_actions(table: TableHandle, actions: DataFrame) -> DataFrame:
     base = hadoop_path(table.storage, table.name.table_path)
     masked = F.coalesce("add.deletionVector.cardinality", F.lit(0).cast("bigint"))
     flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select(
@@ -257,14 +291,17 @@ def _last_words(table: TableHandle, actions: DataFrame) -> DataFrame:
 
 
 def _records() -> Column:
-    """The rows of a file, deleted ones included, by its statistics."""
+    """Return a file's rows, deleted ones included, from its statistics."""
     stats = F.coalesce("add.stats", "remove.stats")
     written = F.get_json_object(stats, "$.numRecords").cast("bigint")
     return F.coalesce(written, "add.stats_parsed.numRecords")
 
 
 def full_path(path: Column, base: str) -> Column:
-    """A path of the log, which is URL-encoded and mostly relative, as Hadoop prints it."""
+    """Return a path of the log as Hadoop prints it.
+
+    In the log a path is URL-encoded and usually relative to the table's folder.
+    """
     decoded = decoded_path(path)
     absolute = F.regexp_replace(decoded, "^file:/+", "file:/")
     return (
@@ -275,15 +312,16 @@ def full_path(path: Column, base: str) -> Column:
 
 
 def decoded_path(path: Column) -> Column:
-    """A URL-encoded path as it is written."""
-    # url_decode is made for forms, where a plus is a space.
+    """Decode a URL-encoded path."""
+    # url_decode decodes forms, where a plus is a space.
     return F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
 
 
 def _vector_file(table: TableHandle) -> Column:
-    """The file of an action's deletion vector; an inline one stands for itself, so that it counts.
+    """Return the file of an action's deletion vector.
 
-    Tables without vectors start no Python worker for it.
+    An inline vector is named by its content, so that it is counted. Tables without deletion vectors
+    start no Python worker.
     """
 
     @F.udf(returnType="string", useArrow=False)

@@ -1,12 +1,12 @@
-"""The files of a Delta log: their names, which of them a version needs, and the actions in each.
+"""Find the files of a Delta log that a version needs, and parse and write their actions.
 
-A version needs the newest whole checkpoint up to it, maybe in parts or with sidecars, and the
+A version needs the newest complete checkpoint up to it, possibly in parts or with sidecars, and the
 commits after it.
 
-On an object store a dropped table stays where it lies: a drop is one document, not a move. A store
-has no folder to rename: a move copies every file, and can be cut short between any two. The
-document hides a table from all that asks for it by its place, in one atomic step; without the
-document it is back, in one step as well.
+On an object store, a table is dropped in place: a drop writes one document and moves no file. A
+store can't rename a folder. A move would copy every file and could be interrupted between any two.
+The document hides the table in one atomic step, and deleting the document restores it, in one step
+as well.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from mirrorlake.storage.kept import read_kept
 Action = dict[str, Any]
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 # version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet
-# or .json; Spark leaves `.….parquet.crc` files beside them on local disks.
+# or .json. On local disks Spark also writes `.….parquet.crc` files.
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint"
     r"(\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<uuid>[0-9A-Fa-f-]{36}))?\.(parquet|json)",
     re.ASCII,
 )
 _KIND = re.compile(rb'\s*\{\s*"(\w+)"')
-_BATCH = 65_536  # smaller ones cost more than what is in them, where most are NULL
-_PIECE = 4096  # as Python's objects at a time
+_BATCH = 65_536  # rows; most are NULL, and smaller batches cost more than their content
+_PIECE = 4096  # rows that are Python objects at the same time
 FORMAT = 1
 _NOTES = f"{STATE}/dropped_in_place"
 _ENDING = ".json"
@@ -43,13 +43,13 @@ _ENDING = ".json"
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a log that says what a version holds.
+    """The part of a log from which a version can be reconstructed.
 
     Attributes:
-        version: the version it leads to.
-        base: the checkpoint's version it starts from, or -1.
-        checkpoint: the checkpoint's files, relative to the lake's root; sidecars are among them.
-        commits: the commits after it, likewise, ascending.
+        version: the version.
+        base: the version of the checkpoint from which it starts, or -1.
+        checkpoint: the checkpoint's files with its sidecars, relative to the lake's root.
+        commits: the files of the commits after it, relative to the lake's root, ascending.
     """
 
     version: int
@@ -59,17 +59,17 @@ class Segment:
 
 
 def log_file(version: int) -> str:
-    """The path of one commit, relative to the table's folder."""
+    """Return the path of one commit, relative to the table's folder."""
     return f"_delta_log/{version:020d}.json"
 
 
 def commit_path(table_path: str, version: int) -> str:
-    """The path of one commit, relative to the lake's root."""
+    """Return the path of one commit, relative to the lake's root."""
     return f"{table_path}/{log_file(version)}"
 
 
 def parse_actions(lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tuple[str, Action]]:
-    """The actions of some kinds, each with its kind; the other lines are not parsed."""
+    """Yield the actions of some kinds, each with its kind; other lines are not parsed."""
     for line in lines:
         match = _KIND.match(line)
         if match and (kind := match[1].decode()) in kinds:
@@ -77,7 +77,7 @@ def parse_actions(lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tu
 
 
 def encode_actions(actions: Iterable[dict[str, Action]]) -> bytes:
-    """A commit of actions, each by its kind."""
+    """Return the content of a commit with these actions, each by its kind."""
     lines = (json.dumps(a, separators=(",", ":"), ensure_ascii=False) for a in actions)
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -85,12 +85,12 @@ def encode_actions(actions: Iterable[dict[str, Action]]) -> bytes:
 def read_actions(
     storage: Storage, path: str, kinds: Collection[str]
 ) -> Iterator[tuple[str, Action]]:
-    """The actions of some kinds in a commit, a checkpoint or a sidecar, each with its kind.
+    """Yield the actions of some kinds in a commit, a checkpoint or a sidecar, each with its kind.
 
     Args:
         storage: the lake's files.
         path: the file.
-        kinds: `add` for example; `add.path` reads nothing else of a Parquet file's `add`.
+        kinds: kinds such as `add`; `add.path` reads only that field of a Parquet file's `add`.
     """
     if path.endswith(".json"):
         names = [kind.partition(".")[0] for kind in kinds]
@@ -109,11 +109,11 @@ def read_actions(
 
 @dataclass(frozen=True)
 class LogListing:
-    """What a log's folder holds.
+    """The content of a log's folder.
 
     Attributes:
-        commits: their files, by version, ascending.
-        checkpoints: the paths of the whole ones, by version.
+        commits: the commits' files by version, ascending.
+        checkpoints: the paths of the complete checkpoints by version.
     """
 
     commits: dict[int, Entry]
@@ -121,7 +121,7 @@ class LogListing:
 
 
 def list_log(storage: Storage, table_path: str) -> LogListing:
-    """Lists a table's log; both parts are empty if there is no table."""
+    """List a table's log; both parts of the result are empty without a table."""
     files = storage.list(f"{table_path}/_delta_log").files
     commits = {int(m[1]): entry for entry in files if (m := _COMMIT.fullmatch(entry.name))}
     names = [entry.name for entry in files]
@@ -129,9 +129,10 @@ def list_log(storage: Storage, table_path: str) -> LogListing:
 
 
 def has_log(storage: Storage, table_path: str) -> bool:
-    """Whether a table's folder with a log in it is a table; on a local disk it always is.
+    """Check whether a table's folder that contains `_delta_log` is a table.
 
-    In a store the log's folder may be no more than the marker that Hadoop leaves of a folder.
+    On a local disk it always is. On an object store the log's folder may be only the marker of a
+    folder that Hadoop writes.
     """
     if storage.local is not None:
         return True
@@ -142,14 +143,15 @@ def has_log(storage: Storage, table_path: str) -> bool:
 def find_checkpoint(
     storage: Storage, table_path: str, version: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """A checkpoint's version and its files' paths without sidecars; -1 and none if there is none.
+    """Return a checkpoint's version and the paths of its files without sidecars.
 
-    Costs one or two requests where the pointer to the last checkpoint will do, else a listing.
+    Without a checkpoint, return -1 and no paths. The cost is one or two requests if the pointer to
+    the last checkpoint is sufficient, else a listing.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
-        version: the newest version that counts; by default the last checkpoint is taken.
+        version: the newest version to consider; by default the last checkpoint is returned.
     """
     pointed = _last_checkpoint(storage, table_path)
     if pointed is None and storage.exists(commit_path(table_path, 0)):
@@ -164,7 +166,7 @@ def find_checkpoint(
 def checkpoint_files(
     storage: Storage, table_path: str, version: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """The same as `find_checkpoint`, with sidecars."""
+    """Return the result of `find_checkpoint`, with the paths of sidecars."""
     at, paths = find_checkpoint(storage, table_path, version)
     return at, paths + _sidecars(storage, table_path, paths)
 
@@ -172,30 +174,30 @@ def checkpoint_files(
 def find_segment(
     storage: Storage, table_path: str, version: int | None = None, *, oldest: bool = False
 ) -> Segment:
-    """The log's files to read for one version, by a listing.
+    """Return the log's files needed to read one version, by a listing.
 
     Args:
         storage: the lake's files.
-        table_path: the table's folder, relative to the root.
-        version: by default the newest.
-        oldest: start as early as the log still allows, not at the newest checkpoint.
+        table_path: the table's folder, relative to the lake's root.
+        version: the version; by default the newest.
+        oldest: start as early as the log allows, not at the newest checkpoint.
 
     Raises:
-        TableNotFoundError: there is no Delta table.
-        UsageError: that version is not there, or no longer there.
+        TableNotFoundError: the folder contains no Delta table.
+        UsageError: the log does not contain the version, or no longer.
     """
     log = list_log(storage, table_path)
     commits, checkpoints = log.commits, log.checkpoints
     newest = max([*commits, *checkpoints], default=None)
     if newest is None:
-        raise TableNotFoundError(f"There is no Delta table at {storage.path(table_path)}.")
+        raise TableNotFoundError(f"{storage.path(table_path)} is not a Delta table.")
     wanted = newest if version is None else version
     starts = [base for base in (-1, *sorted(checkpoints)) if base <= wanted]
     whole = [base for base in starts if all(v in commits for v in range(base + 1, wanted + 1))]
     if not whole or not 0 <= wanted <= newest:
         raise UsageError(
-            f"Version {wanted} can't be read: the log goes to {newest}.",
-            hint="`history` shows the versions that are there.",
+            f"Version {wanted} can't be read: the log ends at version {newest}.",
+            hint="`history` lists the versions that exist.",
         )
     base = whole[0] if oldest else whole[-1]
     paths = checkpoints.get(base, ())
@@ -205,7 +207,7 @@ def find_segment(
 
 
 def cut_before_checkpoint(storage: Storage, table_path: str) -> None:
-    """Lets a log begin with its last checkpoint: what is older goes."""
+    """Delete the files of a log that are older than its last checkpoint."""
     last = _last_checkpoint(storage, table_path)
     log = f"{table_path}/_delta_log"
     for entry in storage.list(log).files:
@@ -215,7 +217,10 @@ def cut_before_checkpoint(storage: Storage, table_path: str) -> None:
 
 
 def _last_checkpoint(storage: Storage, table_path: str) -> tuple[int, tuple[str, ...]] | None:
-    """What the pointer names; a broken one is as good as none, says the protocol."""
+    """Return the checkpoint named by the pointer to the last one.
+
+    According to the protocol, a corrupt pointer counts as none.
+    """
     log = f"{table_path}/_delta_log"
     try:
         last = storage.read_json(f"{log}/_last_checkpoint")
@@ -242,20 +247,23 @@ def _complete_checkpoints(log: str, names: list[str]) -> dict[int, tuple[str, ..
         else:
             found[version] = (f"{log}/{match[0]}",)
     for (version, count), paths in parts.items():
-        if len(paths) == count:  # a writer may have died between two parts
+        if len(paths) == count:  # a writer may have been killed between two parts
             found.setdefault(version, tuple(paths))
     return found
 
 
 def _sidecars(storage: Storage, table_path: str, paths: tuple[str, ...]) -> tuple[str, ...]:
-    if len(paths) > 1:  # one in parts has none
+    if len(paths) > 1:  # a checkpoint in parts has no sidecars
         return ()
     found = [a for path in paths for _, a in read_actions(storage, path, ("sidecar",))]
     return tuple(f"{table_path}/_delta_log/_sidecars/{sidecar['path']}" for sidecar in found)
 
 
 def is_dropped(storage: Storage, table_path: str) -> bool:
-    """Whether a table's place holds a dropped one; never on a local disk. Costs one request."""
+    """Check whether a table was dropped in place; always False on a local disk.
+
+    The cost is one request.
+    """
     if storage.local is not None:
         return False
     table = _table_at(table_path)
@@ -263,26 +271,32 @@ def is_dropped(storage: Storage, table_path: str) -> bool:
 
 
 def note_drop(storage: Storage, table: TableName, document: dict[str, Any]) -> None:
-    """Drops a table where it lies; `document` says when, and what filled it."""
+    """Drop a table in place.
+
+    Args:
+        storage: the lake's files.
+        table: the table.
+        document: when the table was dropped, and what filled it.
+    """
     storage.write_json(_note(table), {"format": FORMAT, **document})
 
 
 def take_note_back(storage: Storage, table: TableName) -> None:
-    """Undoes `note_drop`."""
+    """Undo `note_drop`."""
     storage.delete(_note(table))
 
 
 def read_drop(storage: Storage, table: TableName) -> dict[str, Any] | None:
-    """The document of a table that is dropped where it lies, else None.
+    """Return the document of a table that was dropped in place, else None.
 
     Raises:
-        FormatError: it is of a newer format.
+        FormatError: the document has a newer format.
     """
     return read_kept(storage, _note(table), FORMAT)
 
 
 def dropped_in_place(storage: Storage) -> Iterator[TableName]:
-    """The tables that are dropped where they lie, in no particular order; none on a local disk."""
+    """Yield the tables that were dropped in place, in no order; none on a local disk."""
     if storage.local is not None:
         return
     listing = storage.list(_NOTES)

@@ -1,8 +1,8 @@
-"""A Delta table's state, read without Spark: the newest version, its schema, properties and txns.
+"""Read a table's snapshot without Spark: version, schema, properties and transaction ids.
 
-Commands that need no data (`status`, `publish`) stay as quick as a file listing this way, and the
-mirror learns the last applied number under Spark Connect too. The cost is the commits since the
-last checkpoint, not the history.
+Commands that need no data (`status`, `publish`) are therefore as fast as a file listing, and the
+mirror finds the last applied number under Spark Connect too. The cost grows with the commits since
+the last checkpoint, not with the history.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from mirrorlake.delta.log_files import (
     is_dropped,
     read_actions,
 )
-from mirrorlake.errors import ConflictError, TableNotFoundError
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
-from mirrorlake.storage.files import Storage, to_json
-from mirrorlake.storage.kept import check_format
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.names import TABLES, TableName
+from mirrorlake.storage.files import Storage
 
 FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"
@@ -31,9 +30,7 @@ VECTORS = "delta.enableDeletionVectors"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 OPEN_TAG = "mirrorlake.vorder"
-"""What the log says of a file whose rows this project has ordered: the sort key, as JSON."""
-SORTED_TAG = "mirrorlake.partition.sorted"
-"""What the log says of a partitioned file whose rows are sorted: the column."""
+"""The tag of a file that this project wrote in V-Order; its value is the sort key, as JSON."""
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _COLUMN_ID = '"delta.columnMapping.id":'
 
@@ -54,13 +51,13 @@ class Snapshot:
 
     @property
     def schema_document(self) -> dict[str, Any]:
-        """The whole schema as Spark's JSON."""
+        """The schema as Spark's JSON."""
         document: dict[str, Any] = json.loads(self.metadata["schemaString"])
         return document
 
     @property
     def fields(self) -> list[dict[str, Any]]:
-        """The columns as Spark's JSON describes them."""
+        """The columns as Spark's JSON."""
         fields: list[dict[str, Any]] = self.schema_document["fields"]
         return fields
 
@@ -71,47 +68,47 @@ class Snapshot:
 
     @property
     def partition_columns(self) -> list[str]:
-        """The columns whose values are folders."""
+        """The partition columns, whose values are folders."""
         return list(self.metadata.get("partitionColumns") or ())
 
     @property
     def writer_features(self) -> tuple[str, ...]:
-        """What a writer must know, by the protocol's names."""
+        """The features that a writer must support, by the protocol's names."""
         return tuple(self.protocol.get("writerFeatures") or ())
 
     @property
     def reader_features(self) -> tuple[str, ...]:
-        """What a reader must know."""
+        """The features that a reader must support, by the protocol's names."""
         return tuple(self.protocol.get("readerFeatures") or ())
 
     @property
     def has_feed(self) -> bool:
-        """Whether this version's changes are recorded."""
+        """Whether the change data feed records this version's changes."""
         return self.properties.get(FEED, "false").lower() == "true"
 
     @property
     def has_vectors(self) -> bool:
-        """Whether single rows may be taken out of files."""
+        """Whether rows may be deleted by deletion vectors."""
         return self.properties.get(VECTORS, "false").lower() == "true"
 
     @property
     def is_mapped(self) -> bool:
-        """Whether columns are known by other names in the files."""
+        """Whether columns have other names in the files (column mapping)."""
         return self.properties.get("delta.columnMapping.mode", "none") != "none"
 
     @property
     def has_dropped_columns(self) -> bool:
-        """Whether a column id was assigned that no column, nested ones included, has now."""
+        """Whether a column id was assigned that no column has now, nested columns included."""
         assigned = int(self.properties.get("delta.columnMapping.maxColumnId", 0))
-        # The colon tells the key from a column of that name.
+        # The colon distinguishes the key from a column of that name.
         return str(self.metadata["schemaString"]).count(_COLUMN_ID) < assigned
 
 
 def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
-    """The newest version of a table that is there.
+    """Return the newest version of an existing table.
 
     Raises:
-        TableNotFoundError: it is not, or no longer.
+        TableNotFoundError: the table does not exist, or no longer.
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
@@ -125,13 +122,13 @@ def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
 def read_snapshot(
     storage: Storage, table_path: str, version: int | None = None, *, dropped: bool = False
 ) -> Snapshot | None:
-    """A snapshot of the Delta table in a folder, or None if there is no table.
+    """Return a snapshot of the Delta table in a folder, or None without a table.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
-        version: which one; by default, or beyond the end, the newest.
-        dropped: read a table that is dropped where it lies, too.
+        version: the version; by default, or beyond the end, the newest.
+        dropped: also read a table that was dropped in place.
     """
     if not dropped and is_dropped(storage, table_path):
         return None
@@ -139,7 +136,7 @@ def read_snapshot(
     snapshot = Snapshot()
 
     def apply(path: str) -> None:
-        # The adds and removes of a large commit need not be parsed.
+        # The adds and removes of a large commit are not parsed.
         for kind, action in read_actions(storage, path, ("metaData", "protocol", "txn")):
             if kind == "metaData":
                 snapshot.metadata = action
@@ -161,21 +158,25 @@ def read_snapshot(
 
 
 def physical_name(field: dict[str, Any]) -> str:
-    """What the files call a column that Spark's JSON describes."""
+    """Return the name that a column, given as Spark's JSON, has in the files."""
     return str((field.get("metadata") or {}).get(PHYSICAL_NAME) or field["name"])
 
 
 def physical_names(metadata: dict[str, Any]) -> dict[str, str]:
-    """Top-level columns of the log's `metaData`: the table's name to the files' name."""
+    """Return the names of top-level columns in the files, by their names in the table.
+
+    Args:
+        metadata: the log's `metaData`.
+    """
     return {field["name"]: physical_name(field) for field in Snapshot(metadata=metadata).fields}
 
 
 def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[TableName]:
-    """The Delta tables of a lake, ordered by name.
+    """Return the Delta tables of a lake, ordered by name.
 
     Args:
         storage: the lake's files.
-        but: tables that are known: nobody looks into their folders.
+        but: known tables, whose folders are not listed.
     """
     found: list[TableName] = []
     hidden = {*but, *dropped_in_place(storage)}
@@ -194,85 +195,3 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
             if "_delta_log" in storage.list(path).folders and has_log(storage, path):
                 found.append(TableName(folder, name))
     return sorted(found, key=lambda table: (table.schema or "", table.name))
-
-
-FORMAT = 1
-_TRIES = 20
-_ALL = f"{STATE}/partitioning"
-
-
-def append_policy(storage: Storage, table: TableName, document: dict[str, Any]) -> int:
-    """Puts down the next document; of two writers at once both are kept, one after the other.
-
-    Returns:
-        Its number.
-
-    Raises:
-        ConflictError: others are always quicker.
-        FormatError: the newest document is of a newer format, and not to be superseded.
-    """
-    newest_policy(storage, table)
-    for _ in range(_TRIES):
-        number = len(_names(storage, table)) + 1
-        body = to_json({"format": FORMAT, **document})
-        if storage.create(f"{_folder(table)}/{number:08d}.json", body):
-            return number
-    raise ConflictError(f"The policy of {table} is written by many at once.", hint="try again.")
-
-
-def newest_policy(storage: Storage, table: TableName) -> dict[str, Any] | None:
-    """The newest document, or None if there is none.
-
-    Raises:
-        FormatError: it is of a newer format.
-    """
-    names = _names(storage, table)
-    return _read(storage, table, names[-1]) if names else None
-
-
-def all_policies(storage: Storage, table: TableName) -> list[dict[str, Any]]:
-    """All documents, the oldest first."""
-    return [_read(storage, table, name) for name in _names(storage, table)]
-
-
-def has_policy(storage: Storage, table: TableName) -> bool:
-    """Whether the table's files are partitioned by a policy, and not to be compacted.
-
-    The policy of a table that was there before under the same name is none of this one's.
-    """
-    newest = newest_policy(storage, table)
-    if newest is None or newest["policy"] is None:
-        return False
-    snapshot = read_snapshot(storage, table.table_path)
-    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])
-
-
-def count_policies(storage: Storage, table: TableName) -> int:
-    """The newest document's number, 0 if there is none: one listing, and nothing is read."""
-    return len(_names(storage, table))
-
-
-def tables_with_policies(storage: Storage) -> list[TableName]:
-    """The tables that have, or had, a policy; nobody looks at those that never had one."""
-    found = []
-    for folder in storage.list(_ALL).folders:
-        if not folder.endswith(SCHEMA_SUFFIX):
-            found.append(TableName(None, folder))
-            continue
-        schema = folder[: -len(SCHEMA_SUFFIX)]
-        inner = storage.list(f"{_ALL}/{folder}").folders
-        found += [TableName(schema, name) for name in inner]
-    return found
-
-
-def _folder(table: TableName) -> str:
-    return f"{table.partitioning_path}/policies"
-
-
-def _names(storage: Storage, table: TableName) -> list[str]:
-    return [entry.name for entry in storage.list(_folder(table)).files if entry.name[0] != "_"]
-
-
-def _read(storage: Storage, table: TableName, name: str) -> dict[str, Any]:
-    path = f"{_folder(table)}/{name}"
-    return check_format(json.loads(storage.read(path)), path, FORMAT, file=name)

@@ -1,7 +1,4 @@
-"""One Delta table: its handle (name, path, snapshot, rows), and how its version 0 is made.
-
-Verbs are in `lake_table.py`.
-"""
+"""Handle of one Delta table (name, path, snapshot, rows), and creation of its version 0."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, open_snapshot
 from mirrorlake.errors import SetupError
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.spark.jvm import remove_empty_folders
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, literal
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import URI
 
@@ -30,20 +27,21 @@ _TXN = "spark.databricks.delta.write.txn"
 _TRIES, _PAUSE = 6, 0.1
 _ODD = " ,;{}()\n\t="
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
-"""What tables of one's own have from version 0 on: change feed and row tracking."""
+"""Properties of tables that no publisher feeds: change data feed and row tracking."""
 
 
 class TableHandle:
-    """A Delta table by its place in the lake: the handle that all verbs take.
+    """A Delta table of a lake: the handle that all functions on a table take.
 
     Args:
-        spark: the session to read with, or what gives it; asked for only when rows are.
+        spark: the session, or a function that returns it, called only when rows are read.
         storage: the lake's files.
-        name: which table.
-        snapshot: what all that is done with this handle goes by; by default the newest each time.
+        name: the table's name.
+        snapshot: the snapshot on which all operations with this handle are based; by default the
+            newest each time.
 
     Raises:
-        TableNotFoundError: there is none in that place.
+        TableNotFoundError: the table does not exist.
     """
 
     def __init__(
@@ -65,26 +63,26 @@ class TableHandle:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started now if there is none."""
+        """The session; started on first use."""
         if callable(self._spark):
             self._spark = self._spark()
         return self._spark
 
     @property
     def sql_name(self) -> str:
-        """The table's name in SQL, by path: no catalog is involved."""
+        """The table's name in SQL, by path; no catalog is needed."""
         return delta_name(self.path)
 
     def snapshot(self) -> Snapshot:
-        """The newest version's number, schema and properties, read from the log without Spark.
+        """Return the newest version's state, read from the log without Spark.
 
         Raises:
-            TableNotFoundError: the table is not there, or no longer.
+            TableNotFoundError: the table does not exist, or no longer.
         """
         return self._pinned or open_snapshot(self.storage, self.name)
 
     def for_one_operation(self) -> TableHandle:
-        """The same table with one snapshot, read now, and a session of its own."""
+        """Return a handle with the current snapshot and a session of its own."""
         from mirrorlake.spark.session import new_session
 
         return TableHandle(
@@ -92,7 +90,7 @@ class TableHandle:
         )
 
     def rows(self, version: int | None = None) -> DataFrame:
-        """The rows of a version, by default the newest, in no particular order."""
+        """Return the rows of a version, by default the newest, in no particular order."""
         then = "" if version is None else f" VERSION AS OF {version}"
         return self.spark.sql(f"SELECT * FROM {self.sql_name}{then}")
 
@@ -105,16 +103,16 @@ def create_delta(
     *,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Creates a table, also where a process was killed while it wrote version 0.
+    """Create a table unless it exists, even after a process was killed while it wrote version 0.
 
-    Columns are mapped where a name needs it. Nothing happens if there is a table.
+    Column mapping is enabled if a name requires it.
 
     Args:
         spark: the session.
         path: the table's folder, in full.
-        columns: Spark's type by name, as DDL.
-        properties: the table's.
-        partition_by: the columns that it is partitioned by.
+        columns: Spark's types as DDL, by column name.
+        properties: the table's properties.
+        partition_by: the partition columns.
     """
     ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
     wanted = mapping_property(columns) | dict(properties)
@@ -133,10 +131,11 @@ def create_delta(
 
 
 def _create_on_store(spark: SparkSession, path: str, statement: str) -> None:
-    """Several drivers may do so at once: one of them has made the table, and the others find it.
+    """Create a table on an object store, also if several drivers do so at the same time.
 
-    Until its version 0 is there they find a folder, which Spark refuses or takes for a table; it
-    may also be what a killed driver left.
+    One driver creates the table, and the others find it. Until its version 0 exists they find a
+    folder, which Spark refuses or takes for a table. The folder may also have been left by a driver
+    that was killed.
     """
     parent, _, name = path.rpartition("/")
     storage, log, was_there = Storage(parent), f"{path}/_delta_log", False
@@ -156,13 +155,16 @@ def _create_on_store(spark: SparkSession, path: str, statement: str) -> None:
             time.sleep(_PAUSE * 2**attempt)
         was_there = is_there
     raise SetupError(
-        f"Spark made no table at {path}, and says that it did.",
+        f"Spark reported success but created no table at {path}.",
         hint=f"remove the empty folder {log}.",
     )
 
 
 def column_types(schema: StructType) -> dict[str, str]:
-    """Columns as `create_delta` takes them; names inside structs are quoted, NULL is allowed."""
+    """Return a schema's types as `create_delta` takes them.
+
+    Names inside structs are quoted, and NULL is allowed.
+    """
     return {field.name: _ddl(field.dataType) for field in schema.fields}
 
 
@@ -180,7 +182,7 @@ def _ddl(kind: Any) -> str:
 
 
 def mapping_property(columns: Iterable[str]) -> dict[str, str]:
-    """Column mapping, only where a name has a character that Parquet's writers refuse."""
+    """Return the property for column mapping if a name contains a character Parquet refuses."""
     odd = any(char in _ODD for name in columns for char in name)
     return {"delta.columnMapping.mode": "name"} if odd else {}
 
@@ -189,12 +191,12 @@ def mapping_property(columns: Iterable[str]) -> dict[str, str]:
 def committing(
     session: SparkSession, note: str, app_id: str = "", number: int = 0
 ) -> Iterator[None]:
-    """What the session's commits carry while the block runs.
+    """Add a note, and optionally a transaction id, to the session's commits within the block.
 
     Args:
-        session: with a transaction's number set it skips every further write.
+        session: the session; with a transaction id it skips every further write.
         note: the userMetadata.
-        app_id: the transaction's application; a commit that is there already is skipped.
+        app_id: the transaction's application; a commit with the same id is skipped if it exists.
         number: the transaction's number.
     """
     settings = {USER_METADATA: note}
@@ -210,10 +212,10 @@ def committing(
 
 
 def remove_empty_log(path: str) -> None:
-    """Makes way for version 0 where a process was killed while it wrote it.
+    """Remove the log of a table whose version 0 was not completed.
 
-    Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log
-    with anything but hidden files in it is left alone.
+    Spark treats an empty log as a table: CREATE TABLE refuses, or does nothing. A log that contains
+    anything but hidden files is kept.
 
     Args:
         path: the table's folder on a local disk.

@@ -1,4 +1,4 @@
-"""Timestamps and intervals: as people write them, as Delta's properties do, and as its log does."""
+"""Parse and format timestamps and intervals of Delta logs, table properties and user input."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = ("week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 _PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", re.IGNORECASE)
-# ISO forms that Spark reads too.
+# ISO forms that Spark accepts too.
 _SPARK = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def parse_interval(text: str) -> timedelta:
-    """An interval of a table's properties: `interval 7 days`, `168 HOURS`.
+    """Parse an interval of a table's properties, such as `interval 7 days` or `168 HOURS`.
 
-    Months and years, whose length depends on the calendar, Delta refuses there itself.
+    Months and years, whose length depends on the calendar, are refused by Delta itself.
 
     Raises:
-        UsageError: it is not an interval.
+        UsageError: the text is not an interval.
 
     Example:
         >>> parse_interval("interval 1 week 2 days")
@@ -35,14 +35,16 @@ def parse_interval(text: str) -> timedelta:
 
 
 def parse_utc_timestamp(given: str | datetime) -> datetime:
-    """A timestamp in UTC, which it also is where it names no zone.
+    """Parse a timestamp; without a zone it is in UTC.
 
     Args:
-        given: ISO 8601 with any number of digits of a second, or the shorthand's
-            `yyyyMMddHHmmssSSS`.
+        given: ISO 8601 with any number of fractional digits, or `yyyyMMddHHmmssSSS`.
+
+    Returns:
+        The timestamp in UTC.
 
     Raises:
-        UsageError: it is neither, or lies outside the years 1 to 9999.
+        UsageError: the text is not a timestamp, or is outside the years 1 to 9999.
 
     Example:
         >>> parse_utc_timestamp("2024-04-28T09:15:00.5Z")
@@ -61,14 +63,14 @@ def parse_utc_timestamp(given: str | datetime) -> datetime:
 
 
 def parse_session_timestamp(given: str | datetime, zone: str) -> datetime:
-    """A timestamp as Spark reads it: in the session's zone where it names none.
+    """Parse a timestamp as Spark does: without a zone it is in the session's zone.
 
     Args:
-        given: yyyy-MM-dd[ HH:mm:ss[.SSS]], maybe with a zone.
+        given: yyyy-MM-dd[ HH:mm:ss[.SSS]], optionally with a zone.
         zone: the session's `spark.sql.session.timeZone`.
 
     Raises:
-        UsageError: Spark would not read it.
+        UsageError: Spark would not accept the text.
     """
     try:
         if isinstance(given, str) and not _SPARK.fullmatch(given.strip()):
@@ -76,7 +78,7 @@ def parse_session_timestamp(given: str | datetime, zone: str) -> datetime:
         return _in_zone(_read_iso(given), zone)
     except ValueError as error:
         raise UsageError(
-            f"{given!r} is not a version, nor a timestamp.",
+            f"{given!r} is neither a version nor a timestamp.",
             hint="write a number, or yyyy-MM-dd[ HH:mm:ss[.SSS]].",
         ) from error
 
@@ -99,15 +101,15 @@ def _in_zone(found: datetime, zone: str) -> datetime:
 
 
 def from_milliseconds(milliseconds: int) -> datetime:
-    """A timestamp of the log, in UTC."""
+    """Return a timestamp of the log as a datetime in UTC."""
     return _EPOCH + milliseconds * _MILLISECOND
 
 
 def to_milliseconds(found: datetime) -> int:
-    """Milliseconds since 1970, as the log counts."""
+    """Return a datetime in milliseconds since 1970, as in the log."""
     return (found - _EPOCH) // _MILLISECOND
 
 
 def timestamp_text(milliseconds: int) -> str:
-    """A timestamp of the log as people and Spark read it, UTC."""
+    """Format a timestamp of the log as `yyyy-MM-dd HH:mm:ss.SSS` in UTC."""
     return f"{from_milliseconds(milliseconds):%Y-%m-%d %H:%M:%S.%f}"[:-3]

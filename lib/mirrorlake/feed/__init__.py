@@ -1,1 +1,1 @@
-"""The change feed: read it, find out what stands in its way, keep it, build tables on it."""
+"""Change feeds: read, stream, diagnose and archive them, and keep dimensions."""

@@ -1,9 +1,9 @@
-"""Keeps a feed for good: an `availableNow` stream into a Delta table, to be run on a schedule.
+"""The operation behind `Table.archive`: append a change feed to a table that keeps it permanently.
 
-The feed itself lasts only as long as its files. Each run appends what is new, whole versions, every
-change once: the checkpoint and Delta's sink see to that. The archive itself says how far it has
-come, so a lost or broken checkpoint costs nothing, and an archive that was restored to an earlier
-version is filled up again.
+A feed lasts only as long as its files. Each run is an `availableNow` stream that appends the new
+versions, every change once; the checkpoint and Delta's sink ensure that. The archive's own rows
+show the last archived version. So a lost or broken checkpoint loses nothing, and an archive that
+was restored to an earlier version is completed again.
 """
 
 from __future__ import annotations
@@ -20,45 +20,47 @@ from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import readable_span, refusal
+from mirrorlake.feed.changes import KINDS, changes_by_version
 from mirrorlake.feed.cursor import (
     FORMAT,
     Figures,
     FollowReport,
     Lag,
     consumer_folder,
-    feed_off,
+    feed_error,
     lag_of,
     table_id,
     target_name,
 )
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import KINDS, changes_by_version
-from mirrorlake.feed.schema import COMMIT_VERSION, FEED_COLUMNS, RESERVED, create_table
-from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
+from mirrorlake.feed.ranges import range_error, readable_span
+from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
+from mirrorlake.history.write import create_table
+from mirrorlake.names import TableName, quote
+from mirrorlake.results import TextTable, counted
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
+from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import only_one
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
+
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _PATIENCE = 600  # seconds to wait for another run
-_MOST_VERSIONS = 20  # to show
-_ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
+_MOST_VERSIONS = 20  # shown
+_ALL = str(2**31 - 1)  # files per micro-batch, so that no version is split
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ArchiveReport(FollowReport):
-    """What a run of an archive did.
+    """The result of a run of an archive.
 
     Attributes:
         start: the first version that was new.
         end: the last version that is archived now.
-        lag: how far the archive is behind after the run, or before it if it was a dry run.
+        lag: how far the archive is behind after the run, or before it for a dry run.
         recovered: why the run could not continue from its checkpoint; empty if it could.
     """
 
@@ -94,11 +96,11 @@ class ArchiveReport(FollowReport):
 
 
 class Archive:
-    """A table's permanent history.
+    """A table that keeps another table's change feed permanently.
 
     Args:
-        table: whose feed.
-        target: the archive's name; it is made by the first run.
+        table: the table whose feed is archived.
+        target: the archive's name; the first run creates it.
     """
 
     def __init__(self, table: TableHandle, target: TableName) -> None:
@@ -110,38 +112,41 @@ class Archive:
 
     @property
     def position(self) -> int:
-        """The last archived version that changed something; -1 if there is none."""
+        """The last archived version with changes; -1 if nothing is archived."""
         archived = TableHandle(self.table.spark, self._storage, self.target)
         rows = archived.rows().selectExpr(f"max({COMMIT_VERSION}) AS v")
         (row,) = to_arrow(rows).to_pylist()
         return -1 if row["v"] is None else int(row["v"])
 
     def plan(self, *, start: int | None = None) -> ArchiveReport:
-        """What `run` would append; changes nothing."""
+        """Return what `run` would append, without changing anything."""
         source = self.table
         timeline = read_versions(source.storage, source.name.table_path)
-        if read_snapshot(self._storage, self.target.table_path) is None:
-            place = self._first(timeline, start) - 1
-        else:
-            place = self._place(self._load())
-        return self.report(place, timeline.latest, lag=lag_of(timeline, place), applied=False)
+        exists = self._check()
+        position = (
+            self._last_archived(self._load())
+            if exists
+            else self._first_version(timeline, start) - 1
+        )
+        return self.report(position, timeline.latest, lag=lag_of(timeline, position), applied=False)
 
     def run(
         self, *, start: int | None = None, on_step: Callable[[str], None] = lambda _: None
     ) -> ArchiveReport:
-        """Appends what is new; safe to be killed at any moment and run again.
+        """Append the new versions of the feed. Safe to interrupt: the next call completes the work.
 
         Args:
-            start: the first version of a new archive. By default 0 if the feed holds everything
-                from there, else the newest version's rows as inserts, and then what changes.
-            on_step: hears of every finished step.
+            start: the first version of a new archive. By default 0 if the feed contains everything
+                from there; otherwise the archive starts with the newest version's rows as inserts.
+            on_step: called with the name of each finished step.
 
         Raises:
-            FeedError: the feed no longer holds what follows, or the archive is another table's.
-            FormatError: what is kept of its runs is of a newer format.
-            BusyError: on an object store, another process archives this table for too long.
+            FeedError: the feed is off or no longer contains the next version, or the archive
+                belongs to another table.
+            FormatError: the stored state has a newer format.
+            BusyError: on an object store, another process is archiving this table.
         """
-        # On a disk the checkpoint itself keeps a second stream away: it is renamed into its place.
+        # On a local disk, the checkpoint itself excludes a second stream, by an atomic rename.
         if self._storage.local is not None:
             return self._run(start, on_step)
         what = f"archive of {self.table.name}"
@@ -153,32 +158,32 @@ class Archive:
         timeline = read_versions(source.storage, source.name.table_path)
         if self._prepare():
             kept = None
-        place = self._place(kept)
+        position = self._last_archived(kept)
         on_step("prepared")
-        if place < 0:
-            place = self._begin(timeline, start)
+        if position < 0:
+            position = self._write_first_rows(timeline, start)
             on_step("begun")
-        first = place + 1
-        recovered = self._why_not_go_on(kept)
+        first = position + 1
+        recovered = self._restart_reason(kept)
         fresh = kept is None or bool(recovered)
         if kept is None or recovered:
-            kept = self._new_checkpoint(place + 1)
+            kept = self._new_checkpoint(position + 1)
             on_step("saved")
         try:
-            self._stream(kept, place, timeline)
+            self._stream(kept, position, timeline)
         except Exception as error:
             if fresh:
                 raise FeedError(
                     f"The archive {self.target} of {source.name} stopped: {spark_message(error)}",
-                    hint="run it again; `doctor` tells what stands in the way.",
+                    hint="run it again, or see table.changes.diagnose() for the reason.",
                 ) from error
-            # The checkpoint is broken or its schema outdated; the archive knows its place.
+            # The checkpoint is broken or has an old schema; continue from the archive's rows.
             recovered = f"new checkpoint: {type(error).__name__}"
-            place = max(self.position, place)
-            kept = self._new_checkpoint(place + 1)
-            self._stream(kept, place, timeline)
+            position = max(self.position, position)
+            kept = self._new_checkpoint(position + 1)
+            self._stream(kept, position, timeline)
         on_step("streamed")
-        done = max(timeline.latest, place)
+        done = max(timeline.latest, position)
         version = open_snapshot(self._storage, self.target).version
         self._save(kept | {"target_version": version, "end": done})
         newest = read_versions(source.storage, source.name.table_path)
@@ -186,7 +191,7 @@ class Archive:
 
     def report(
         self,
-        place: int,
+        position: int,
         end: int,
         *,
         lag: Lag,
@@ -194,28 +199,28 @@ class Archive:
         why_not: str = "",
         applied: bool = True,
     ) -> ArchiveReport:
-        """Return the report of a run that started after the version `place` and came to `end`."""
-        new = max(0, end - place)
-        noun = "version" if new == 1 else "versions"
+        """Return the report of a run from after the version `position` up to `end`."""
+        new = max(0, end - position)
         if applied:
-            did = f"{new} new {noun}, archived up to {end}" + f" ({recovered})" * bool(recovered)
+            did = f"{counted(new, 'new version')}, archived up to {end}"
+            did += f" ({recovered})" * bool(recovered)
         else:
-            did = f"would archive {new} {noun} up to {end}"
+            did = f"would archive {counted(new, 'version')} up to {end}"
         return ArchiveReport(
             table=str(self.table.name),
             into=str(self.target),
             did="" if why_not else did,
             why_not=why_not,
             applied=applied,
-            look=Figures if why_not else lambda: self._look(lag),
-            start=place + 1,
+            read_figures=Figures if why_not else lambda: self._read_figures(lag),
+            start=position + 1,
             end=end,
             lag=lag,
             recovered=recovered,
         )
 
-    def _look(self, lag: Lag) -> Figures:
-        """Return what the archive contains: rows by kind, and its newest versions."""
+    def _read_figures(self, lag: Lag) -> Figures:
+        """Return the archive's figures: rows by kind, and its newest versions."""
         facts = {"versions behind": lag.versions}
         if read_snapshot(self._storage, self.target.table_path) is None:
             return Figures(facts)
@@ -226,8 +231,10 @@ class Archive:
             count = F.count(F.lit(1)).alias("versions archived")
             (line,) = by_version.agg(count, *sums).collect()
             newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)
-            made = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
-            found = [tuple(row) for row in newest.select(COMMIT_VERSION, made, *KINDS).collect()]
+            committed = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
+            found = [
+                tuple(row) for row in newest.select(COMMIT_VERSION, committed, *KINDS).collect()
+            ]
         details = TextTable(
             ("version", "made (UTC)", *KINDS),
             tuple(found[:_MOST_VERSIONS]),
@@ -238,51 +245,61 @@ class Archive:
     def _prepare(self) -> bool:
         """Create the archive if it does not exist, and return whether it was created."""
         source = self.table
-        found = read_snapshot(self._storage, self.target.table_path)
-        if found is None:
-            self._storage.delete(f"{self._state}.json")  # of an archive that was dropped
+        if not self._check():
+            self._storage.delete(f"{self._state}.json")  # the state of a dropped archive
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
             create_table(source.spark, self._path, columns, feed=False, properties=properties)
             return True
-        if found.properties.get(SOURCE_PROPERTY) != table_id(source):
-            raise FeedError(
-                f"{self.target} is no archive of {source.name} as it is now.",
-                hint="choose another name for the archive.",
-            )
         return False
 
-    def _place(self, kept: dict[str, Any] | None) -> int:
-        """Return the last archived version; -1 if there is none.
+    def _check(self) -> bool:
+        """Check that the feed can be archived here, and return whether the archive exists.
 
-        Versions without changes leave no rows. So the end of the last run counts as well, unless
-        the archive was restored since.
+        Raises:
+            FeedError: the archive belongs to another table, or the table's feed is off.
+        """
+        found, source = read_snapshot(self._storage, self.target.table_path), self.table
+        if found is not None and found.properties.get(SOURCE_PROPERTY) != table_id(source):
+            raise FeedError(
+                f"{self.target} is not an archive of the present table {source.name}.",
+                hint="give another name for the archive with into.",
+            )
+        if error := feed_error(source):
+            raise error
+        return found is not None
+
+    def _last_archived(self, kept: dict[str, Any] | None) -> int:
+        """Return the last archived version; -1 if nothing is archived.
+
+        Versions without changes have no rows in the archive. So the end of the last run counts as
+        well, unless the archive was restored since.
         """
         end = -1 if kept is None or self._is_restored(kept) else int(kept.get("end", -1))
         return max(self.position, end)
 
-    def _begin(self, timeline: Timeline, start: int | None) -> int:
-        """Where a new archive begins; the version before it."""
+    def _write_first_rows(self, timeline: Timeline, start: int | None) -> int:
+        """Write the first rows of a new archive, if any, and return the last archived version."""
         source, latest = self.table, timeline.latest
-        first = self._first(timeline, start)
+        first = self._first_version(timeline, start)
         if start is not None or first == 0:
             return first - 1
-        moment = literal(timestamp_text(timeline.time(latest)) + "Z")
-        marks = ("'insert'", f"{latest}L", f"TIMESTAMP {moment}")
+        timestamp = literal(timestamp_text(timeline.time(latest)) + "Z")
+        marks = ("'insert'", f"{latest}L", f"TIMESTAMP {timestamp}")
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
-        # One commit, so that a kill leaves all of the snapshot or nothing.
+        # One commit, so that an interrupted run leaves all of the snapshot or nothing.
         rows = source.rows(latest).selectExpr("*", *marked)
-        open_snapshot(self._storage, self.target)  # if dropped meanwhile, it is not made again
+        open_snapshot(self._storage, self.target)  # fails if the archive was dropped meanwhile
         rows.write.format("delta").mode("append").save(self._path)
         return latest
 
-    def _first(self, timeline: Timeline, start: int | None) -> int:
-        """The first version of a new archive; the newest where the feed does not hold all."""
+    def _first_version(self, timeline: Timeline, start: int | None) -> int:
+        """Return the first version of a new archive; the newest if the feed is incomplete."""
         latest = timeline.latest
         wanted = 0 if start is None else start
         found = examine(self.table, timeline, min(wanted, latest), latest, files=False)
         if found.blocking and start is not None:
-            raise refusal(found)
+            raise range_error(found)
         return latest if found.blocking else wanted
 
     def _load(self) -> dict[str, Any] | None:
@@ -292,19 +309,19 @@ class Archive:
         self._storage.write_json(f"{self._state}.json", {"format": FORMAT} | kept)
 
     def _new_checkpoint(self, start: int) -> dict[str, Any]:
-        """A number that no run has used, and from where its stream starts."""
+        """Return the state of a new checkpoint: an unused number, and its first version."""
         used = [int(name.rpartition("-")[2]) for name in self._storage.list(self._state).folders]
         last = (self._load() or {}).get("checkpoint", 0)
         kept = {"checkpoint": max([*used, last]) + 1, "start": start}
         self._save(kept)
         return kept
 
-    def _why_not_go_on(self, kept: dict[str, Any] | None) -> str:
-        """Why the checkpoint is not to be used; empty if it is, or if no run has ended yet."""
+    def _restart_reason(self, kept: dict[str, Any] | None) -> str:
+        """Return why the checkpoint can't be used; empty if it can, or if no run has finished."""
         if kept is None or "target_version" not in kept:
             return ""
         if not self._storage.list(self._checkpoint(kept)).folders:
-            return "new checkpoint: the old one is gone"
+            return "new checkpoint: the old one is missing"
         return "new checkpoint: the archive was restored" if self._is_restored(kept) else ""
 
     def _is_restored(self, kept: dict[str, Any]) -> bool:
@@ -318,16 +335,16 @@ class Archive:
     def _checkpoint(self, kept: dict[str, Any]) -> str:
         return f"{self._state}/checkpoint-{kept['checkpoint']}"
 
-    def _stream(self, kept: dict[str, Any], place: int, timeline: Timeline) -> None:
+    def _stream(self, kept: dict[str, Any], position: int, timeline: Timeline) -> None:
         source, latest = self.table, timeline.latest
-        if place >= latest:
+        if position >= latest:
             return
         open_snapshot(self._storage, self.target)
-        readable_span(source, timeline, place + 1, latest, "error")  # refuses what is gone
+        readable_span(source, timeline, position + 1, latest, "error")  # fails if versions are lost
         query = (
             source.spark.readStream.format("delta")
             .option("readChangeFeed", "true")
-            .option("startingVersion", kept["start"])  # a checkpoint wants the same each time
+            .option("startingVersion", kept["start"])  # must not change for a checkpoint
             .option("maxFilesPerTrigger", _ALL)
             .load(source.path)
             .writeStream.format("delta")
@@ -346,6 +363,6 @@ def archive_table(
     """Append what is new in a table's feed to its archive; see `Table.archive`."""
     target = target_name(table, into, "{}_history")
     archive = Archive(table, target)
-    if why := feed_off(table):
-        return archive.report(-1, -1, lag=Lag(0, 0.0), why_not=why, applied=False)
+    if error := feed_error(table):
+        return archive.report(-1, -1, lag=Lag(0, 0.0), why_not=str(error), applied=False)
     return archive.plan(start=start) if dry_run else archive.run(start=start)

@@ -1,350 +1,636 @@
-"""Ranges of a change feed: which versions two ends mean, whether the feed holds them, and bridges.
+"""The class behind `Table.changes`: read, stream, diagnose and report a change feed.
 
-A range is looked at before it is read, so that a refusal says which version is to blame and how to
-get past it. Both ends are included.
+Delta ignores an end version in streams, and its `excludeRegex` also excludes change files, which
+loses updates and deletes. `Changes.stream` respects an end and never excludes change files.
 
-What the feed can't give is bridged by comparing versions. Every row names its origin then: `feed`;
-`row ids` where two versions were compared by their rows' stable ids; `snapshots` where they were
-compared by keys, or as bags of rows. A compared gap is one step: its rows carry the gap's last
-version, and what was done and undone within it does not show.
+A report shows a range to people. Unlike `Changes.read`, it returns the part that can be read; the
+diagnosis and the notes name the rest. It describes changes of single rows in words, `n: 40 → 35`
+instead of a preimage and a postimage. Columns and texts are cut, so that a row of 500 columns fits
+on a page. Nothing is written.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import reduce
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from mirrorlake.delta.actions import Places
-from mirrorlake.delta.commits import State, Timeline, read_states
-from mirrorlake.delta.snapshot import physical_name
+from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.timestamps import (
-    parse_session_timestamp,
-    timestamp_text,
-    to_milliseconds,
-)
-from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.doctor import Diagnosis, examine, span_text
-from mirrorlake.feed.schema import (
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    FEED_COLUMNS,
-    RESERVED,
+from mirrorlake.errors import UsageError
+from mirrorlake.feed.cursor import Cursor
+from mirrorlake.feed.doctor import Diagnosis, enable_feed, examine, span_text
+from mirrorlake.feed.ranges import (
+    ORIGIN,
+    End,
+    Outside,
+    Span,
+    bridge,
+    empty_feed,
+    in_order,
+    key_columns,
+    net_changes,
+    range_error,
     read_feed,
+    readable_span,
+    resolve_span,
 )
-from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
+from mirrorlake.results import Result, TextTable, counted, moment_text
+from mirrorlake.spark.sql import query_errors
 
-End = int | str | datetime
-Outside = Literal["error", "clip"]
-BEYOND_CONF = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
-ORIGIN = "_change_origin"
-_FEED, _ROW_IDS, _SNAPSHOTS = "feed", "row ids", "snapshots"
-_IN_ORDER = ("delete", "update_preimage", "update_postimage", "insert")
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
 
 
-@dataclass(frozen=True)
-class Span:
-    """A range of versions, both ends included; empty if it starts after its end."""
-
-    start: int
-    end: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no version is in it."""
-        return self.start > self.end
-
-
-def readable_span(
-    table: TableHandle,
-    timeline: Timeline,
-    start: End,
-    end: End | None,
-    beyond_latest: Outside | None = None,
-    before_feed: Outside = "error",
-) -> Span:
-    """The versions that two ends mean, all of which the feed holds.
-
-    Raises:
-        FeedError: it doesn't; with what to do.
-        UsageError: the ends make no sense.
-    """
-    span = resolve_span(table.spark, timeline, start, end, beyond_latest)
-    if span.is_empty:
-        return span
-    found = examine(table, timeline, span.start, span.end, files=False)
-    if not found.blocking:
-        return span
-    if before_feed == "clip" and found.readable and found.readable[-1][1] == span.end:
-        return Span(*found.readable[-1])
-    raise refusal(found)
+Row = Mapping[str, Any]
+COLUMNS = ("version", "made (UTC)", "change", "what")
+KINDS = {"inserted": "insert", "updated": "update_postimage", "deleted": "delete"}
+_KIND, _VERSION, _TIMESTAMP = RESERVED
+_OLD, _NEW = "update_preimage", "update_postimage"
+_MOST_EVENTS = 50
+_MOST_BARS = 60
+_MOST_COLUMNS = 8
+_MOST_LETTERS = 40
+_ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
 
-def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that tell a table's rows apart.
+class Changes:
+    """The change feed of a table, as `table.changes` returns it.
 
-    Raises:
-        UsageError: none are given and none are declared, or one isn't in the table.
-    """
-    snapshot = table.snapshot()
-    chosen = declared_keys(snapshot.properties) if keys is None else tuple(keys)
-    if not chosen:
-        raise UsageError(
-            f"The table {table.name} declares no keys.", hint="say which columns they are: keys."
-        )
-    known = {name.lower(): name for name in snapshot.schema}
-    for key in chosen:
-        if key.lower() not in known:
-            raise UsageError(f"The table {table.name} has no column {key}.", column=key)
-    return tuple(known[key.lower()] for key in chosen)
-
-
-def resolve_span(
-    spark: SparkSession,
-    timeline: Timeline,
-    start: End,
-    end: End | None,
-    beyond_latest: Outside | None = None,
-) -> Span:
-    """The versions that two ends mean.
-
-    Raises:
-        FeedError: an end beyond the latest version, unless that is clipped.
-        UsageError: an end that is not a version, nor a timestamp, or a start after the end.
-    """
-    if beyond_latest is None:
-        setting = spark.conf.get(BEYOND_CONF, "false") or "false"
-        beyond_latest = "clip" if setting.lower() == "true" else "error"
-    first, first_given = _resolve(spark, timeline, start, is_start=True)
-    last, last_given = (
-        (timeline.latest, "") if end is None else _resolve(spark, timeline, end, is_start=False)
-    )
-    for version, given in ((first, first_given), (last, last_given)):
-        if version > timeline.latest and beyond_latest == "error":
-            newest = timestamp_text(timeline.times[-1])
-            raise FeedError(
-                f"{given} is beyond the latest version, {timeline.latest} of {newest}.",
-                hint=f"stay within it, or SET {BEYOND_CONF} = true (--beyond clip) to get no rows"
-                " for such a start, and all up to the latest for such an end.",
-            )
-    by_moments = "moment" in first_given + last_given  # no commit between two moments is no error
-    if last < first <= timeline.latest and not by_moments:
-        raise UsageError(
-            f"The range starts at version {first}, after its end {last}.", hint="swap the two."
-        )
-    return Span(first, min(last, timeline.latest))
-
-
-def _resolve(
-    spark: SparkSession, timeline: Timeline, given: End, *, is_start: bool
-) -> tuple[int, str]:
-    if isinstance(given, str) and re.fullmatch(r"-?\d{1,18}", given):
-        given = int(given)
-    if isinstance(given, int):
-        if given < 0:
-            raise UsageError(f"{given} is no version.", hint="versions start at 0.")
-        return given, f"Version {given}"
-    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
-    moment = to_milliseconds(parse_session_timestamp(given, zone))
-    said = f"The moment {given}"
-    beyond = moment > timeline.times[-1]
-    if is_start:
-        return timeline.at_or_after(moment), said
-    version = timeline.at_or_before(moment)
-    if version < timeline.versions[0]:
-        raise FeedError(
-            f"{said} is before the oldest version, {timeline.versions[0]} of"
-            f" {timestamp_text(timeline.times[0])}.",
-            hint="choose a later end.",
-        )
-    return (timeline.latest + 1 if beyond else version), said
-
-
-def nothing(table: TableHandle) -> DataFrame:
-    """No rows, with the feed's columns."""
-    nulls = (f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in FEED_COLUMNS.items())
-    return table.rows().limit(0).selectExpr("*", *nulls)
-
-
-def refusal(found: Diagnosis) -> FeedError:
-    """Why a range can't be read."""
-    first = found.blocking[0]
-    ranges = ", ".join(span_text(span) for span in found.readable) or "none"
-    more = f" (and {len(found.blocking) - 1} more findings)" if len(found.blocking) > 1 else ""
-    return FeedError(
-        f"The feed of {found.table} can't be read from version {found.start} to {found.end}:"
-        f" {first.message}{more}",
-        hint=f"{first.fix.rstrip('.')}. Readable: {ranges}. `doctor` tells all.",
-        column=first.column,
-    )
-
-
-def in_order(
-    changes: DataFrame, keys: Sequence[str] = (), kinds: Sequence[str] = _IN_ORDER
-) -> DataFrame:
-    """The changes by version, then key; each old row before its new one.
-
-    Args:
-        changes: with the feed's columns.
-        keys: the columns to order each version's by.
-        kinds: the kinds of changes, in their order.
-    """
-    listed = ", ".join(map(literal, kinds))
-    kind = F.expr(f"array_position(array({listed}), {quote(CHANGE_TYPE)})")
-    return changes.orderBy(COMMIT_VERSION, *[F.col(quote(key)) for key in keys], kind)
-
-
-@dataclass(frozen=True)
-class RangePart(Span):
-    """A part of a range: read from the feed, or by comparing its ends."""
-
-    by_feed: bool
-
-
-def bridge(table: TableHandle, timeline: Timeline, found: Diagnosis) -> DataFrame:
-    """The changes of a diagnosed range, gaps included, with the columns of its last version.
+    A row of the feed has the table's columns, `_change_type` (insert, update_preimage,
+    update_postimage, delete), `_commit_version` and `_commit_timestamp`. The ends of a range are
+    versions, or timestamps `yyyy-MM-dd[ HH:mm:ss[.SSS]]` in the session's time zone; both ends are
+    included.
 
     Args:
         table: the table.
-        timeline: its versions.
-        found: what was found about the range, its files included.
-
-    Returns:
-        What `Changes.read` returns, and the column `_change_origin`.
-
-    Raises:
-        FeedError: no version is readable on one side of a gap.
     """
-    segments = plan_segments(found, lambda version: _is_whole(table, version))
-    first = max(found.start, timeline.first)
-    path = table.name.table_path
-    states = {s.version: s for s in read_states(table.storage, path, first, found.end)}
-    last = states[found.end]
-    parts = (
-        _from_feed(table, segment, states[segment.end], last)
-        if segment.by_feed
-        else _compared(table, timeline, segment, states, last)
-        for segment in segments
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    def read(
+        self,
+        start: End,
+        end: End | None = None,
+        *,
+        across_gaps: bool = False,
+        beyond_latest: Outside | None = None,
+        before_feed: Outside = "error",
+    ) -> DataFrame:
+        """Return all changes of a range of versions.
+
+        Args:
+            start: the first version, or a timestamp for the first version at or after it.
+            end: the last version, or a timestamp for the last version at or before it; by default
+                the newest version.
+            across_gaps: compare versions where the feed can't be read; each row then has its origin
+                in `_change_origin`.
+            beyond_latest: `error` or `clip` for ends beyond the newest version; by default the
+                setting `spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled` decides.
+            before_feed: `error`, or `clip` to start where the readable feed starts.
+
+        Raises:
+            FeedError: the feed lacks a part of the range; the hint names a fix.
+            UsageError: an end is neither a version nor a timestamp, or the start is after the end.
+
+        Example:
+            >>> lake.table("sales").changes.read(3, 5).show()  # doctest: +SKIP
+        """
+        return self._read(start, end, across_gaps, beyond_latest, before_feed)[0]
+
+    def net(
+        self,
+        start: End,
+        end: End | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        across_gaps: bool = False,
+        beyond_latest: Outside | None = None,
+        before_feed: Outside = "error",
+    ) -> DataFrame:
+        """Return one outcome per key over a range; changes that cancel each other out are omitted.
+
+        Args:
+            start: as for `read`.
+            end: as for `read`.
+            keys: the key columns; by default those that the table's publisher declared. Declared
+                keys are assumed to identify rows, which is faster; the job fails if they don't.
+            across_gaps: as for `read`.
+            beyond_latest: as for `read`.
+            before_feed: as for `read`.
+
+        Raises:
+            FeedError: as for `read`.
+            UsageError: as for `read`; or no keys are given or declared, or a key is not a column.
+
+        Example:
+            >>> lake.table("sales").changes.net(3, 5, keys=["id"]).show()  # doctest: +SKIP
+        """
+        chosen = key_columns(self._table, keys)
+        rows, span = self._read(start, end, across_gaps, beyond_latest, before_feed)
+        # Declared keys are assumed to identify rows; given ones may be any columns.
+        unique = range(span.start, span.end + 1) if keys is None else None
+        return net_changes(rows.drop(ORIGIN), chosen, unique=unique)
+
+    def _read(
+        self, start: End, end: End | None, across: bool, beyond: Outside | None, before: Outside
+    ) -> tuple[DataFrame, Span]:
+        table = self._table
+        timeline = read_versions(table.storage, table.name.table_path)
+        if not across:
+            span = readable_span(table, timeline, start, end, beyond, before)
+            if span.is_empty:
+                return empty_feed(table), span
+            return read_feed(table.spark, table.path, span.start, span.end), span
+        span = resolve_span(table.spark, timeline, start, end, beyond)
+        if span.is_empty:
+            return empty_feed(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}"), span
+        found = examine(table, timeline, span.start, span.end, files=True)
+        return bridge(table, timeline, found), span
+
+    def stream(
+        self,
+        start: End | None = None,
+        end: End | None = None,
+        *,
+        max_files: int | None = None,
+        max_bytes: str | None = None,
+        exclude_regex: str | None = None,
+        schema_tracking: str | None = None,
+    ) -> DataFrame:
+        """Return the changes as a Structured Streaming source.
+
+        Args:
+            start: the first version or timestamp, at most the version after the newest. By default
+                the stream starts with the newest version's rows as inserts, and then continues with
+                changes.
+            end: the last version or timestamp; later changes are left out. (Delta itself ignores an
+                end in streams.) Use it with `availableNow` triggers. To continue after it, start a
+                stream with a new checkpoint at the next version.
+            max_files: the most files in a micro-batch. Changed rows of a version stay together; a
+                version that only inserts rows may be split between files. `Cursor.for_each` has the
+                same limit and never splits a version.
+            max_bytes: the approximate amount of data in a micro-batch, such as `"64m"`.
+            exclude_regex: a regular expression for data files to skip, by their path within the
+                table. Change files are never skipped.
+            schema_tracking: a folder within the checkpoint's folder, which lets a stream continue
+                after columns were renamed, dropped or widened. At such a change the stream stops
+                once and must be restarted.
+
+        Raises:
+            FeedError: the feed can't be read from the start; the hint names a fix.
+            UsageError: an end is invalid.
+
+        Example:
+            >>> lake.table("sales").changes.stream(3).writeStream  # doctest: +SKIP
+        """
+        table = self._table
+        reader = table.spark.readStream.format("delta").option("readChangeFeed", "true")
+        options = {
+            "maxFilesPerTrigger": max_files,
+            "maxBytesPerTrigger": max_bytes,
+            "excludeRegex": exclude_regex and keep_change_files(exclude_regex),
+            "schemaTrackingLocation": schema_tracking,
+        }
+        if schema_tracking is not None:  # without these, every start after the change fails
+            options |= dict.fromkeys(_ALLOWED, "always")
+        given = {name: value for name, value in options.items() if value is not None}
+        reader = reader.options(**given)
+        if start is None:
+            if end is not None:
+                raise UsageError(
+                    "A stream with an end needs a start.",
+                    hint="set start=0, or read the newest rows with table.read().",
+                )
+            return reader.load(table.path)
+        timeline = read_versions(table.storage, table.name.table_path)
+        latest = timeline.latest
+        # A consumer that has read everything continues with the version after the newest.
+        from_now = str(start) == str(latest + 1)
+        span = resolve_span(table.spark, timeline, latest if from_now else start, end, None)
+        first = span.start + from_now
+        found = examine(table, timeline, span.start, latest, files=False)
+        passable = {"schema"} if schema_tracking else set()
+        if any(finding.rule not in passable for finding in found.blocking):
+            raise range_error(found)
+        # Delta refuses to start after the newest version, and to continue from a checkpoint with
+        # another start than before. So the stream starts one version earlier and filters it out.
+        before = max(first - 1, timeline.first)
+        if before < first and examine(table, timeline, before, before, files=False).blocking:
+            before = first
+        rows = reader.option("startingVersion", before).load(table.path)
+        if before < first:
+            rows = rows.where(F.col(COMMIT_VERSION) >= first)
+        return rows if end is None else rows.where(F.col(COMMIT_VERSION) <= span.end)
+
+    def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
+        """Return a consumer's position in the feed, which is stored in the lake.
+
+        Args:
+            consumer: the consumer's name.
+            start: the first version to read if the consumer has no position yet.
+
+        Example:
+            >>> lake.table("sales").changes.cursor("billing").lag  # doctest: +SKIP
+            Lag(versions=2, seconds=61.5)
+        """
+        return Cursor(self._table, consumer, start=start)
+
+    def enable(self, *, rename_reserved: bool = False) -> int:
+        """Enable the change feed; do nothing if it is on.
+
+        Args:
+            rename_reserved: rename columns whose names are reserved for the change feed.
+
+        Returns:
+            The first version whose changes can be read.
+
+        Raises:
+            FeedError: a column has a reserved name.
+
+        Example:
+            >>> lake.table("sales").changes.enable()  # doctest: +SKIP
+            7
+        """
+        return enable_feed(self._table, rename_reserved=rename_reserved)
+
+    def diagnose(self, start: int | None = None, end: int | None = None) -> Diagnosis:
+        """Return the findings about the feed, and the ranges of versions that can be read.
+
+        Args:
+            start: the first version; by default 0.
+            end: the last version; by default the newest.
+
+        Example:
+            >>> lake.table("sales").changes.diagnose().readable  # doctest: +SKIP
+            ((0, 7),)
+        """
+        table = self._table
+        timeline = read_versions(table.storage, table.name.table_path)
+        last = timeline.latest if end is None else min(end, timeline.latest)
+        return examine(table, timeline, start or 0, last, files=True)
+
+    def report(
+        self,
+        start: str = "",
+        end: str = "",
+        *,
+        newest: int = 100,
+        keys: Sequence[str] = (),
+        where: str = "",
+        across_gaps: bool = False,
+    ) -> FeedReport:
+        """Return an overview of a range: findings, changes by version and kind, one key's history.
+
+        Unlike `read`, it returns the part that can be read instead of failing.
+
+        Args:
+            start: the first version, or a timestamp; empty for the newest versions.
+            end: the last version, or a timestamp; empty for the newest.
+            newest: the number of versions, if `start` is empty.
+            keys: as for `net`.
+            where: a SQL predicate; only changed rows that match it, before or after, are counted.
+            across_gaps: as for `read`.
+
+        Raises:
+            FeedError: an end is beyond the newest version.
+            UsageError: an end is invalid, or a key is not a column.
+            QueryError: Spark refused the predicate.
+
+        Example:
+            >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
+        """
+        return report_changes(
+            self._table, start, end, newest, keys=keys, where=where, across_gaps=across_gaps
+        )
+
+
+def keep_change_files(regex: str) -> str:
+    """Return a regular expression that matches the same paths, except those of change files.
+
+    Change files have a folder of their own; with column mapping, only their name differs.
+
+    Example:
+        >>> import re
+        >>> guarded = keep_change_files("parquet")
+        >>> paths = ("a.parquet", "_change_data/cdc-0.parquet", "xY/cdc-0.parquet")
+        >>> [bool(re.search(guarded, path)) for path in paths]
+        [True, False, False]
+    """
+    return rf"^(?!(?:.*/)?(?:_change_data/|cdc-[^/]*$))(?=.*(?:{regex}))"
+
+
+@dataclass(frozen=True)
+class FeedReport(Result):
+    """An overview of a range of a change feed.
+
+    Attributes:
+        table: the table's name.
+        start, end: the versions of the range.
+        shown_from, shown_to: the versions whose changes are counted; None if none can be read.
+        diagnosis: the findings about the range.
+        by_version: one row per version: time, operation, rows inserted, updated and deleted.
+        raw: rows inserted, updated and deleted; every change counts.
+        net: the same with one outcome per key; empty without keys.
+        keys: the key columns.
+        followed: the key whose history is in `timeline`.
+        timeline: the changes of one key, in words.
+        notes: what is not shown, and why.
+    """
+
+    table: str
+    start: int
+    end: int
+    shown_from: int | None
+    shown_to: int | None
+    diagnosis: Diagnosis
+    by_version: TextTable
+    raw: dict[str, int]
+    net: dict[str, int]
+    keys: tuple[str, ...]
+    followed: str
+    timeline: TextTable
+    notes: tuple[str, ...] = ()
+
+    def shown(self) -> TextTable:
+        """Return the number of raw and net changes of each kind, then the notes."""
+        rows: list[tuple[Any, ...]] = [
+            (f"rows {kind}", f"{count:,}", f"{self.net[kind]:,}" if self.net else "")
+            for kind, count in self.raw.items()
+        ]
+        rows += [("note", note, "") for note in self.notes]
+        return TextTable(("what", "raw", "net"), tuple(rows))
+
+    def plot(self, by: Literal["version", "kind"] = "version") -> Chart:
+        """Plot the changed rows.
+
+        Args:
+            by: `version` for the rows inserted, updated and deleted in each version, where many
+                versions share a bar; `kind` to compare the raw counts with the net ones.
+        """
+        return self._plot_kinds() if by == "kind" else self._plot_versions()
+
+    def _plot_kinds(self) -> Chart:
+        from mirrorlake.show.plots import plot_bars
+
+        bars = {f"{kind}, raw": count for kind, count in self.raw.items()}
+        bars |= {f"{kind}, net": count for kind, count in self.net.items()}
+        return plot_bars(bars, title=f"Changes of {self.table}", label="rows")
+
+    def _plot_versions(self) -> Chart:
+        from mirrorlake.show.chart import count_ticks, finish_chart, say, stack_bars, start_chart
+
+        lines = self.by_version.rows
+        step = max(1, -(-len(lines) // _MOST_BARS))
+        groups = [lines[at : at + step] for at in range(0, len(lines), step)]
+        with start_chart(f"Changes of {self.table} by version") as (chart, axes):
+            if not groups:
+                return say(chart, "no version's changes can be read")
+            begins = [group[0][0] for group in groups]
+            places = [begin + (step - 1) / 2 for begin in begins]
+            series = {
+                kind: [float(sum(line[3 + number] for line in group)) for group in groups]
+                for number, kind in enumerate(KINDS)
+            }
+            tops = stack_bars(axes, places, series, 0.8 * step)
+            axes.set_xlim(begins[0] - 0.6, begins[-1] + step - 0.4)
+            axes.set_ylim(0, max(1.0, 1.05 * max(tops)))
+            axes.set_xlabel("version" if step == 1 else f"version, {step} in each bar")
+            count_ticks(axes.xaxis, axes.yaxis)
+            axes.grid(visible=False, axis="x")
+            finish_chart(chart, axes, "rows", len(KINDS))
+        return chart
+
+    def __repr__(self) -> str:
+        if self.shown_from is None or self.shown_to is None:
+            return f"{self.table}: no changes can be read; {' '.join(self.notes)}"
+        span = span_text((self.shown_from, self.shown_to), "version")
+        return f"{self.table}, {span}: {counted(sum(self.raw.values()), 'change')}"
+
+
+@query_errors()
+def report_changes(
+    table: TableHandle,
+    start: str,
+    end: str,
+    newest: int,
+    *,
+    keys: Sequence[str],
+    where: str,
+    across_gaps: bool,
+) -> FeedReport:
+    """Return an overview of a range of a feed; see `Changes.report`."""
+    timeline = read_versions(table.storage, table.name.table_path)
+    if newest < 1:
+        raise UsageError(f"{newest} versions can't be shown.", hint="ask for 1 or more.")
+    has_keys = bool(keys or declared_keys(table.snapshot().properties))
+    chosen = key_columns(table, list(keys) or None) if has_keys else ()
+    span = _requested_span(table, timeline, start, end, newest)
+    found = examine(table, timeline, span.start, span.end, files=True)
+    notes: list[str] = []
+    readable = span if across_gaps else _readable_part(found, notes)
+    counts: dict[int, dict[str, Any]] = {}
+    net: dict[str, int] = {}
+    followed, events = "", TextTable(COLUMNS, ())
+    if readable is not None:
+        if across_gaps and found.blocking:
+            rows = bridge(table, timeline, found).drop(ORIGIN)
+        else:
+            rows = read_feed(table.spark, table.path, readable.start, readable.end)
+        if where.strip():
+            rows = rows.where(where)
+        counts = {line[_VERSION]: line.asDict() for line in changes_by_version(rows).collect()}
+        if chosen:
+            (line,) = net_changes(rows, chosen).agg(*_count_kinds()).collect()
+            net = line.asDict()
+        else:
+            notes.append(
+                "The table declares no keys, so there is no net result. Name them with keys."
+            )
+        if counts:
+            followed, events = _follow_key(rows, chosen, where)
+    return FeedReport(
+        table=str(table.name),
+        start=span.start,
+        end=span.end,
+        shown_from=None if readable is None else readable.start,
+        shown_to=None if readable is None else readable.end,
+        diagnosis=found,
+        by_version=_by_version(table, readable, counts),
+        raw={kind: sum(line[kind] for line in counts.values()) for kind in KINDS},
+        net=net,
+        keys=chosen,
+        followed=followed,
+        timeline=events,
+        notes=tuple(notes),
     )
-    return reduce(lambda left, right: left.unionByName(right), parts)
 
 
-def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[RangePart]:
-    """Cuts a range into what the feed gives and the gaps between versions that can be read.
+def _requested_span(
+    table: TableHandle, timeline: Timeline, start: str, end: str, newest: int
+) -> Span:
+    given, last = str(start).strip(), str(end).strip() or None
+    if given:
+        span = resolve_span(table.spark, timeline, given, last)
+    else:
+        latest = resolve_span(table.spark, timeline, 0, last).end
+        span = Span(max(timeline.first, latest - newest + 1, 0), latest)
+    if span.is_empty:
+        raise UsageError(
+            f"No version of {table.name} was committed between {start} and {end}.",
+            hint=f"the newest version is {timeline.latest}.",
+        )
+    return span
+
+
+def _readable_part(found: Diagnosis, notes: list[str]) -> Span | None:
+    """Return the newest part of a range that the feed contains."""
+    blocking = found.blocking
+    reserved = any(finding.rule == "reserved-column" for finding in blocking)
+    if not blocking:
+        return Span(found.start, found.end)
+    if reserved or not found.readable:
+        notes.append(f"{blocking[0].message} Hint: {blocking[0].fix}")
+        return None
+    last = Span(*found.readable[-1])
+    notes.append(
+        f"Of {span_text((found.start, found.end), 'version')} only"
+        f" {span_text((last.start, last.end))} can be read. The diagnosis has the reason."
+    )
+    return last
+
+
+def changes_by_version(rows: DataFrame) -> DataFrame:
+    """Return each version's timestamp, and its inserted, updated and deleted rows."""
+    changed = rows.where(F.col(_KIND) != _OLD)
+    return changed.groupBy(_VERSION).agg(F.max(_TIMESTAMP).alias("made (UTC)"), *_count_kinds())
+
+
+def _count_kinds() -> list[Column]:
+    return [F.count_if(F.col(_KIND) == feed).alias(kind) for kind, feed in KINDS.items()]
+
+
+def _follow_key(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, TextTable]:
+    """Return the history of the key that changed most often; without keys, that of `where`."""
+    followed = where if where.strip() else ""
+    if keys:
+        columns = [F.col(quote(key)) for key in keys]
+        tally = rows.groupBy(*columns).agg(F.countDistinct(_VERSION).alias("versions"))
+        (most,) = tally.orderBy(F.desc("versions"), *columns).limit(1).collect()
+        for column, value in zip(columns, most, strict=False):
+            rows = rows.where(column.eqNullSafe(F.lit(value)))
+        followed = ", ".join(f"{k} {short(v)}" for k, v in zip(keys, most, strict=False))
+    if not followed:
+        return "", TextTable(COLUMNS, ())
+    found = as_texts(in_order(rows, keys).limit(_MOST_EVENTS + 1)).collect()
+    events = describe_changes(
+        [dict(zip(rows.columns, row, strict=True)) for row in found], keys=keys
+    )
+    return followed, TextTable(COLUMNS, events.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
+
+
+def _by_version(
+    table: TableHandle, span: Span | None, counts: dict[int, dict[str, Any]]
+) -> TextTable:
+    columns = ("version", "made (UTC)", "operation", *KINDS)
+    if span is None:
+        return TextTable(columns, ())
+    log = CommitLog(table.storage, table.name.table_path)
+    commits = {one.version: one for one in log.read(span.end, span.end - span.start + 1).commits}
+    rows = []
+    for version in range(span.start, span.end + 1):
+        commit, line = commits.get(version), counts.get(version, {})
+        committed = "" if commit is None else moment_text(str(commit.timestamp))
+        what = "" if commit is None else commit.operation
+        rows.append((version, committed, what, *(line.get(kind, 0) for kind in KINDS)))
+    return TextTable(columns, tuple(rows))
+
+
+def describe_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTable:
+    """Describe each change of a row in one line.
 
     Args:
-        found: the range and its readable parts.
-        is_whole: whether a version's rows can still be read; asked as rarely as possible.
+        rows: changes with the columns of a feed, ordered by version, of one key or row.
+        keys: the columns that identify the row; they come first.
 
-    Raises:
-        FeedError: no version is readable on one side of a gap.
+    Returns:
+        Version, time, kind (`insert`, `update`, `delete`, or another kind unchanged) and values; an
+        update shows only the values that changed, old and new.
+
+    Example:
+        >>> old = {"id": 1, "n": 4, "_change_type": "update_preimage", "_commit_version": 2}
+        >>> new = old | {"n": 5, "_change_type": "update_postimage"}
+        >>> describe_changes([old, new], keys=["id"]).rows
+        ((2, '', 'update', 'id 1: n 4 → 5'),)
     """
-    segments: list[RangePart] = []
-    at = found.start
-    for start, end in [*found.readable, (found.end + 1, found.end)]:
-        if start > at:
-            low, high = at - 1, start - 1
-            while low >= 0 and not is_whole(low):
-                low -= 1
-                if low < found.start - 1:
-                    raise _lost(found, at, start - 1, "before")
-            while not is_whole(high):
-                high += 1
-                if high > found.end:
-                    raise _lost(found, at, start - 1, "after")
-            segments = [replace(s, end=min(s.end, low)) for s in segments if s.start <= low]
-            segments.append(RangePart(low + 1, high, by_feed=False))
-            start = max(start, high + 1)
-        at = max(at, start)
-        if start <= end:
-            segments.append(RangePart(start, end, by_feed=True))
-            at = end + 1
-    return segments
+    lines: list[tuple[Any, ...]] = []
+    for version, some in groupby(rows, key=lambda row: row[_VERSION]):
+        group = list(some)
+        old = [row for row in group if row[_KIND] == _OLD]
+        new = [row for row in group if row[_KIND] == _NEW]
+        paired = len(old) == len(new) == 1
+        for row in group:
+            if row[_KIND] == _OLD and paired:
+                continue
+            before = old[0] if paired and row[_KIND] == _NEW else None
+            kind = "update" if before is not None else str(row[_KIND])
+            lines.append(
+                (
+                    version,
+                    moment_text(str(row.get(_TIMESTAMP) or "")),
+                    kind,
+                    _describe_values(row, before, keys),
+                )
+            )
+    return TextTable(COLUMNS, tuple(lines))
 
 
-def _lost(found: Diagnosis, start: int, end: int, side: str) -> FeedError:
-    return FeedError(
-        f"The changes of {found.table} in version {span_text((start, end))} are lost: the feed"
-        f" can't be read there, and no version {side} it in the range is whole.",
-        hint="read the ranges that `doctor` names one by one, or start with the newest version's"
-        " rows as inserts.",
-    )
-
-
-def _is_whole(table: TableHandle, version: int) -> bool:
-    """Whether all files of a version are there, and Delta lets us read them."""
-    if version < 0:
-        return True
-    try:
-        files = table.rows(version).inputFiles()
-    except Exception:  # refused, or its log is gone: as good as lost
-        return False
-    places = Places(table.storage, table.name.table_path)
-    return all(map(places.exists, files))
-
-
-def _from_feed(table: TableHandle, segment: RangePart, state: State, last: State) -> DataFrame:
-    feed = read_feed(table.spark, table.path, segment.start, segment.end)
-    return _aligned(feed, state, last, RESERVED).withColumn(ORIGIN, F.lit(_FEED))
-
-
-def _compared(
-    table: TableHandle,
-    timeline: Timeline,
-    segment: RangePart,
-    states: dict[int, State],
-    last: State,
-) -> DataFrame:
-    """The difference of the versions before and at the end of a gap."""
-    after = states[segment.end]
-    new = _aligned(table.rows(after.version), after, last)
-    match = Match.ROW
-    if segment.start == 0:
-        rows = new.withColumn(CHANGE_TYPE, F.lit("insert"))
+def _describe_values(row: Row, before: Row | None, keys: Sequence[str]) -> str:
+    names = [name for name in row if not name.startswith("_") and name not in keys]
+    which = ", ".join(f"{name} {short(row[name])}" for name in keys if name in row)
+    if before is None:
+        parts = [f"{name} {short(row[name])}" for name in names]
     else:
-        then = segment.start - 1
-        (before,) = read_states(table.storage, table.name.table_path, then, then)
-        inside = [s for v, s in states.items() if segment.start <= v <= segment.end]
-        match, keys = _match([before, *inside], list(last.schema))
-        old = _aligned(table.rows(before.version), before, last)
-        rows = diff_rows(old, new, match, keys)
-    return rows.withColumns(
-        {
-            COMMIT_VERSION: F.lit(segment.end).cast("bigint"),
-            COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(segment.end))),
-            ORIGIN: F.lit(_ROW_IDS if match is Match.ROW_ID else _SNAPSHOTS),
-        }
+        parts = [
+            f"{name} {short(before[name])} → {short(row[name])}"
+            for name in [*keys, *names]
+            if name in row and before.get(name) != row[name]
+        ]
+    more = len(parts) - _MOST_COLUMNS
+    text = ", ".join(parts[:_MOST_COLUMNS]) + (
+        f" and {counted(more, 'more column')}" if more > 0 else ""
+    )
+    return ": ".join(part for part in (which, text or "unchanged") if part)
+
+
+def as_texts(rows: DataFrame) -> DataFrame:
+    """Return the same rows with timestamps as text; Python would convert their time zone."""
+    return rows.select(
+        *[
+            F.col(quote(name)).cast("string").alias(name)
+            if kind.startswith("timestamp")
+            else F.col(quote(name))
+            for name, kind in rows.dtypes
+        ]
     )
 
 
-def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:
-    """How the first and the last of some versions are compared best."""
-    first, last = states[0].properties, states[-1].properties
-    lives = {state.incarnation for state in states if state.incarnation is not None}
-    anew = len(lives) > 1 or not all(is_tracked(state.properties) for state in states)
-    match, keys = choose_match(first, last, made_anew=anew)
-    if match is Match.KEY and not set(keys) <= set(columns):
-        return Match.ROW, ()
-    return match, keys
+def short(value: Any) -> str:
+    """Return a value as text, shortened if it is long.
 
-
-def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = ()) -> DataFrame:
-    """One version's rows with another version's columns, known by their physical names."""
-    found = {physical_name(field).lower(): field["name"] for field in state.fields}
-    types = {f.name: f.dataType for f in StructType.fromJson(last.schema_document)}
-    columns = []
-    for field in last.fields:
-        name = found.get(physical_name(field).lower())
-        value = F.lit(None) if name is None else F.col(quote(name))
-        columns.append(value.cast(types[field["name"]]).alias(field["name"]))
-    return rows.select(*columns, *more)
+    Example:
+        >>> short(None), short("a" * 50)[-3:]
+        ('NULL', 'aa…')
+    """
+    if value is None:
+        return "NULL"
+    text = str(value)
+    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"

@@ -1,9 +1,11 @@
-"""A consumer's place in a feed: what it has read, what is new, how far it is behind.
+"""Track a consumer's position in a change feed: what it has read, what is new, and how far it lags.
 
-The place is a version of the table. Versions only grow, a RESTORE makes one more, so a place stays
-good; a table that was dropped and made again is noticed. A consumer reads, does its work, and then
-commits; killed in between, it reads the same again. The last part is what archives and dimensions
-share: the name of the target, and the report of a run.
+The position is a version of the table. Versions only increase (RESTORE adds one), so a position
+stays valid; a table that was dropped and recreated is detected. A consumer reads a batch, processes
+it and commits. If it is interrupted in between, it reads the same batch again.
+
+Archives and dimensions share the last part of this module: the name of the target, and the report
+of a run.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import Span, nothing, readable_span
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed.ranges import Span, empty_feed, read_feed, readable_span
 from mirrorlake.names import STATE, TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.kept import read_kept
@@ -35,8 +36,8 @@ class Lag:
     """How far a consumer is behind.
 
     Attributes:
-        versions: commits not yet consumed.
-        seconds: age of the oldest of them; 0 if there is none.
+        versions: the number of versions that are not yet consumed.
+        seconds: the age of the oldest of them in seconds; 0 if there is none.
     """
 
     versions: int
@@ -45,12 +46,14 @@ class Lag:
 
 @dataclass(frozen=True)
 class FeedBatch(Span):
-    """Whole versions of a feed; empty if none is new, one without changes is.
+    """The changes of a range of complete versions; empty if no version is new.
+
+    A batch of versions without changes is not empty.
 
     Attributes:
         start: the first version.
-        end: the last version, the place to commit.
-        rows: their changes.
+        end: the last version; committing the batch moves the cursor there.
+        rows: the changes.
     """
 
     rows: DataFrame
@@ -60,15 +63,15 @@ class FeedBatch(Span):
 
 
 class Cursor:
-    """A named consumer's place in one table's feed.
+    """The position of a named consumer in a table's change feed.
 
     Args:
         table: the table.
-        consumer: the consumer's name, one of its own for each.
-        start: the version to begin with when the consumer has no place yet.
+        consumer: the consumer's name, unique among the table's consumers.
+        start: the first version to read if the consumer has no position yet.
 
     Raises:
-        InvalidNameError: a name that can't be a file's.
+        InvalidNameError: the name is not valid as a file name.
     """
 
     def __init__(self, table: TableHandle, consumer: str, *, start: int = 0) -> None:
@@ -84,19 +87,19 @@ class Cursor:
 
     @property
     def position(self) -> int:
-        """The last consumed version; the one before the start if nothing was consumed yet.
+        """The last consumed version; the version before `start` if nothing is consumed yet.
 
         Raises:
-            FeedError: the place belongs to another table of the same name.
-            FormatError: it is of a newer format.
+            FeedError: the position belongs to an earlier table of the same name.
+            FormatError: the stored position has a newer format.
         """
         kept = read_kept(self.table.storage, self._path, FORMAT)
         if kept is None:
             return self._start - 1
         if kept["table_id"] != table_id(self.table):
             raise FeedError(
-                f"The table {self.table.name} was made again since {self.consumer} read it.",
-                hint="take its rows anew, then cursor.move(version).",
+                f"The table {self.table.name} was recreated since {self.consumer} last read it.",
+                hint="process the table's rows again, then call cursor.move(version).",
             )
         return int(kept["version"])
 
@@ -112,22 +115,25 @@ class Cursor:
         max_files: int | None = None,
         max_bytes: int | None = None,
     ) -> FeedBatch:
-        """The changes since the place; an empty batch if there are none.
+        """Return the changes since the position; an empty batch if there are none.
 
         Args:
-            end: the last version to read, if it is there already.
-            max_files: most files to read; a version is never split, and one is always taken.
-            max_bytes: most bytes to read, likewise.
+            end: the last version to read, if it exists already.
+            max_files: the most files to read. A version is never split, and at least one is read.
+            max_bytes: the most bytes to read, likewise.
 
         Raises:
-            FeedError: the feed no longer holds what follows the place; with what to do.
+            FeedError: the feed no longer contains the next version; the hint names a fix.
+
+        Example:
+            >>> lake.table("sales").changes.cursor("billing").read().rows.show()  # doctest: +SKIP
         """
         table = self.table
         timeline = read_versions(table.storage, table.name.table_path)
         start = self.position + 1
         last = timeline.latest if end is None else min(end, timeline.latest)
         if start > last:
-            return FeedBatch(start, last, nothing(table))
+            return FeedBatch(start, last, empty_feed(table))
         if max_files is not None or max_bytes is not None:
             last = self._bounded(start, last, max_files, max_bytes)
         span = readable_span(table, timeline, start, last)
@@ -136,17 +142,20 @@ class Cursor:
         )
 
     def commit(self, batch: FeedBatch) -> None:
-        """Says that a batch's work is done."""
+        """Move the position to the end of a batch."""
         if not batch.is_empty:
             self.move(batch.end)
 
     def move(self, version: int) -> None:
-        """Sets the place: what follows this version is new.
+        """Set the position to a version; the next read starts after it.
+
+        Args:
+            version: the last version that counts as consumed.
 
         Raises:
-            FormatError: the place is of a newer format.
+            FormatError: the stored position has a newer format.
         """
-        with suppress(ValueError, TypeError):  # what is broken may be replaced
+        with suppress(ValueError, TypeError):  # a broken position may be overwritten
             read_kept(self.table.storage, self._path, FORMAT)
         document = {"format": FORMAT, "table_id": table_id(self.table), "version": version}
         self.table.storage.write_json(self._path, document)
@@ -159,16 +168,21 @@ class Cursor:
         max_files: int | None = None,
         max_bytes: int | None = None,
     ) -> int:
-        """Reads, works and commits until nothing is new.
+        """Read, process and commit batches until nothing is new.
 
         Args:
-            work: is called with each batch; must stand being called twice with the same one.
+            work: called with each batch; it must be idempotent, because a batch can come twice.
             end: the last version to read.
-            max_files: most files a batch.
-            max_bytes: most bytes a batch.
+            max_files: the most files per batch.
+            max_bytes: the most bytes per batch.
 
         Returns:
-            How many batches there were.
+            The number of batches.
+
+        Example:
+            >>> lake.table("sales").changes.cursor("billing").for_each(print)  # doctest: +SKIP
+            versions 3 to 5
+            1
         """
         count = 0
         while not (batch := self.read(end=end, max_files=max_files, max_bytes=max_bytes)).is_empty:
@@ -191,17 +205,17 @@ class Cursor:
 
 
 def consumer_folder(name: TableName) -> str:
-    """Where the places of a table's consumers lie, relative to the lake's root."""
+    """Return the folder of the positions of a table's consumers, relative to the lake."""
     return f"{STATE}/feeds/{name.place}"
 
 
 def table_id(table: TableHandle) -> str:
-    """What tells a table from another one made in its place."""
+    """Return Delta's id of a table, which changes when the table is recreated."""
     return str(table.snapshot().metadata["id"])
 
 
 def lag_of(timeline: Timeline, position: int) -> Lag:
-    """How far a place is behind the latest version."""
+    """Return how far a position is behind the newest version."""
     new = [v for v in timeline.versions if v > position]
     if not new:
         return Lag(0, 0.0)
@@ -211,13 +225,13 @@ def lag_of(timeline: Timeline, position: int) -> Lag:
 
 @dataclass(frozen=True)
 class Figures:
-    """What an archive or a dimension contains.
+    """The contents of an archive or a dimension.
 
     Attributes:
         facts: figures by name, in order.
-        details: the newest versions of an archive; the keys of a dimension with most periods.
-        periods: the periods of these keys in a type 2 dimension: the first version of each, and
-            the version that ended it or None.
+        details: the newest versions of an archive, or the keys of a dimension with most periods.
+        periods: the periods of these keys in a type 2 dimension: the first version of each, and the
+            version that ended it or None.
     """
 
     facts: dict[str, int] = field(default_factory=dict)
@@ -227,17 +241,17 @@ class Figures:
 
 @dataclass(frozen=True)
 class FollowReport(Result):
-    """What a run of an archive or a dimension did.
+    """The result of a run of an archive or a dimension.
 
-    `facts` and `details` are read from the archive or dimension when they are first asked for.
+    `facts` and `details` are read from the archive or dimension on first access.
 
     Attributes:
-        table: the table whose changes were taken.
+        table: the table whose changes were read.
         into: the archive or dimension.
         did: what the run did, or would do, in words.
         why_not: why nothing was done; empty if something was done, or nothing was new.
         applied: False after a dry run.
-        look: reads the figures.
+        read_figures: reads the figures.
     """
 
     table: str
@@ -245,12 +259,12 @@ class FollowReport(Result):
     did: str = ""
     why_not: str = ""
     applied: bool = True
-    look: Callable[[], Figures] = field(default=Figures, compare=False)
+    read_figures: Callable[[], Figures] = field(default=Figures, compare=False)
 
     @cached_property
     def figures(self) -> Figures:
         """The contents of the archive or dimension, read once."""
-        return self.look()
+        return self.read_figures()
 
     @property
     def facts(self) -> dict[str, int]:
@@ -259,7 +273,7 @@ class FollowReport(Result):
 
     @property
     def details(self) -> TextTable:
-        """The newest versions of an archive, or the keys of a dimension with most periods."""
+        """The newest versions of an archive, or the keys of a dimension with the most periods."""
         return self.figures.details
 
     def shown(self) -> TextTable:
@@ -273,18 +287,18 @@ class FollowReport(Result):
         return f"{self.table} → {self.into}: {self.why_not or self.did}"
 
 
-def feed_off(table: TableHandle) -> str:
-    """Return why a table's feed can't be followed; empty if it is on."""
+def feed_error(table: TableHandle) -> FeedError | None:
+    """Return the error to raise if a table's change feed is off, or None if it is on."""
     if table.snapshot().has_feed:
-        return ""
-    return (
-        f"The change feed of {table.name} is off, so there is nothing to follow. Enable it:"
-        " table.changes.enable(); changes are recorded from then on."
+        return None
+    return FeedError(
+        f"The change feed of {table.name} is off.",
+        hint="enable it with table.changes.enable(); changes are recorded from then on.",
     )
 
 
 def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
-    """Return the name of an archive or dimension; by default the table's, put into a pattern."""
+    """Return the name of an archive or dimension; by default the pattern with the table's."""
     if into.strip():
         return as_table(into.strip())
     return TableName(table.name.schema, pattern.format(table.name.name))

@@ -1,4 +1,7 @@
-"""Follow a table's change feed, or its snapshots, with a slowly changing dimension."""
+"""The operation behind `Table.dimension`: update a slowly changing dimension from a table.
+
+The changes are read from the table's change feed, or from snapshots; `scd` merges them.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,10 @@ from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import Span, key_columns
-from mirrorlake.feed.cursor import (
-    Cursor,
-    FeedBatch,
-    Figures,
-    FollowReport,
-    feed_off,
-    target_name,
-)
+from mirrorlake.feed.changes import as_texts, short
+from mirrorlake.feed.cursor import Cursor, FeedBatch, Figures, FollowReport, feed_error, target_name
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import as_texts, short
+from mirrorlake.feed.ranges import Span, key_columns
 from mirrorlake.feed.scd import (
     END,
     FEED_DELETE,
@@ -35,20 +31,23 @@ from mirrorlake.feed.scd import (
     Dimension,
     apply_changes,
     apply_snapshot,
-    feed_dimension,
+    for_feed,
 )
-from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
-from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
-_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
+
+_MOST_KEYS, _MOST_PERIODS = 12, 40  # shown
 _LETTERS = 32
+_ONLY_FOR_CHANGES = (
+    *("sequence_by", "ignore_null_updates", "apply_as_deletes", "apply_as_truncates"),
+)
 
 
 def follow_feed(
@@ -60,12 +59,12 @@ def follow_feed(
     dry_run: bool = False,
 ) -> FeedBatch:
     """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
-    dimension = feed_dimension(key_columns(source, keys), stored_as)
+    dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
     return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
 
 
 def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
-    """Apply what is new in the feed, and return it."""
+    """Apply the new changes of the feed, and return them."""
     batch = cursor.read()
     if not batch.is_empty and not dry_run:
         apply_changes(_as_changes(batch.rows, dimension), _path(cursor.table, into), dimension)
@@ -75,12 +74,12 @@ def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: b
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class DimensionReport(FollowReport):
-    """What a run of a dimension did.
+    """The result of updating a dimension.
 
     Attributes:
         start: the first version that was new.
         end: the last version that is applied now.
-        newest: the newest version of the table.
+        newest: the table's newest version.
     """
 
     start: int
@@ -89,7 +88,7 @@ class DimensionReport(FollowReport):
 
     @property
     def periods(self) -> dict[str, tuple[tuple[int, int | None], ...]]:
-        """The periods of the keys in `details`: first version, and the one that ended it."""
+        """The periods of the keys in `details`: the first version, and the one that ended it."""
         return self.figures.periods
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class DimensionReport(FollowReport):
         }
 
     def plot(self) -> Chart:
-        """Plot the periods of a type 2 dimension: a line per key, a bar per period."""
+        """Plot the periods of a type 2 dimension: one line per key, one bar per period."""
         from mirrorlake.show.chart import COLOURS, ROW_INCHES, count_ticks, say, start_chart
 
         periods = self.periods
@@ -132,26 +131,17 @@ class DimensionReport(FollowReport):
             axes.tick_params(axis="y", length=0)
             axes.grid(visible=False, axis="y")
             count_ticks(axes.xaxis)
-            axes.set_xlabel(f"version of {self.table}; hatched: goes on")
+            axes.set_xlabel(f"version of {self.table}; hatched: current")
         return chart
 
 
 @query_errors()
 def update_dimension(
     table: TableHandle,
-    into: str = "",
+    into: str,
+    options: Dimension,
     *,
-    stored_as: int = 1,
-    keys: Sequence[str] | None = None,
     from_snapshot: bool = False,
-    sequence_by: str | None = None,
-    ignore_null_updates: bool = False,
-    apply_as_deletes: str | None = None,
-    apply_as_truncates: str | None = None,
-    columns: Sequence[str] | None = None,
-    except_columns: Sequence[str] = (),
-    track_history_columns: Sequence[str] | None = None,
-    track_history_except_columns: Sequence[str] = (),
     dry_run: bool = False,
 ) -> DimensionReport:
     """Bring a dimension up to date with a table; see `Table.dimension`."""
@@ -164,64 +154,49 @@ def update_dimension(
         newest=timeline.latest,
         applied=not dry_run,
     )
-    named = keys or declared_keys(table.snapshot().properties)
-    if not named:
-        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+    keys = options.keys or declared_keys(table.snapshot().properties)
+    if not keys:
+        why = f"The table {table.name} declares no keys. Hint: name the key columns with keys."
         return report(why_not=why, applied=False, start=0, end=-1)
-    is_deleted = apply_as_deletes
-    if sequence_by is None:  # the feed orders the changes and contains the deletes
-        is_deleted = f"{FEED_DELETE} OR ({apply_as_deletes})" if apply_as_deletes else FEED_DELETE
-    dimension = Dimension(
-        key_columns(table, list(named)),
-        sequence_by or COMMIT_VERSION,
-        stored_as,
-        ignore_null_updates=ignore_null_updates,
-        apply_as_deletes=is_deleted,
-        apply_as_truncates=apply_as_truncates,
-        columns=tuple(columns) if columns else None,
-        except_columns=(*except_columns, *RESERVED),
-        track_history_columns=tuple(track_history_columns) if track_history_columns else None,
-        track_history_except_columns=tuple(track_history_except_columns),
-    )
+    dimension = replace(options, keys=key_columns(table, keys))
+    if dimension.sequence_by is None:
+        dimension = for_feed(dimension)
+    else:
+        dimension = replace(dimension, except_columns=(*options.except_columns, *RESERVED))
     if from_snapshot:
-        _refuse_for_snapshots(
-            sequence_by=sequence_by,
-            ignore_null_updates=ignore_null_updates,
-            apply_as_deletes=apply_as_deletes,
-            apply_as_truncates=apply_as_truncates,
-        )
-    elif why := feed_off(table):
-        return report(why_not=why, applied=False, start=0, end=-1)
+        _refuse_for_snapshots(options)
+    elif error := feed_error(table):
+        return report(why_not=str(error), applied=False, start=0, end=-1)
     _check_target(table, target, dimension)
     cursor = Cursor(table, f"dimension {target}")
-    if from_snapshot or (cursor.position < 0 and _begins_late(table, timeline)):
+    if from_snapshot or (cursor.position < 0 and _lacks_changes(table, timeline)):
         span = Span(cursor.position + 1, timeline.latest)
         did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
         if not from_snapshot:
-            did += ", since the feed does not reach back to version 0"
+            did += ", because the feed does not reach back to version 0"
         if not span.is_empty and not dry_run:
-            _take_rows(table, timeline, _path(table, target), dimension, by_feed=not sequence_by)
+            _apply_rows(table, timeline, _path(table, target), dimension)
             cursor.move(span.end)
     else:
         batch = _follow(cursor, target, dimension, dry_run=dry_run)
         span, did = batch, repr(batch)
     if dry_run:
         return report(did=f"would take {did}", start=span.start, end=span.end)
-    look = partial(_look, table, target, dimension)
-    return report(did=did, look=look, start=span.start, end=span.end)
+    read_figures = partial(_read_figures, table, target, dimension)
+    return report(did=did, read_figures=read_figures, start=span.start, end=span.end)
 
 
-def _refuse_for_snapshots(**given: object) -> None:
-    """Refuse options that only changes have a use for.
+def _refuse_for_snapshots(options: Dimension) -> None:
+    """Refuse options that apply only to changes.
 
     Raises:
         UsageError: one of them is given.
     """
-    for name, value in given.items():
-        if value:
+    for name in _ONLY_FOR_CHANGES:
+        if getattr(options, name):
             raise UsageError(
                 f"A snapshot contains rows and not changes, so {name} does not apply to it.",
-                hint=f"leave out {name}, or follow the change feed instead of snapshots.",
+                hint=f"leave out {name}, or use the change feed instead of snapshots.",
             )
 
 
@@ -229,24 +204,22 @@ def _path(table: TableHandle, target: TableName) -> str:
     return table.storage.path(target.table_path)
 
 
-def _begins_late(table: TableHandle, timeline: Timeline) -> bool:
-    """Return whether the feed does not contain all changes since version 0."""
+def _lacks_changes(table: TableHandle, timeline: Timeline) -> bool:
+    """Return whether the feed lacks changes since version 0."""
     return bool(examine(table, timeline, 0, timeline.latest, files=True).blocking)
 
 
 def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
     """Return the rows of a feed that are changes of the dimension.
 
-    A row that was deleted from the table is one only if the dimension's condition includes it.
-    A table of events, for example, loses old events, which must not be applied again.
+    A row that was deleted from the table is a change only if the dimension's condition includes it.
+    A table of events, for example, loses old events, and these must not be applied again.
     """
     is_delete = dimension.apply_as_deletes or "false"
     return feed.where(f"NOT {FEED_DELETE} OR coalesce({is_delete}, false)")
 
 
-def _take_rows(
-    table: TableHandle, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
-) -> None:
+def _apply_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Dimension) -> None:
     """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
     marks = {
         CHANGE_TYPE: F.lit("insert"),
@@ -254,7 +227,7 @@ def _take_rows(
         COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(timeline.latest))),
     }
     rows = table.rows(timeline.latest).withColumns(marks)
-    if not by_feed:
+    if dimension.sequence_by is not None:
         apply_changes(rows, path, dimension)
         return
     for condition in (dimension.apply_as_deletes, dimension.apply_as_truncates):
@@ -265,7 +238,7 @@ def _take_rows(
 
 
 def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -> None:
-    """Refuse to write into a table that is no dimension of this kind.
+    """Refuse to write into a table that is not a dimension with these options.
 
     Raises:
         UsageError: the table exists, and its own columns are not those of the dimension.
@@ -279,15 +252,15 @@ def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -
     if (START if dimension.stored_as == 2 else SEQUENCE) in own:
         raise UsageError(
             f"The dimension {target} was created with other options.",
-            hint="give the options of its first run, or choose another name (into).",
+            hint="give the options of its first run, or another name with into.",
         )
-    what = "a dimension of the other type" if {START, SEQUENCE} & own else "a table"
-    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
+    what = "a dimension of the other type" if {START, SEQUENCE} & own else "not a dimension"
+    raise UsageError(f"{target} exists and is {what}.", hint="give another name with into.")
 
 
 @query_errors()
-def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figures:
-    """Return what the dimension contains."""
+def _read_figures(table: TableHandle, target: TableName, dimension: Dimension) -> Figures:
+    """Return the figures of a dimension."""
     if read_snapshot(table.storage, target.table_path) is None:
         return Figures()
     rows = TableHandle(table.spark, table.storage, target).rows()
@@ -297,9 +270,9 @@ def _look(table: TableHandle, target: TableName, dimension: Dimension) -> Figure
 
 
 def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
-    """Return the figures of a type 2 dimension, and the keys with most periods."""
+    """Return the figures of a type 2 dimension, and the keys with the most periods."""
     columns = [F.col(quote(key)) for key in dimension.keys]
-    by_feed = dimension.sequence_by == COMMIT_VERSION
+    by_feed = dimension.sequence_by is None
     is_open = F.col(END).isNull()
     by_key = rows.groupBy(*columns).agg(
         F.count(F.lit(1)).alias(f"{START}s"),
@@ -332,6 +305,6 @@ def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
     periods = {
         key: tuple((int(a), None if b is None else int(b)) for a, b in some)
         for key, some in found.items()
-        if by_feed  # a picture's axis is the table's versions
+        if by_feed  # the axis of the plot has the table's versions
     }
     return Figures(line.asDict(), details, periods)

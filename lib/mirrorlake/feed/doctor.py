@@ -1,7 +1,10 @@
-"""What stands in the way of reading a range of the feed, and how to get past it.
+"""Enable a change feed, and diagnose which versions of it can be read.
 
-Only the log is read, and, where asked for, whether the files are there. Each rule has a test that
-reads what the doctor says can be read, and fails to read what it says cannot.
+Only the log is read and, on request, the existence of files is checked. Each rule has a test that
+reads what the diagnosis calls readable, and fails to read what it does not.
+
+Columns are identified by their physical name if the table maps columns, else by their name. A range
+stays readable if columns were added, or became nullable.
 """
 
 from __future__ import annotations
@@ -17,11 +20,94 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.snapshot import FEED, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
-from mirrorlake.results import Finding, Findings, TextTable
+from mirrorlake.history.write import check_reserved, reserved_columns
+from mirrorlake.names import quote
+from mirrorlake.results import Finding, Findings, TextTable, counted
+
+Field = dict[str, Any]
+DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
+
+
+def enable_feed(table: TableHandle, *, rename_reserved: bool = False) -> int:
+    """Enable the change feed of a table; do nothing if it is on.
+
+    Args:
+        table: the table.
+        rename_reserved: rename columns whose names are reserved, for example `_change_type` to
+            `change_type`. This requires column mapping, which some readers do not support.
+
+    Returns:
+        The first version whose changes are recorded.
+
+    Raises:
+        FeedError: a column has a name that is reserved for the change feed.
+    """
+    snapshot, alter = table.snapshot(), f"ALTER TABLE {table.sql_name}"
+    reserved = reserved_columns(snapshot.schema)
+    if not rename_reserved:
+        check_reserved(str(table.name), reserved)
+    if reserved:
+        table.spark.sql(f"{alter} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
+        taken = {name.lower() for name in snapshot.schema}
+        for name in reserved:
+            new = name.lstrip("_")
+            while new.lower() in taken:
+                new += "_"
+            taken.add(new.lower())
+            table.spark.sql(f"{alter} RENAME COLUMN {quote(name)} TO {quote(new)}")
+    elif snapshot.properties.get(FEED) == "true":
+        return snapshot.version
+    table.spark.sql(f"{alter} SET TBLPROPERTIES ({FEED} = 'true')")
+    return table.snapshot().version
+
+
+@dataclass(frozen=True)
+class Break:
+    """A schema change that makes older versions of the feed unreadable."""
+
+    column: str
+    text: str
+
+
+def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
+    """Return the reasons why rows of an older schema can't be read with a newer one.
+
+    Args:
+        old: the older columns, in Spark's JSON form.
+        new: the newer columns.
+        prefix: the struct's path, for nested columns.
+    """
+    by_name = {physical_name(field).lower(): field for field in new}
+    breaks: list[Break] = []
+    for field in old:
+        name = prefix + field["name"]
+        later = by_name.get(physical_name(field).lower())
+        if later is None:
+            breaks.append(Break(name, f"drops column {name}"))
+            continue
+        if later["name"] != field["name"]:
+            breaks.append(Break(name, f"renames column {name} to {prefix}{later['name']}"))
+        if field["nullable"] and not later["nullable"]:
+            breaks.append(Break(name, f"makes column {name} NOT NULL"))
+        breaks += _type_breaks(name, field["type"], later["type"])
+    return breaks
+
+
+def _type_breaks(name: str, old: Any, new: Any) -> list[Break]:
+    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
+        if old["type"] == "struct":
+            return find_breaks(old["fields"], new["fields"], prefix=f"{name}.")
+        parts = ("elementType",) if old["type"] == "array" else ("keyType", "valueType")
+        return [b for part in parts for b in _type_breaks(f"{name}.{part}", old[part], new[part])]
+    if old == new:
+        return []
+    was, now = (kind["type"] if isinstance(kind, dict) else kind for kind in (old, new))
+    return [Break(name, f"changes column {name} from {was} to {now}")]
+
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
@@ -30,12 +116,12 @@ UNSAFE_CONF = (
 
 @dataclass(frozen=True, kw_only=True)
 class FeedFinding(Finding):
-    """One thing to know before a feed or row ids are read.
+    """A fact to consider before a feed or row ids are read.
 
     Attributes:
-        file: the file concerned, relative to the table.
-        versions: first and last version concerned.
-        blocks: whether it stands in the way of reading the range.
+        file: the file that shows it, relative to the table.
+        versions: the first and the last version that it concerns.
+        blocks: whether it prevents reading the range.
     """
 
     versions: tuple[int, int]
@@ -44,14 +130,14 @@ class FeedFinding(Finding):
 
 @dataclass(frozen=True)
 class Diagnosis(Findings):
-    """What a range's feed is like.
+    """The state of a change feed in a range of versions.
 
     Attributes:
-        table: which table.
+        table: the table's name.
         start: the range's first version.
-        end: its last version.
-        findings: ordered by version.
-        readable: the longest parts of the range that a read can take, ascending.
+        end: the range's last version.
+        findings: the findings, ordered by version.
+        readable: the longest parts of the range that can be read, in ascending order.
     """
 
     table: str
@@ -62,23 +148,23 @@ class Diagnosis(Findings):
 
     @property
     def blocking(self) -> tuple[FeedFinding, ...]:
-        """The findings that stand in the way of reading the whole range."""
+        """The findings that prevent reading the whole range."""
         return tuple(finding for finding in self.findings if finding.blocks)
 
     def shown(self) -> TextTable:
-        """One row a finding."""
+        """Return one row per finding."""
         rows = tuple((f.rule, span_text(f.versions), f.message, f.fix) for f in self.findings)
         return TextTable(("rule", "versions", "what", "fix"), rows)
 
     def __repr__(self) -> str:
         return (
-            f"{self.table}, versions {self.start} to {self.end}: {len(self.findings)} findings,"
-            f" {len(self.blocking)} in the way"
+            f"{self.table}, versions {self.start} to {self.end}:"
+            f" {counted(len(self.findings), 'finding')}, {len(self.blocking)} blocking"
         )
 
 
 def span_text(span: tuple[int, int], noun: str = "") -> str:
-    """`3` or `3 to 7`; with a noun `version 3` or `versions 3 to 7`."""
+    """Return `3` or `3 to 7`; with a noun, `version 3` or `versions 3 to 7`."""
     if span[0] == span[1]:
         return f"{noun} {span[0]}".strip()
     return f"{noun}s {span[0]} to {span[1]}" if noun else f"{span[0]} to {span[1]}"
@@ -87,14 +173,14 @@ def span_text(span: tuple[int, int], noun: str = "") -> str:
 def examine(
     table: TableHandle, timeline: Timeline, start: int, end: int, *, files: bool
 ) -> Diagnosis:
-    """Looks at a range.
+    """Diagnose a range of versions.
 
     Args:
         table: the table.
-        timeline: its versions.
+        timeline: the table's versions.
         start: the first version, not after `end`.
-        end: the last version, not after the latest.
-        files: look also whether the files are there; as many requests as there are files.
+        end: the last version, not after the newest.
+        files: also check whether the files exist, with one request per file.
     """
     name = str(table.name)
     findings: list[FeedFinding] = []
@@ -104,7 +190,7 @@ def examine(
     begin = max(start, timeline.first)
     if begin > end:
         return Diagnosis(name, start, end, tuple(findings), ())
-    # Which columns a range is read with: its end's if columns are mapped, else the latest's.
+    # A range is read with the columns of its end if columns are mapped, else with the newest.
     path = table.name.table_path
     states = list(read_states(table.storage, path, begin, end, files=files))
     (latest,) = read_states(table.storage, path, timeline.latest, timeline.latest)
@@ -131,7 +217,7 @@ def examine(
 
 
 def _runs(versions: Iterable[int], starts: Collection[int] = ()) -> list[tuple[int, int]]:
-    """Versions without a hole between them; some of them start a run of their own."""
+    """Group consecutive versions; each version in `starts` begins a new group."""
     runs: list[tuple[int, int]] = []
     for version in versions:
         if runs and runs[-1][1] == version - 1 and version not in starts:
@@ -144,7 +230,7 @@ def _runs(versions: Iterable[int], starts: Collection[int] = ()) -> list[tuple[i
 def _feed_off(name: str, states: list[State]) -> Iterator[FeedFinding]:
     for span in _runs(state.version for state in states if not state.has_feed):
         after = f"start at version {span[1] + 1}"
-        still = "enable it: table.changes.enable(); or bridge the gap: --across-gaps."
+        still = "enable it with table.changes.enable(), or read with across_gaps=True."
         yield _finding("feed-off", name, span, fix=after if span[1] < states[-1].version else still)
 
 
@@ -157,8 +243,8 @@ def _retention(
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     for span in _runs(version for version in old if version != timeline.latest):
-        verb = "are" if span[1] > span[0] else "is"
-        yield _finding("retention", str(table.name), span, verb=verb, kept=kept)
+        verb, them = ("are", "them") if span[1] > span[0] else ("is", "it")
+        yield _finding("retention", str(table.name), span, verb=verb, them=them, kept=kept)
 
 
 def _missing_files(table: TableHandle, states: list[State]) -> Iterator[FeedFinding]:
@@ -166,13 +252,13 @@ def _missing_files(table: TableHandle, states: list[State]) -> Iterator[FeedFind
     for state in states:
         files, span = state.commit.files, (state.version, state.version)
         if missing := [path for path in files if not places.exists(path)]:
-            counts = (len(files), len(missing))
-            file = unquote(missing[0])
-            yield _finding("missing-file", str(table.name), span, file=file, counts=counts)
+            file, of = unquote(missing[0]), counted(len(files), "file")
+            lost = len(missing)
+            yield _finding("missing-file", str(table.name), span, file=file, lost=lost, files=of)
 
 
 def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
-    """Without column mapping every version is read with the latest columns."""
+    """Find versions that don't fit the newest columns, which are used without column mapping."""
     breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
     for a, b in _runs(version for version, found in breaks.items() if found):
         facts = _facts(breaks[b]) | {"verb": "do" if b > a else "does", "next": b + 1}
@@ -180,7 +266,7 @@ def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[Fe
 
 
 def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
-    """With column mapping a range is read with its end's columns."""
+    """Find schema changes within the range, which is read with the columns of its end."""
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
             span, facts = (after.version, after.version), _facts(breaks)
@@ -189,11 +275,11 @@ def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
 
 
 def _facts(breaks: list[Break]) -> dict[str, Any]:
-    return {"column": breaks[0].column, "said": " and ".join(found.text for found in breaks)}
+    return {"column": breaks[0].column, "text": " and ".join(found.text for found in breaks)}
 
 
 def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:
-    """What does not stand in the way, but surprises people who read raw feeds."""
+    """Find commits that don't prevent reading, but whose raw changes may surprise readers."""
     life: tuple[str, str | None] | None = None
     for state in states:
         span, commit = (state.version, state.version), state.commit
@@ -211,62 +297,60 @@ def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:
             yield _finding("recreated", name, span, blocks=False)
 
 
-# What to know, and what to do then.
+# The message and the fix of each rule.
 _TEXTS = {
     "log-lost": (
-        "The log no longer holds {versions}.",
-        "start at version {first}; delta.logRetentionDuration says how long versions are kept.",
+        "The log no longer contains {versions}.",
+        "start at version {first}; delta.logRetentionDuration sets how long versions are kept.",
     ),
     "feed-off": (
-        "The change feed was not enabled in {versions}; changes are recorded only from enabling"
-        " on.",
+        "The change feed was not enabled in {versions}; changes are recorded only while it is"
+        " enabled.",
         "{fix}",
     ),
     "retention": (
-        "{Versions} {verb} older than"
-        f" {FILE_RETENTION} ({{kept}}); Delta refuses to read them even where the files are still"
-        " there.",
+        f"{{Versions}} {{verb}} older than {FILE_RETENTION} ({{kept}}); Delta refuses to read"
+        " {them} even if the files still exist.",
         f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION} so that no"
-        " VACUUM takes the files.",
+        " VACUUM deletes the files.",
     ),
     "missing-file": (
-        "{Versions} is read from {counts[0]} files, of which {counts[1]} are gone: a VACUUM has"
-        " removed them.",
-        "start after {versions}, or bridge it: --across-gaps.",
+        "{Versions}: a VACUUM deleted {lost} of {files} from which its changes are read.",
+        "start after {versions}, or read with across_gaps=True.",
     ),
     "schema": (
-        "After version {end} the table {said}. A feed is read with the latest columns, which"
+        "After version {end} the table {text}. A feed is read with the newest columns, which"
         " {versions} {verb} not fit.",
         f"start at version {{next}}, or SET {UNSAFE_CONF} = true if the old values fit the new"
-        " columns, or bridge them: --across-gaps.",
+        " columns, or read with across_gaps=True.",
     ),
     "break": (
-        "{Versions} {said}. No range can be read across it.",
-        "read up to version {before}, then from {versions} on; or bridge it: --across-gaps.",
+        "{Versions} {text}. No range that crosses it can be read.",
+        "read up to version {before}, then from {versions}; or read with across_gaps=True.",
     ),
     "reserved-column": (
-        "The column {column} is named like one of the feed's own.",
-        "rename it: table.changes.enable(rename_reserved=True).",
+        "The name of the column {column} is reserved for the change feed.",
+        "rename it, or call table.changes.enable(rename_reserved=True).",
     ),
     "restore": (
-        "{Versions} is a RESTORE to {then}: rows that it leaves as they were may show up as"
-        " deleted and inserted.",
-        "read it with --net: what is the same before and after is gone.",
+        "{Versions} is a RESTORE to {then}: rows that it does not change may appear as deleted"
+        " and inserted.",
+        "use changes.net(), which omits rows that are equal before and after.",
     ),
     "clone": (
-        "{Versions} is a clone: its feed starts with all rows as inserts, and what happened in the"
-        " source is in the source's feed.",
-        "read the source's own feed for what was before.",
+        "{Versions} is a clone: its feed starts with all rows as inserts, and earlier changes are"
+        " in the source's feed.",
+        "read the source's feed for earlier changes.",
     ),
     "overwrite": (
-        "{Versions} overwrites rows: those that stay the same show up as deleted and inserted.",
-        "read it with --net: what is the same before and after is gone.",
+        "{Versions} overwrites rows: unchanged rows appear as deleted and inserted.",
+        "use changes.net(), which omits rows that are equal before and after.",
     ),
     "recreated": (
-        "With {versions} the table is another one of the same name.",
-        "read up to it and from it on separately.",
+        "{Versions} recreates the table: from then on it is another table of the same name.",
+        "read the versions before it separately.",
     ),
-    "readable": ("{Versions} can be read.", "--from {start} --to {end}"),
+    "readable": ("{Versions} can be read.", "read from {start} to {end}."),
 }
 
 
@@ -280,7 +364,7 @@ def _finding(
     blocks: bool = True,
     **facts: object,
 ) -> FeedFinding:
-    """A finding in the words of its rule; by default its file is the first version's commit."""
+    """Return a finding with its rule's text; by default its file is the first version's commit."""
     facts |= {"start": span[0], "end": span[1], "column": column}
     facts |= {noun + "s": span_text(span, noun) for noun in ("version", "Version")}
     message, fix = (text.format(**facts) for text in _TEXTS[rule])

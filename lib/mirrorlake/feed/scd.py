@@ -31,53 +31,42 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, create_table
-from mirrorlake.history.diff import CHANGE_TYPE
+from mirrorlake.feed.ranges import net_changes
+from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from mirrorlake.history.write import create_table
+from mirrorlake.names import quote
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, temporary_view
 
-FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"  # a feed's own condition for deletes
+FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
-SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
-SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
+SEQUENCE = "__SEQUENCE"  # type 1: the sequence of the row's last change
+SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: the sequence of each column's last value
 INHERITED = "__INHERITED"  # type 2, NULLs ignored: columns whose value is from the period before
-CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period is made of
+CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period contains
 OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
-# Columns of changes on their way, never of a table.
+# Columns of changes while they are processed; they are never stored.
 IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
 IS_NEW = "__mirrorlake_new"
-_NOT_THERE = (
+_NOT_FOUND = (
     "DELTA_TABLE_NOT_FOUND",
     "PATH_NOT_FOUND",
     "DELTA_PATH_DOES_NOT_EXIST",
     "DELTA_MISSING_DELTA_TABLE",
 )
 TOMBSTONES = "__tombstones"
-_FLOOR = "__mirrorlake_floor"  # what came before is deleted
+_FLOOR = "__mirrorlake_floor"  # the sequence of the last delete; older changes have no effect
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """How changes become a table.
+    """The options of a dimension, which `Table.dimension` describes.
 
-    Attributes:
-        keys: the columns that identify a row.
-        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps one row per key, 2 one row per key and period, from `__START_AT` up to,
-            and without, `__END_AT`.
-        ignore_null_updates: a NULL in a change leaves the column as it is.
-        apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that truncate the table; type 1 only.
-        columns: the columns to keep, keys included; by default all.
-        except_columns: columns to leave out.
-        track_history_columns: type 2 only: a new period starts only where one of these columns
-            changes, other columns show the period's last value; by default all columns.
-        track_history_except_columns: the columns that start no new period, instead.
+    Without `sequence_by`, the changes are rows of a change feed, ordered by version.
     """
 
     keys: tuple[str, ...]
-    sequence_by: str
+    sequence_by: str | None = None
     stored_as: int = 1
     ignore_null_updates: bool = False
     apply_as_deletes: str | None = None
@@ -88,28 +77,32 @@ class Dimension:
     track_history_except_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.keys:
-            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
         if self.stored_as not in (1, 2):
-            raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
+            raise UsageError(
+                f"A dimension can't be stored as type {self.stored_as}.", hint="choose 1 or 2."
+            )
         if self.stored_as == 1 and self.is_tracked:
-            raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
+            raise UsageError(
+                "Type 1 has no history, so no columns can be tracked.", hint="use stored_as=2."
+            )
         if self.stored_as == 2 and self.apply_as_truncates:
-            raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
+            raise UsageError(
+                "Type 2 keeps the history, so it can't be truncated.", hint="use stored_as=1."
+            )
         if self.track_history_columns is not None and self.track_history_except_columns:
             raise UsageError(
                 "Columns to track and columns not to track are both given.",
-                hint="give track_history_columns or track_history_except_columns.",
+                hint="give only one of track_history_columns and track_history_except_columns.",
             )
 
     @property
     def is_tracked(self) -> bool:
-        """Whether only some columns start a new period."""
+        """Whether only some of the columns start a new period."""
         return self.track_history_columns is not None or bool(self.track_history_except_columns)
 
     @property
     def own_columns(self) -> set[str]:
-        """The columns that the dimension's table has besides the data."""
+        """The columns of the dimension's table that are not data."""
         if self.stored_as == 1:
             return {SEQUENCE, SEQUENCES} if self.ignore_null_updates else {SEQUENCE}
         if self.is_tracked:
@@ -120,9 +113,13 @@ class Dimension:
         """Return the columns of a change that the table keeps.
 
         Raises:
-            UsageError: a named column does not exist, a key or a tracked column is left out, or a
-                column is named like one of the table's own.
+            UsageError: there are no keys, a named column does not exist, a key or a tracked column
+                is left out, or a column has the name of one of the table's own columns.
         """
+        if not self.keys:
+            raise UsageError(
+                "A dimension needs keys.", hint="name the columns that identify a row."
+            )
         known = {name.lower(): name for name in changes.columns}
         wanted = list(self.columns or changes.columns)
         tracked = [*(self.track_history_columns or ()), *self.track_history_except_columns]
@@ -133,35 +130,38 @@ class Dimension:
         left_out = {name.lower() for name in self.except_columns}
         kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
         if missing := [k for k in self.keys if known[k.lower()] not in kept]:
-            raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
+            raise UsageError(f"The key column {missing[0]} is left out.", column=missing[0])
         if missing := [name for name in tracked if known[name.lower()] not in kept]:
             raise UsageError(f"The tracked column {missing[0]} is left out.", column=missing[0])
         if clash := [name for name in kept if name in OWN]:
-            raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
+            raise UsageError(
+                f"The column name {clash[0]} is reserved for the dimension.",
+                hint="rename the column, or leave it out with except_columns.",
+                column=clash[0],
+            )
         return kept
 
 
-def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
-    """The dimension of a table's own change feed: its versions are the sequence."""
-    return Dimension(
-        tuple(keys),
-        COMMIT_VERSION,
-        stored_as,
-        apply_as_deletes=FEED_DELETE,
-        except_columns=RESERVED,
+def for_feed(dimension: Dimension) -> Dimension:
+    """Return a dimension whose changes are rows of a feed, deletes included."""
+    given = dimension.apply_as_deletes
+    return replace(
+        dimension,
+        apply_as_deletes=f"{FEED_DELETE} OR ({given})" if given else FEED_DELETE,
+        except_columns=(*dimension.except_columns, *RESERVED),
     )
 
 
 def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
-    """Applies a batch of changes; in `foreachBatch` as well.
+    """Apply a batch of changes; can be called in `foreachBatch`.
 
     Args:
-        changes: one row a change, in any order. Of a change feed, old images are left out.
-        path: the table's folder or URI; it is made if there is none.
-        dimension: how.
+        changes: one row per change, in any order; preimages of a change feed are ignored.
+        path: the folder or URI of the dimension's table, which is created if it does not exist.
+        dimension: the options.
 
     Raises:
-        UsageError: columns that aren't there.
+        UsageError: the options name columns that do not exist.
     """
     if CHANGE_TYPE in changes.columns:
         changes = changes.where(f"{CHANGE_TYPE} <> 'update_preimage'")
@@ -182,20 +182,20 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
 
 
 def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequence: int) -> None:
-    """Applies whole snapshots instead of changes: what differs is changed, what lacks is deleted.
+    """Apply a complete snapshot: rows that differ are changed, and missing rows are deleted.
 
     Args:
-        snapshot: all rows as they are now, a row a key.
-        path: the table's folder or URI; it is made if there is none.
-        dimension: how; its sequence and conditions are not used.
-        sequence: the snapshot's place among others; greater than any before it.
+        snapshot: all current rows, one per key.
+        path: the folder or URI of the dimension's table, which is created if it does not exist.
+        dimension: the options; the sequence and the conditions are not used.
+        sequence: the snapshot's sequence, greater than that of any earlier snapshot.
 
     Raises:
-        UsageError: NULLs are to be ignored, which in a snapshot are values like any other.
+        UsageError: NULLs are to be ignored, but in a snapshot a NULL is a value.
     """
     if dimension.ignore_null_updates:
         raise UsageError(
-            "A snapshot holds whole rows, so a NULL in it is the value: it can't be ignored.",
+            "A snapshot contains complete rows, so a NULL in it is a value and can't be ignored.",
             hint="leave ignore_null_updates out, or apply changes instead of snapshots.",
         )
     columns = dimension.data_columns(snapshot)
@@ -211,21 +211,21 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
     changes = net_changes(
         rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
     )
-    how = feed_dimension(dimension.keys, dimension.stored_as)
-    how = replace(
-        how,
+    how = Dimension(
+        dimension.keys,
+        stored_as=dimension.stored_as,
         track_history_columns=dimension.track_history_columns,
         track_history_except_columns=dimension.track_history_except_columns,
     )
-    apply_changes(changes, path, how)
+    apply_changes(changes, path, for_feed(how))
 
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
-    """The changes with their sequence and kind."""
-    sequence = F.expr(dimension.sequence_by)
-    checked = F.when(
-        sequence.isNull(), F.raise_error(F.lit(f"{dimension.sequence_by} is NULL in a change"))
-    ).otherwise(sequence)
+    """Return the changes with their sequence and kind."""
+    order = dimension.sequence_by or COMMIT_VERSION
+    sequence = F.expr(order)
+    is_null = F.raise_error(F.lit(f"{order} is NULL in a change"))
+    checked = F.when(sequence.isNull(), is_null).otherwise(sequence)
     data = [F.col(quote(name)) for name in columns]
     return changes.select(
         *data,
@@ -237,7 +237,7 @@ def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> Dat
 
 
 def apply_type_1(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
-    """Applies changes to a type 1 table; see `apply_changes`."""
+    """Apply changes to a type 1 table; see `apply_changes`."""
     keys = dimension.keys
     shape = events.select(*map(quote, columns), SEQUENCE)
     if dimension.ignore_null_updates:
@@ -247,39 +247,39 @@ def apply_type_1(events: DataFrame, path: str, columns: list[str], dimension: Di
         )
     ready_table(shape, path, keys)
     if dimension.apply_as_deletes or dimension.apply_as_truncates:
-        _bury(events, path, keys)
-    floor = _emptied(events, path) if dimension.apply_as_truncates else None
-    rows = _with_floor(events.where(~F.col(IS_TRUNCATE)), path, keys, floor)
+        _write_tombstones(events, path, keys)
+    floor = _apply_truncates(events, path) if dimension.apply_as_truncates else None
+    rows = _with_last_delete(events.where(~F.col(IS_TRUNCATE)), path, keys, floor)
     if dimension.ignore_null_updates:
         _merge_columns(rows, path, columns, keys)
     else:
         _merge_rows(rows, path, columns, keys)
 
 
-def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
-    """Remembers deletes: per key the last, and the last of all rows under no key."""
-    gone = events.where(F.col(IS_DELETE) | F.col(IS_TRUNCATE))
+def _write_tombstones(events: DataFrame, path: str, keys: Sequence[str]) -> None:
+    """Store deletes as tombstones: the last one of each key, and the last truncation."""
+    deletes = events.where(F.col(IS_DELETE) | F.col(IS_TRUNCATE))
     key = [F.when(~F.col(IS_TRUNCATE), F.col(quote(k))).alias(k) for k in keys]
-    last = gone.groupBy(*key, IS_TRUNCATE).agg(F.max(SEQUENCE).alias(SEQUENCE))
-    graves = last.withColumnRenamed(IS_TRUNCATE, "__TRUNCATE")
-    ready_table(graves, path + TOMBSTONES, ())
+    last = deletes.groupBy(*key, IS_TRUNCATE).agg(F.max(SEQUENCE).alias(SEQUENCE))
+    tombstones = last.withColumnRenamed(IS_TRUNCATE, "__TRUNCATE")
+    ready_table(tombstones, path + TOMBSTONES, ())
     same = f"{same_key(keys)} AND t.__TRUNCATE = s.__TRUNCATE"
     merge_into(
-        graves,
+        tombstones,
         path + TOMBSTONES,
         same,
         f"""
         WHEN MATCHED AND s.{SEQUENCE} > t.{SEQUENCE} THEN UPDATE SET {SEQUENCE} = s.{SEQUENCE}
-        WHEN NOT MATCHED THEN {insert_row(graves.columns)}
+        WHEN NOT MATCHED THEN {insert_row(tombstones.columns)}
         """,
     )
 
 
-def _emptied(events: DataFrame, path: str) -> Column | None:
-    """Removes what the last emptying of all takes; its sequence."""
+def _apply_truncates(events: DataFrame, path: str) -> Column | None:
+    """Delete the rows before the last truncation, and return its sequence."""
     spark = events.sparkSession
-    graves = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
-    (row,) = to_arrow(graves.agg(F.max(SEQUENCE).cast("string").alias("at"))).to_pylist()
+    tombstones = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
+    (row,) = to_arrow(tombstones.agg(F.max(SEQUENCE).cast("string").alias("at"))).to_pylist()
     if row["at"] is None:
         return None
     floor = F.lit(row["at"]).cast(events.schema[SEQUENCE].dataType)
@@ -288,38 +288,40 @@ def _emptied(events: DataFrame, path: str) -> Column | None:
     return floor
 
 
-def _with_floor(
+def _with_last_delete(
     events: DataFrame, path: str, keys: Sequence[str], emptied: Column | None
 ) -> DataFrame:
-    """The changes, each with the last delete of its key, if any."""
-    graves = table_or_none(events.sparkSession, path + TOMBSTONES)
-    if graves is None:
+    """Return the changes, each with the sequence of its key's last delete, if any."""
+    tombstones = table_or_none(events.sparkSession, path + TOMBSTONES)
+    if tombstones is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
-    buried = graves.where("NOT __TRUNCATE").select(*map(quote, keys), F.col(SEQUENCE).alias(_FLOOR))
+    deletes = tombstones.where("NOT __TRUNCATE").select(
+        *map(quote, keys), F.col(SEQUENCE).alias(_FLOOR)
+    )
     same = F.expr(same_key(keys, "e", "g"))
-    found = events.alias("e").join(buried.alias("g"), same, "left").select("e.*", f"g.{_FLOOR}")
+    found = events.alias("e").join(deletes.alias("g"), same, "left").select("e.*", f"g.{_FLOOR}")
     if emptied is not None:
         found = found.withColumn(_FLOOR, F.greatest(F.col(_FLOOR), emptied))
     return found
 
 
 def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
-    """The last change of each key decides."""
+    """Merge the last change of each key."""
     newest = Window.partitionBy(*map(quote, keys)).orderBy(F.desc(SEQUENCE), IS_DELETE, TIE)
     last = rows.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1")
-    # A row that was deleted later counts as deleted; at the same moment it counts.
-    gone = F.col(IS_DELETE) | F.coalesce(F.col(SEQUENCE) < F.col(_FLOOR), F.lit(False))
+    # A later delete removes the row. If the sequences are equal, the row stays.
+    is_deleted = F.col(IS_DELETE) | F.coalesce(F.col(SEQUENCE) < F.col(_FLOOR), F.lit(False))
     last = last.withColumns(
         {
-            IS_DELETE: gone,
-            SEQUENCE: F.when(gone, F.greatest(SEQUENCE, _FLOOR)).otherwise(F.col(SEQUENCE)),
+            IS_DELETE: is_deleted,
+            SEQUENCE: F.when(is_deleted, F.greatest(SEQUENCE, _FLOOR)).otherwise(F.col(SEQUENCE)),
         }
     ).select(*map(quote, columns), SEQUENCE, IS_DELETE)
     _merge(last, path, same_key(keys), f"s.{SEQUENCE} > t.{SEQUENCE}")
 
 
 def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
-    """The last value of each column decides, since the key's last delete."""
+    """Merge the last value of each column since its key's last delete."""
     values = [name for name in columns if name not in keys]
     rows = first_of_each(rows, keys, (IS_DELETE, TIE))
     deleted = F.max(F.when(F.col(IS_DELETE), F.col(SEQUENCE)))
@@ -345,7 +347,7 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
         f"l.{SEQUENCES}",
         f"f.{_FLOOR}",
     )
-    # A column's value stays if it is newer than the change's and than the key's last delete.
+    # A column keeps its value if that is newer than the change and than the key's last delete.
     sets, kept = [], []
     for name in values:
         t, s = f"t.{SEQUENCES}.{quote(name)}", f"s.{SEQUENCES}.{quote(name)}"
@@ -371,7 +373,7 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
 
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
-    """Applies changes to a type 2 table; see `apply_changes`."""
+    """Apply changes to a type 2 table; see `apply_changes`."""
     keys = dimension.keys
     new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True))
     shape = periods(first_of_each(new, keys, (IS_DELETE, TIE)), columns, dimension)
@@ -389,26 +391,26 @@ def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Di
 
 
 def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
-    """The periods that changes come to.
+    """Return the periods that result from changes.
 
     Args:
-        events: one change a key and sequence, all of a key's.
+        events: all changes of the keys, one per key and sequence.
         columns: the data columns.
-        dimension: how.
+        dimension: the options.
     """
     keys = [F.col(quote(key)) for key in dimension.keys]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
-    gone = F.col(IS_DELETE)
+    is_delete = F.col(IS_DELETE)
     values = [name for name in columns if name not in dimension.keys]
-    found = events.withColumns({name: F.when(~gone, F.col(quote(name))) for name in values})
+    found = events.withColumns({name: F.when(~is_delete, F.col(quote(name))) for name in values})
     extra: list[Column] = []
     if dimension.track_history_columns is not None:
         change = F.struct(SEQUENCE, *[F.col(quote(name)) for name in values])
-        found = found.withColumn(CHANGES, F.when(~gone, change))
+        found = found.withColumn(CHANGES, F.when(~is_delete, change))
         extra.append(F.col(CHANGES))
     if dimension.ignore_null_updates:
         life = "__mirrorlake_life"
-        found = found.withColumn(life, F.sum(gone.cast("int")).over(ordered))
+        found = found.withColumn(life, F.sum(is_delete.cast("int")).over(ordered))
         alive = Window.partitionBy(*keys, life).orderBy(SEQUENCE)
         are_null = F.array_compact(
             F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
@@ -425,19 +427,19 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         {
             START: F.col(SEQUENCE),
             END: F.lead(SEQUENCE).over(ordered),
-            after_delete: F.coalesce(F.lag(gone).over(ordered), F.lit(True)),
+            after_delete: F.coalesce(F.lag(is_delete).over(ordered), F.lit(True)),
         }
     )
     lone = F.col(after_delete)
     if dimension.track_history_columns is not None:
         found = _tracked(found, dimension, lone)
-    kept = found.where(~gone | lone)
-    end = F.when(gone, F.col(START)).otherwise(F.col(END)).alias(END)
+    kept = found.where(~is_delete | lone)
+    end = F.when(is_delete, F.col(START)).otherwise(F.col(END)).alias(END)
     return kept.select(*[F.col(quote(name)) for name in columns], START, end, *extra)
 
 
 def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
-    """Changes of nothing but untracked columns become part of the period before them."""
+    """Merge changes that affect only untracked columns into the period before them."""
     keys = [F.col(quote(key)) for key in dimension.keys]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
     tracked = [F.col(quote(name)) for name in dimension.track_history_columns or ()]
@@ -462,7 +464,7 @@ def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
 
 
 def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
-    """The changes that rows of the table stand for."""
+    """Return the changes that the rows of a dimension represent."""
     ordered = Window.partitionBy(*map(quote, dimension.keys)).orderBy(START)
     follows = "__mirrorlake_follows"
     old = old.withColumn(follows, F.lead(START).over(ordered))
@@ -473,20 +475,20 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
         kind = F.lit(is_delete).alias(IS_DELETE)
         return F.struct(at.alias(SEQUENCE), kind, *[value(name).alias(name) for name in values])
 
-    def said(name: str) -> Column:
-        """A column's value if the row's own change brought it."""
+    def own_value(name: str) -> Column:
+        """Return a column's value if the row's own change contained it."""
         value = F.col(quote(name))
         if not dimension.ignore_null_updates:
             return value
         return F.when(~F.array_contains(INHERITED, name), value)
 
     if dimension.track_history_columns is None:
-        upserts = F.array(F.when(end.isNull() | (start != end), event(start, False, said)))
+        upserts = F.array(F.when(end.isNull() | (start != end), event(start, False, own_value)))
     else:
         upserts = F.transform(CHANGES, lambda c: event(c[SEQUENCE], False, lambda name: c[name]))
     is_deleted = end.isNotNull() & ~F.col(follows).eqNullSafe(end)
-    gone = F.when(is_deleted, event(end, True, lambda name: F.col(quote(name))))
-    events = F.array_compact(F.concat(upserts, F.array(gone)))
+    delete = F.when(is_deleted, event(end, True, lambda name: F.col(quote(name))))
+    events = F.array_compact(F.concat(upserts, F.array(delete)))
     kept = [F.col(quote(key)) for key in dimension.keys]
     found = old.select(*kept, F.explode(events).alias("event"))
     return found.select(
@@ -498,19 +500,19 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
 
 
 def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """What has to be written: rows to put there, and rows to remove (marked as deletes)."""
+    """Return the rows to write and the rows to remove, which are marked as deletes."""
     rows = wanted.withColumn(CHANGE_TYPE, F.lit("insert")).unionByName(
         old.withColumn(CHANGE_TYPE, F.lit("delete"))
     )
     marked = rows.withColumns({COMMIT_VERSION: F.lit(0), COMMIT_TIMESTAMP: F.lit(0)})
     found = net_changes(marked, [*keys, START], unique=range(1))
     kept = found.where(F.col(CHANGE_TYPE) != "update_preimage")
-    gone = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
-    return kept.select(*[F.col(quote(name)) for name in wanted.columns], gone)
+    is_delete = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
+    return kept.select(*[F.col(quote(name)) for name in wanted.columns], is_delete)
 
 
 def _merge(rows: DataFrame, path: str, same: str, newer: str = "true") -> None:
-    """Puts rows in the place of the same ones, if newer, and removes what is marked as deleted."""
+    """Replace matching rows if the new ones are newer, and remove rows marked as deletes."""
     names = [name for name in rows.columns if name != IS_DELETE]
     sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in names)
     merge_into(
@@ -526,19 +528,19 @@ def _merge(rows: DataFrame, path: str, same: str, newer: str = "true") -> None:
 
 
 def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
-    """The rows of the Delta table at a path, or None if there is none."""
+    """Return the rows of the Delta table at a path, or None if it does not exist."""
     try:
         found = spark.read.format("delta").load(path)
-        found.schema  # noqa: B018 - a Connect client does not look before it is asked for it
+        found.schema  # noqa: B018 - a Connect client only then checks whether the table exists
         return found
     except AnalysisException as error:
-        if any(condition in str(error) for condition in _NOT_THERE):
+        if any(condition in str(error) for condition in _NOT_FOUND):
             return None
         raise
 
 
 def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
-    """The table at a path, made or widened so that it has the columns of some rows."""
+    """Return the table at a path, created or extended to have the columns of `rows`."""
     spark = rows.sparkSession
     wanted = column_types(rows.schema)
     found = table_or_none(spark, path)
@@ -551,7 +553,7 @@ def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
 
 
 def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
-    """One change a key and sequence: the first in an order."""
+    """Return one change per key and sequence: the first in an order."""
     ordered = Window.partitionBy(*map(quote, keys)).orderBy(SEQUENCE, *order)
     previous = "__mirrorlake_previous"
     known = events.withColumn(previous, F.lag(SEQUENCE).over(ordered))
@@ -559,17 +561,17 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
 
 
 def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
-    """The SQL condition that two rows have one key; NULL equals NULL."""
+    """Return the SQL condition that two rows have the same key; NULL equals NULL."""
     return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
 
 
 def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    """Merges rows `s` into the table `t` at a path, in one commit."""
+    """Merge rows `s` into the table `t` at a path, in one commit."""
     with temporary_view(rows) as view:
         rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
 
 
 def insert_row(names: Sequence[str]) -> str:
-    """A merge's clause that adds a row of these columns of the source."""
+    """Return the clause of a MERGE that inserts these columns of the source."""
     values = ", ".join(f"s.{quote(name)}" for name in names)
     return f"INSERT ({', '.join(map(quote, names))}) VALUES ({values})"

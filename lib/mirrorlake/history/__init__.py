@@ -1,1 +1,1 @@
-"""A table's versions: queries over them, differences, restore, frames; compaction and vacuum."""
+"""Versions of a table: readable ranges, differences, restore, frames, compaction and vacuum."""

@@ -1,7 +1,7 @@
-"""The difference of two versions as rows with a change type, as a change feed would have them.
+"""Compare two versions of a table: the changed rows with a change type, as a change feed has them.
 
-Rows are matched by row id where both versions track rows, else by key, else as whole rows. Equal
-rows cancel out, counted as often as they occur; nothing is collected on the driver.
+Rows are matched by row id if both versions track rows, else by key, else as whole rows. Equal rows
+cancel each other out, as often as they occur. Nothing is collected on the driver.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.versions import (
-    check_version,
-    find_readable_range,
-    is_enforced,
-    version_at,
-)
+from mirrorlake.history.versions import check_version, find_readable_range, is_enforced, version_at
 from mirrorlake.landing.metadata import incarnations
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
+COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
+FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}
+RESERVED = tuple(FEED_COLUMNS)
 INSERT, DELETE = "insert", "delete"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 _SIDE, _ROW, _SAME, _RANK, _ID = "_side", "_row", "_same", "_rank", "_id"
@@ -39,7 +36,7 @@ _OLD, _NEW = -1, 1
 
 
 class Match(str, Enum):
-    """How rows of two versions are told to be the same."""
+    """The ways to match rows of two versions."""
 
     ROW_ID = "row-id"
     KEY = "key"
@@ -47,46 +44,46 @@ class Match(str, Enum):
 
 
 def choose_match(
-    before: dict[str, str], after: dict[str, str], *, made_anew: bool = False
+    before: dict[str, str], after: dict[str, str], *, recreated: bool = False
 ) -> tuple[Match, tuple[str, ...]]:
-    """How two versions are compared best, by their properties, and by which columns.
+    """Return the best way to match rows of two versions, and the columns to match by.
 
     Args:
-        before: the older version's table properties.
-        after: the newer one's.
-        made_anew: whether the table was filled anew in between, so that no row kept its id.
+        before: the table properties of the older version.
+        after: the table properties of the newer version.
+        recreated: whether the table was recreated in between, so that no row kept its id.
     """
-    if is_tracked(before) and is_tracked(after) and not made_anew:
+    if is_tracked(before) and is_tracked(after) and not recreated:
         return Match.ROW_ID, ()
     keys = declared_keys(after)
-    if keys and declared_keys(before) in ((), keys):  # they may come late
+    if keys and declared_keys(before) in ((), keys):  # keys may be declared later
         return Match.KEY, keys
     return Match.ROW, ()
 
 
-def is_made_anew(before: Snapshot | None, after: Snapshot | None) -> bool:
-    """Whether a mirrored table's folder was made anew in between, and all its rows with it."""
+def is_recreated(before: Snapshot | None, after: Snapshot | None) -> bool:
+    """Return whether a mirrored table's folder, and so all its rows, was recreated in between."""
     lives = incarnations(before)
     return bool(lives) and lives != incarnations(after)
 
 
 def changed_columns(before: Snapshot | None, after: Snapshot | None) -> list[str]:
-    """The names of columns that came between two versions, with `+`, or went, with `-`."""
+    """Return the columns added between two versions (with `+`) and those removed (with `-`)."""
     then, now = (snapshot.schema if snapshot else {} for snapshot in (before, after))
     came = [f"+{name}" for name in now if name not in then]
     return came + [f"-{name}" for name in then if name not in now]
 
 
 def is_tracked(properties: dict[str, str]) -> bool:
-    """Whether rows of a version have ids that can be read, by its properties."""
+    """Return whether a version's rows have ids that can be read, by its table properties."""
     return properties.get(ROW_TRACKING, "false").lower() == "true"
 
 
 def readable_snapshots(table: TableHandle, *versions: int) -> list[Snapshot | None]:
-    """The snapshots of versions whose rows can be read.
+    """Return the snapshots of versions whose rows can be read.
 
     Raises:
-        VersionError: one of them can't be read; with the range that can.
+        VersionError: one of the versions can't be read; the error contains the readable range.
     """
     found = []
     for version in versions:
@@ -103,29 +100,31 @@ def diff_versions(
     match: Match | str | None = None,
     keys: Sequence[str] = (),
 ) -> DataFrame:
-    """What changed between two versions of a table; see `diff_rows`.
+    """Return the rows that changed between two versions of a table; see `diff_rows`.
 
     Args:
-        table: which table.
+        table: the table.
         before: the older version.
-        after: the newer one; by default the newest.
-        match: how rows are matched; by default as `choose_match` says.
+        after: the newer version; by default the newest.
+        match: how rows are matched; by default the result of `choose_match`.
         keys: the columns to match by, instead of the table's own keys.
 
     Raises:
-        VersionError: one of them can't be read.
+        VersionError: one of the versions can't be read.
         UsageError: the match is unknown or not possible.
     """
     after = table.snapshot().version if after is None else after
     snapshots = readable_snapshots(table, before, after)
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
-    best, known = choose_match(*properties, made_anew=is_made_anew(*snapshots))
+    best, known = choose_match(*properties, recreated=is_recreated(*snapshots))
     if match is not None:
         try:
             best = Match(match)
         except ValueError as error:
             kinds = [one.value for one in Match]
-            raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {kinds}.") from error
+            raise UsageError(
+                f"Rows can't be matched by {match!r}.", hint=f"choose one of {kinds}."
+            ) from error
     elif keys:
         best = Match.KEY
     if best is Match.KEY:
@@ -137,27 +136,27 @@ def diff_versions(
 def diff_rows(
     before: DataFrame, after: DataFrame, match: Match, keys: Sequence[str] = ()
 ) -> DataFrame:
-    """What changed from one DataFrame to another.
+    """Return the rows that changed from one DataFrame to another.
 
     Args:
         before: the older rows.
         after: the newer rows.
-        match: how rows are matched; `ROW_ID` needs both read straight from a Delta table.
+        match: how rows are matched; `ROW_ID` needs rows that are read directly from a Delta table.
         keys: the columns to match by, for `KEY`.
 
     Returns:
-        The newer columns, then those that only the older rows have, then `_change_type`: `insert`,
-        `delete`, or a pair of `update_preimage` and `update_postimage`. A row that occurs n times
-        more or less than before appears n times.
+        The newer columns, then columns that only the older rows have, then `_change_type`:
+        `insert`, `delete`, or a pair of `update_preimage` and `update_postimage`. A row that occurs
+        n times more or less often than before appears n times.
 
     Raises:
-        UsageError: keys are missing, or a column is named like the change type.
+        UsageError: a key is not a column, or a column has the name `_change_type`.
     """
     columns = list(after.columns)
     known = {name.lower() for name in columns}
     columns += [name for name in before.columns if name.lower() not in known]
     if CHANGE_TYPE in {name.lower() for name in columns}:
-        raise UsageError(f"A column is named {CHANGE_TYPE}.", hint="rename it first.")
+        raise UsageError(f"A column has the name {CHANGE_TYPE}.", hint="rename the column.")
     both = _side(before, columns, _OLD, match).unionAll(_side(after, columns, _NEW, match))
     both = both.withColumn(_SAME, F.struct(*_comparable(both, columns)))
     if match is Match.ROW_ID:
@@ -178,7 +177,7 @@ def _side(rows: DataFrame, columns: list[str], side: int, match: Match) -> DataF
 
 
 def _comparable(both: DataFrame, columns: list[str]) -> list[Column]:
-    """The row's columns in types that can be grouped by: maps and variants as JSON."""
+    """Return the row's columns in types that Spark can group by: maps and variants as JSON."""
     kinds = {field.name: field.dataType.simpleString() for field in both.select(f"{_ROW}.*").schema}
     result = []
     for number, name in enumerate(columns):
@@ -195,19 +194,22 @@ def _comparable(both: DataFrame, columns: list[str]) -> list[Column]:
 def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:
     names = {name.lower(): name for name in columns}
     if not keys or any(key.lower() not in names for key in keys):
-        raise UsageError(f"{list(keys)} are no columns to match rows by.", hint=f"of {columns}.")
+        raise UsageError(
+            f"Rows can't be matched by the columns {list(keys)}.",
+            hint=f"choose among the columns {columns}.",
+        )
     return [names[key.lower()] for key in keys]
 
 
 def _by_id(both: DataFrame) -> DataFrame:
-    """One row a row id: what it was, what it is, and only where these differ."""
+    """Return the old and new state of each row id, if they differ."""
     found = _paired(both, [_ID], _SAME)
     same = F.col(f"old{_SAME}").eqNullSafe(F.col(f"new{_SAME}"))
     return _unfold(found.where((F.col("low") == F.col("high")) | ~same))
 
 
 def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
-    """Cancels equal rows; what is left of one key on both sides is paired as an update."""
+    """Cancel equal rows, and pair a key's remaining old and new rows as updates."""
     net = both.groupBy(_SAME).agg(F.sum(_SIDE).alias("net"), F.first(_ROW).alias(_ROW))
     times = F.explode(F.sequence(F.lit(1), F.abs("net").cast("int")))
     left = net.where("net <> 0").select(_ROW, _SAME, F.signum("net").alias(_SIDE), times)
@@ -222,7 +224,7 @@ def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def _paired(rows: DataFrame, by: list[str], *more: str) -> DataFrame:
-    """What is on both sides side by side: `low` and `high` say on which it is."""
+    """Put the old and the new state side by side; `low` and `high` are the first and last side."""
     return rows.groupBy(*by).agg(
         F.min(_SIDE).alias("low"),
         F.max(_SIDE).alias("high"),
@@ -232,7 +234,7 @@ def _paired(rows: DataFrame, by: list[str], *more: str) -> DataFrame:
 
 
 def _unfold(found: DataFrame) -> DataFrame:
-    """One or two rows of a pair: what it was and what it is."""
+    """Return one or two rows for each pair: the old state and the new state."""
 
     def change(kind: str, row: str) -> Column:
         return F.struct(F.lit(kind).alias(CHANGE_TYPE), F.col(row).alias(_ROW))
@@ -247,7 +249,7 @@ def _unfold(found: DataFrame) -> DataFrame:
 
 
 def count_changes(changes: DataFrame) -> dict[str, int]:
-    """Rows by what happened: `added`, `removed`, `changed`."""
+    """Return the number of rows by kind of change: `added`, `removed` and `changed`."""
     counted = {row[0]: row[1] for row in changes.groupBy(CHANGE_TYPE).count().collect()}
     names = {"added": INSERT, "removed": DELETE, "changed": AFTER}
     return {name: counted.get(kind, 0) for name, kind in names.items()}
@@ -255,7 +257,7 @@ def count_changes(changes: DataFrame) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class VersionPair:
-    """Two versions of one table, the older first; `note` is the reason if they are the same."""
+    """Two versions of one table, the older first; `note` is the reason if they are equal."""
 
     table: TableName
     before: int
@@ -268,51 +270,72 @@ class VersionPair:
 
 def choose_versions(
     table: TableHandle,
-    before: int | str | datetime | None = None,
-    after: int | str | datetime | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    *,
+    before_timestamp: str | datetime | None = None,
+    after_timestamp: str | datetime | None = None,
 ) -> VersionPair:
     """Return the two versions to compare, after a check that both can be read.
 
-    Args:
-        table: which table.
-        before: the older version, or a timestamp; by default the version before `after`.
-        after: the newer version, or a timestamp; by default the newest.
+    Arguments are those of `Table.compare`.
 
     Raises:
-        UsageError: the first version is after the second, or a text is not a timestamp.
+        UsageError: an end has both a version and a timestamp, the first version is after the
+            second, or a text is not a timestamp.
         VersionError: one of them can't be read; with the range that can.
     """
     storage, name = table.storage, table.name
-    new = _version_of(table, after, table.snapshot().version)
-    old = _version_of(table, before, new - 1)
+    newest = table.snapshot().version
+    new = _version_of(table, "after", after, after_timestamp, default=newest)
+    old = _version_of(table, "before", before, before_timestamp, default=new - 1)
     if old > new:
-        raise UsageError(f"Version {old} is after version {new}.", hint="exchange the two ends.")
+        raise UsageError(f"Version {old} is after version {new}.", hint="swap the two versions.")
     check_version(storage, name, new)
-    if before is None and old < find_readable_range(storage, name).earliest:
+    is_chosen = before is not None or before_timestamp
+    if not is_chosen and old < find_readable_range(storage, name).earliest:
         return VersionPair(name, new, new, f"Version {new} is the oldest that can be read.")
     check_version(storage, name, old)
-    return VersionPair(name, old, new, "" if old < new else "Both ends are one version.")
+    return VersionPair(name, old, new, "" if old < new else "Both ends are the same version.")
 
 
-def _version_of(table: TableHandle, end: int | str | datetime | None, default: int) -> int:
-    if end is None:
+def _version_of(
+    table: TableHandle,
+    end: str,
+    version: int | None,
+    timestamp: str | datetime | None,
+    *,
+    default: int,
+) -> int:
+    """Return the version that one end of a comparison names.
+
+    Raises:
+        UsageError: both a version and a timestamp are given, or one of them is invalid.
+        VersionError: the timestamp is older than every version that can be read.
+    """
+    if timestamp:
+        if version is not None:
+            raise UsageError(
+                f"Version {version} and the timestamp {timestamp} are both given for `{end}`.",
+                hint=f"give only one of {end} and {end}_timestamp.",
+            )
+        return version_at(table.storage, table.name, parse_utc_timestamp(timestamp))
+    if version is None:
         return default
-    if isinstance(end, int):
-        if end < 0:
-            raise UsageError(f"There is no version {end}.", hint="versions count from 0.")
-        return end
-    return version_at(table.storage, table.name, parse_utc_timestamp(end))
+    if version < 0:
+        raise UsageError(f"There is no version {version}.", hint="versions start at 0.")
+    return version
 
 
 @dataclass(frozen=True)
 class Difference(Result):
-    """The difference of two versions.
+    """The difference between two versions.
 
     Attributes:
         pair: the versions.
         by: how rows were matched, in words.
-        counts: rows `added`, `removed` and `changed`; None if there is only one version.
-        columns: names of new columns, with `+`, and of dropped columns, with `-`.
+        counts: the rows `added`, `removed` and `changed`; None if there is only one version.
+        columns: names of added columns (with `+`) and of removed columns (with `-`).
         rows: the first changes, ordered by the columns that rows are matched by.
     """
 
@@ -340,15 +363,15 @@ class Difference(Result):
 def compare_versions(
     table: TableHandle, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
 ) -> Difference:
-    """Count the changes between two versions; arguments and errors are those of `Table.compare`."""
+    """Count the changes between two versions; see `Table.compare`."""
     if pair.note:
         return Difference(pair)
-    from mirrorlake.show.tables import show_rows
+    from mirrorlake.spark.dataframes import show_rows
 
     old, new = readable_snapshots(table, pair.before, pair.after)
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
     schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
-    match, by = choose_match(*settings, made_anew=is_made_anew(old, new))
+    match, by = choose_match(*settings, recreated=is_recreated(old, new))
     declared = declared_keys(settings[1])
     if keys or (declared and all(key in schema for key in declared for schema in schemas)):
         match, by = Match.KEY, tuple(keys) or declared
@@ -363,7 +386,7 @@ def compare_versions(
 
 
 def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return columns to order the rows by; Spark can't order by maps and variants."""
+    """Return the columns to order the rows by; Spark can't order by maps and variants."""
     kinds = dict(rows.dtypes)
     spelled = {name.lower(): name for name in kinds}
     first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))

@@ -1,12 +1,13 @@
-"""What is kept of frames: a record each, whose one atomic write makes it count, and horizons.
+"""Store frames: one record per frame, the list of its files, and the horizons set by vacuum.
 
-A frame goes through `pinned` (its versions are chosen, vacuum spares them), `complete` (readers
-see it) and `released`. The newest complete frame of a model is the one that counts; the one before
-holds until then. A horizon is a version under which no frame may be taken any more: vacuum puts it
-down before it looks for frames, and whoever takes a frame looks for horizons after pinning. So
-either vacuum sees the pin, or the frame sees the horizon.
+A record is written atomically. A frame has three states: `pinned` (its versions are chosen, and
+vacuum keeps them), `complete` (readers see it) and `released`. The newest complete frame of a model
+is the valid one; the previous one stays valid until then. A horizon is the lowest version that a
+new frame may have. Vacuum writes the horizon before it looks for frames, and `Frames.create` looks
+for horizons after pinning. So either vacuum sees the pin, or the new frame sees the horizon.
 
-A frame's files are measured and kept as a list; Spark's workers look at each where it lies.
+The files of a frame are measured and stored as a list. Spark's executors check each file where it
+is stored.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ FORMAT = 1
 FRAMES = f"{STATE}/frames"
 HORIZONS = f"{STATE}/horizons"
 PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
-PLANNED = "planned"  # of a dry run, never on disk
+PLANNED = "planned"  # only the result of a dry run; never stored
 _MEASURED = pa.schema({"rows": pa.int64(), "row_groups": pa.int64(), "found": pa.bool_()})
 Batches = Iterable["pa.RecordBatch"]
-ABANDONED = timedelta(days=1)  # a frame that is not complete by then never will be
+ABANDONED = timedelta(days=1)  # an incomplete frame of this age was interrupted
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class FramedTable:
 
     Attributes:
         table: its name in the lake.
-        version: what readers of the frame see.
-        timestamp: when that version was made, ISO 8601 UTC.
-        table_id: Delta's id of the table, which a table made anew does not share.
-        files, row_groups, rows, bytes: how much that is.
+        version: the version that readers of the frame see.
+        timestamp: when that version was committed, ISO 8601 in UTC.
+        table_id: Delta's id of the table, which changes when the table is recreated.
+        files, row_groups, rows, bytes: the size of that version.
     """
 
     table: str
@@ -72,16 +73,16 @@ class FramedTable:
 
 @dataclass(frozen=True)
 class Frame(Result):
-    """The versions that a model's tables are read at.
+    """The versions at which the tables of a model are read.
 
     Attributes:
-        model: whose frame it is.
-        number: counted from 1 for each model.
-        state: `pinned`, `complete` or `released`.
-        owner: who is to be asked about it.
-        created, expires: ISO 8601 UTC; `expires` is None if it never does.
-        tables: ordered by name.
-        place: where the lake lay when the frame's logs were made, as Hadoop prints it.
+        model: the model's name.
+        number: the frame's number, counted from 1 for each model.
+        state: `pinned`, `complete` or `released`; `planned` after a dry run.
+        owner: whom to ask about the frame.
+        created, expires: ISO 8601 in UTC; `expires` is None if the frame never expires.
+        tables: the tables, ordered by name.
+        place: the lake's path when the frame's logs were written, in Hadoop's form.
     """
 
     model: str
@@ -95,37 +96,37 @@ class Frame(Result):
 
     @property
     def title(self) -> str:
-        """What it is called in plans."""
+        """The frame's name in reports."""
         return f"frame {self.number} of {self.model}"
 
     @property
     def folder(self) -> str:
-        """Where the frame's copies of logs and lists of files lie."""
+        """The folder of the frame's logs and file lists."""
         return f"{FRAMES}/{self.model}/{self.number:08d}"
 
     def table(self, name: TableName) -> FramedTable | None:
-        """One of its tables; None if it has none of that name, in whatever case."""
+        """Return the framed table of this name, ignoring case, or None if there is none."""
         wanted = str(name).lower()
         return next((t for t in self.tables if t.table.lower() == wanted), None)
 
     def log_path(self, table: TableName) -> str:
-        """The table as framed: a log of its own over the table's files."""
+        """Return the path of the framed table: a Delta log of its own over the table's files."""
         return f"{self.folder}/{table.place}/table"
 
     def files_path(self, table: TableName) -> str:
-        """The list of the framed files, as Parquet."""
+        """Return the path of the list of framed files, which is stored as Parquet."""
         return f"{self.folder}/{table.place}/files"
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether its time is over."""
+        """Return whether the frame has expired."""
         return self.expires is not None and datetime.fromisoformat(self.expires) <= now
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as it lies on disk."""
+        """Return the record as it is stored."""
         return {"format": FORMAT, **asdict(self)}
 
     def shown(self) -> TextTable:
-        """One row a table."""
+        """Return one row per table."""
         rows = tuple(
             (
                 t.table,
@@ -145,20 +146,21 @@ class Frame(Result):
 
 
 def utc_now() -> datetime:
-    """This moment."""
+    """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
 def models(storage: Storage) -> list[str]:
-    """The models that have, or had, a frame."""
+    """Return the models that have or had a frame."""
     return list(storage.list(FRAMES).folders)
 
 
 def read_frames(storage: Storage, model: str) -> list[Frame]:
-    """All records of a model, oldest first.
+    """Return all records of a model, oldest first.
 
     Raises:
-        FormatError: one is of a newer format; so no vacuum removes what it may hold.
+        FormatError: a record has a newer format. Vacuum then fails, too, so that it does not
+            delete files that such a frame needs.
     """
     check_part(model)
     names = [e.name for e in storage.list(f"{FRAMES}/{model}").files if e.name.endswith(".json")]
@@ -173,12 +175,12 @@ def _parse(document: dict[str, Any]) -> Frame:
 
 
 def save_frame(storage: Storage, frame: Frame) -> None:
-    """Writes a frame's record in one atomic step."""
+    """Write a frame's record atomically."""
     storage.write(f"{frame.folder}.json", to_json(frame.as_dict()))
 
 
 def reserve_frame(storage: Storage, frame: Frame) -> Frame:
-    """Writes the record of a new frame under the model's next free number."""
+    """Write the record of a new frame under the model's next free number."""
     known = read_frames(storage, frame.model)
     number = known[-1].number + 1 if known else 1
     while True:
@@ -189,24 +191,24 @@ def reserve_frame(storage: Storage, frame: Frame) -> Frame:
 
 
 def newest_complete(frames: list[Frame]) -> Frame | None:
-    """The frame that counts among a model's, released or not; older ones no longer do."""
+    """Return a model's newest complete frame, released or not; older frames are not valid."""
     done = [frame for frame in frames if frame.state in (COMPLETE, RELEASED) and frame.tables]
     return done[-1] if done else None
 
 
 def live_frame(storage: Storage, model: str) -> Frame:
-    """The frame that a model's readers see.
+    """Return the frame that a model's readers see.
 
     Raises:
-        FrameError: there is none, or it was released, or it has expired.
+        FrameError: the model has no frame, or its frame was released or has expired.
     """
     frame = newest_complete(read_frames(storage, model))
     if frame is None:
-        known = ", ".join(models(storage)) or "none at all"
+        known = ", ".join(models(storage)) or "none"
         raise FrameError(
-            f"There is no frame of a model {model!r}.", hint=f"create it; there are: {known}."
+            f"The model {model!r} has no frame.", hint=f"create one; models with frames: {known}."
         )
-    again = f"create a frame of {model} again."
+    again = f"create a new frame of {model}."
     if frame.state == RELEASED:
         raise FrameError(f"Frame {frame.number} of {model} was released.", hint=again)
     if frame.is_expired(utc_now()):
@@ -215,7 +217,7 @@ def live_frame(storage: Storage, model: str) -> Frame:
 
 
 def find_pins(storage: Storage, now: datetime) -> tuple[list[Frame], list[Frame]]:
-    """All frames of the lake: those whose files must stay, and those that no longer hold any."""
+    """Return all frames of the lake: those that keep files, and those that no longer do."""
     pins: list[Frame] = []
     dead: list[Frame] = []
     for model in models(storage):
@@ -223,17 +225,17 @@ def find_pins(storage: Storage, now: datetime) -> tuple[list[Frame], list[Frame]
         newest = newest_complete(frames)
         for frame in frames:
             if frame.state == PINNED:
-                holds = now - datetime.fromisoformat(frame.created) < ABANDONED
+                is_valid = now - datetime.fromisoformat(frame.created) < ABANDONED
             else:
-                holds = frame == newest and frame.state == COMPLETE and not frame.is_expired(now)
-            (pins if holds else dead).append(frame)
+                is_valid = frame == newest and frame.state == COMPLETE and not frame.is_expired(now)
+            (pins if is_valid else dead).append(frame)
     return pins, dead
 
 
 def publish_horizon(storage: Storage, table: TableName, table_id: str, version: int) -> None:
-    """Puts down that no frame under a version may be taken any more.
+    """Forbid new frames below a version.
 
-    One empty file a version: two vacuums at once can't take each other's horizon back.
+    Each horizon is an empty file of its own, so that concurrent vacuums don't overwrite it.
     """
     storage.create(f"{_horizons(table, table_id)}/{version:020d}", b"")
     for entry in storage.list(_horizons(table, table_id)).files:
@@ -242,7 +244,7 @@ def publish_horizon(storage: Storage, table: TableName, table_id: str, version: 
 
 
 def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
-    """The lowest version that a new frame may have; 0 if there is no horizon."""
+    """Return the lowest version that a new frame may have; 0 if there is no horizon."""
     names = [entry.name for entry in storage.list(_horizons(table, table_id)).files]
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
@@ -252,15 +254,15 @@ def _horizons(table: TableName, table_id: str) -> str:
 
 
 def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
-    """Looks at data files and their deletion vectors, each where it lies.
+    """Read the footers of data files, and check that the files and their deletion vectors exist.
 
     Args:
-        storage: the lake's files; others are taken on trust.
-        files: `path`, `vector`, `rows`, `masked` and more, paths as Hadoop prints them.
+        storage: the lake's storage; files outside it are not checked.
+        files: `path`, `vector`, `rows`, `masked` and further columns; paths in Hadoop's form.
 
     Returns:
-        The same columns, `rows` by the footer, then `row_groups` (NULL where no footer was read)
-        and `found`: whether the file and its vector are there.
+        The same columns, with `rows` from the footer, then `row_groups` (NULL if no footer was
+        read) and `found`: whether the file and its deletion vector exist.
     """
     known = ", ".join(f"{name} {kind}" for name, kind in files.dtypes)
     base = hadoop_path(storage, "") + "/"
@@ -269,7 +271,7 @@ def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
         for batch in batches:
             facts = []
             for file in batch.to_pylist():
-                groups, rows, found = None, file["rows"], _is_there(storage, base, file["vector"])
+                groups, rows, found = None, file["rows"], _exists(storage, base, file["vector"])
                 if file["path"].startswith(base):
                     try:
                         with storage.open(file["path"][len(base) :]) as source:
@@ -287,29 +289,29 @@ def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
 
 
 def missing_files(storage: Storage, files: DataFrame) -> DataFrame:
-    """Which of these files are gone: `path` of each file or vector that is.
+    """Return the files and deletion vectors that do not exist, as `path`.
 
     Args:
-        storage: the lake's files; others are taken on trust.
-        files: `path` and `vector`, as Hadoop prints them.
+        storage: the lake's storage; files outside it are not checked.
+        files: `path` and `vector`, in Hadoop's form.
     """
     base = hadoop_path(storage, "") + "/"
 
     def missing(batches: Batches) -> Batches:
         for batch in batches:
             names = {name for column in batch.columns for name in column.to_pylist()}
-            gone = sorted(name for name in names if not _is_there(storage, base, name))
-            yield pa.RecordBatch.from_arrays([pa.array(gone, pa.string())], names=["path"])
+            absent = sorted(name for name in names if not _exists(storage, base, name))
+            yield pa.RecordBatch.from_arrays([pa.array(absent, pa.string())], names=["path"])
 
     return map_in_arrow(files.select("path", "vector"), missing, "path string")
 
 
-def _is_there(storage: Storage, base: str, path: str | None) -> bool:
+def _exists(storage: Storage, base: str, path: str | None) -> bool:
     return path is None or not path.startswith(base) or storage.exists(path[len(base) :])
 
 
 def write_list(frame: Frame, table: TableHandle, files: DataFrame) -> DataFrame:
-    """Measures a version's files and keeps their list; the list as it was written."""
+    """Measure the files of a version, store their list, and return the stored list."""
     base = hadoop_path(table.storage, "") + "/"
 
     def relative(name: str) -> Column:
@@ -328,9 +330,9 @@ def write_list(frame: Frame, table: TableHandle, files: DataFrame) -> DataFrame:
 def read_lists(
     spark: SparkSession, storage: Storage, frames: list[Frame], table: TableName
 ) -> DataFrame:
-    """The files of one table in several frames, each with its `frame` (`frame 1 of model`).
+    """Return the files of one table in several frames, each with its `frame` (`frame 1 of model`).
 
-    Paths are full, as Hadoop prints them.
+    Paths are full paths in Hadoop's form.
     """
     found = [frame.table(table) for frame in frames]
     lists = [f.files_path(t.name) for f, t in zip(frames, found, strict=True) if t]
@@ -338,7 +340,7 @@ def read_lists(
 
     def full(name: str) -> Column:
         column = F.col(name)
-        own = column.startswith(f"{TABLES}/")  # what lies elsewhere has its full path
+        own = column.startswith(f"{TABLES}/")  # other files are listed with their full paths
         return F.when(own, F.concat(F.lit(base), column)).otherwise(column)
 
     rows = spark.read.parquet(*[escape_glob(storage.path(path)) for path in lists])
@@ -353,9 +355,9 @@ def read_lists(
 
 
 def follow_move(storage: Storage, frame: Frame) -> Frame:
-    """Makes a frame's logs name the files where they are now; the frame with the lake's place.
+    """Rewrite the paths in a frame's logs if the lake was moved or copied, and return the frame.
 
-    A copy of a lake would otherwise read the files of the original.
+    Otherwise a copy of a lake would read the files of the original.
     """
     here = hadoop_path(storage, "")
     if frame.place in (here, None) or _is_same(storage, frame.place):
@@ -368,7 +370,7 @@ def follow_move(storage: Storage, frame: Frame) -> Frame:
 
 
 def _is_same(storage: Storage, place: str) -> bool:
-    """Whether another path leads to this very lake, as links do."""
+    """Return whether another path leads to this lake, for example through a link."""
     return storage.local is not None and (
         Path(place.removeprefix("file:")).resolve() == storage.local.resolve()
     )

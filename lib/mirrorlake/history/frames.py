@@ -1,7 +1,11 @@
-"""Frames: the versions of a model's tables, pinned together, read exactly, and kept by vacuum.
+"""Frames: versions of a model's tables that are pinned together, read exactly and kept by vacuum.
 
-A frame is a log of its own over each table's files (a shallow clone) and a list of these files. So
-it outlives the clean-up of the table's log and the table's being made anew.
+A frame has its own Delta log over each table's files (a shallow clone) and a list of these files.
+It therefore survives the clean-up of the table's log, and the table's recreation.
+
+`compare_table` computes what the next frame would load: the files of a frame against the table as
+it is now. A model that is framed again keeps the column segments of row groups that still exist,
+and loads the others. A file whose deletion vector changed keeps its segments.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import files_of, hadoop_path, total
+from mirrorlake.delta.files import changed_files, files_of, hadoop_path, matching_files, total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
-from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_records import (
     ABANDONED,
     COMPLETE,
@@ -32,6 +35,7 @@ from mirrorlake.history.frame_records import (
     find_pins,
     follow_move,
     live_frame,
+    measure_files,
     missing_files,
     models,
     newest_complete,
@@ -45,20 +49,21 @@ from mirrorlake.history.frame_records import (
 )
 from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
-from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import delta_name, spark_message
+from mirrorlake.results import Count, Result, TextTable, size_text
+from mirrorlake.spark.sql import delta_name, query_errors, spark_message
 from mirrorlake.storage.files import Storage, storage_errors
 
 ACTIONS: Final = ("show", "create", "release")
 DEFAULT_DAYS = 30.0
+_MANY = 1_000  # commits; with more, reading the newest checkpoint is cheaper
 
 
 class Frames:
-    """The frames of one lake.
+    """The frames of a lake, as `lake.frames` returns them.
 
     Args:
-        storage: the lake's files.
-        spark: called when, and only when, a session is needed.
+        storage: the lake's storage.
+        spark: returns the Spark session; called only when a session is needed.
     """
 
     def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
@@ -74,27 +79,33 @@ class Frames:
         expires_in: float | None = DEFAULT_DAYS,
         dry_run: bool = False,
     ) -> Frame:
-        """Frames the newest versions of some tables, all as they were at one moment.
+        """Frame the newest versions of some tables, consistent at one timestamp.
 
-        The model's frame before holds until this one is complete.
+        The model's previous frame stays valid until the new one is complete.
 
         Args:
-            model: any name that can be a folder's.
-            tables: which tables.
-            owner: who is to be asked about it; by default the user's name.
-            expires_in: days until it no longer holds files; None for never.
-            dry_run: only say which versions would be framed; the result's state is `planned`.
+            model: the model's name; it must be valid as a folder name.
+            tables: the tables to frame.
+            owner: whom to ask about the frame; by default the user's name.
+            expires_in: days after which the frame no longer keeps its files; None for never.
+            dry_run: only report which versions would be framed; the result's state is `planned`.
 
         Raises:
-            UsageError: no tables, or a time that is over already.
-            TableNotFoundError: one of the tables is not there.
-            FrameError: the tables don't stand still, or files are gone.
+            UsageError: no tables are given, or `expires_in` is not positive.
+            TableNotFoundError: one of the tables does not exist.
+            FrameError: the tables change all the time, or files are missing.
+
+        Example:
+            >>> lake.frames.create("report", ["sales"])  # doctest: +SKIP
+            frame 1 of report (complete): sales@v7
         """
         check_part(model)
         if not tables:
-            raise UsageError("A frame has at least one table.", hint="name tables.")
+            raise UsageError("A frame needs at least one table.", hint="name the tables.")
         if expires_in is not None and expires_in <= 0:
-            raise UsageError(f"A frame can't expire after {expires_in} days.")
+            raise UsageError(
+                f"A frame can't expire after {expires_in} days.", hint="give a number above 0."
+            )
         now = utc_now()
         frame = Frame(
             model=model,
@@ -108,25 +119,27 @@ class Frames:
             place=hadoop_path(self._storage, ""),
         )
         names = sorted({as_table(table) for table in tables}, key=str)
-        newest_versions(self._storage, names)  # before anything is written
+        newest_versions(self._storage, names)  # fails before anything is written
         if dry_run:
-            return replace(frame, state=PLANNED, tables=self._stamp(names))
+            return replace(frame, state=PLANNED, tables=self._newest(names))
         frame = self._pin(reserve_frame(self._storage, frame), names)
         try:
-            measured = tuple(self._take(frame, framed) for framed in frame.tables)
+            measured = tuple(self._clone(frame, framed) for framed in frame.tables)
         except Exception as error:
             self._storage.delete(f"{frame.folder}.json")
             if isinstance(error, MirrorlakeError):
                 raise
-            raise FrameError(f"{model} can't be framed: {spark_message(error)}") from error
+            raise FrameError(
+                f"The model {model} can't be framed: {spark_message(error)}"
+            ) from error
         frame = replace(frame, state=COMPLETE, tables=measured)
         save_frame(self._storage, frame)
         return frame
 
     def _pin(self, frame: Frame, tables: list[TableName]) -> Frame:
-        """Chooses versions and makes vacuum spare them; only then they are sure to be there."""
+        """Choose versions and make vacuum keep them; only pinned versions are certain to stay."""
         for _ in range(TRIES):
-            stamps = self._stamp(tables)
+            stamps = self._newest(tables)
             frame = replace(frame, tables=stamps)
             save_frame(self._storage, frame)
             horizons = [read_horizon(self._storage, t.name, t.table_id) for t in stamps]
@@ -134,31 +147,33 @@ class Frames:
                 return frame
         self._storage.delete(f"{frame.folder}.json")
         raise FrameError(
-            f"Vacuum overtook the frame of {frame.model} {TRIES} times.", hint="try again."
+            f"The model {frame.model} can't be framed: VACUUM removed the chosen versions {TRIES}"
+            " times.",
+            hint="try again when no VACUUM runs.",
         )
 
-    def _stamp(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
-        """The newest versions: read twice, so that there was a moment when all of them held."""
+    def _newest(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
+        """Return the newest versions that all tables had at one time."""
         versions = versions_at_once(self._storage, tables)
         if versions is None:
             raise FrameError(
-                f"The tables changed {TRIES} times while they were looked at.",
-                hint="frame fewer tables, or when less is written.",
+                f"The tables changed {TRIES} times while their versions were read.",
+                hint="frame fewer tables, or try again when less is written.",
             )
         stamps = []
         for table, version in zip(tables, versions, strict=True):
             snapshot = read_snapshot(self._storage, table.table_path, version)
-            made = CommitLog(self._storage, table.table_path).timestamp(version)
-            if snapshot is None or made is None:
+            committed = CommitLog(self._storage, table.table_path).timestamp(version)
+            if snapshot is None or committed is None:
                 raise TableNotFoundError(f"The table {table} is being removed.")
-            moment = made.isoformat(timespec="milliseconds")
-            stamps.append(FramedTable(str(table), version, moment, str(snapshot.metadata["id"])))
+            timestamp = committed.isoformat(timespec="milliseconds")
+            stamps.append(FramedTable(str(table), version, timestamp, str(snapshot.metadata["id"])))
         return tuple(stamps)
 
-    def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
-        """Copies the log, lists the files, and sees that each of them is there."""
+    def _clone(self, frame: Frame, framed: FramedTable) -> FramedTable:
+        """Clone the log, list the files, and check that each of them exists."""
         table = TableHandle(self._spark, self._storage, framed.name).for_one_operation()
-        table.spark.conf.set(ENFORCED, "false")  # the newest version may be older than that
+        table.spark.conf.set(ENFORCED, "false")  # the newest version may exceed the retention
         copy = delta_name(self._storage.path(frame.log_path(framed.name)))
         table.spark.sql(
             f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {table.sql_name}"
@@ -180,54 +195,68 @@ class Frames:
         first, found = figures.pop("first"), figures.pop("found")
         if not found:
             raise FrameError(
-                f"Version {framed.version} of {framed.name} can't be framed: {first} is gone.",
+                f"Version {framed.version} of {framed.name} can't be framed: {first} is missing.",
                 file=str(first),
-                hint="another tool vacuumed it; restore the table to a version that is whole.",
+                hint="another tool deleted it; restore the table to a version that is complete.",
             )
         return replace(framed, **figures)
 
     def get(self, model: str) -> Frame:
-        """The frame that a model's readers see.
+        """Return the frame that a model's readers see.
+
+        Args:
+            model: the model's name.
 
         Raises:
-            FrameError: there is none, or it no longer holds.
+            FrameError: the model has no frame, or its frame was released or has expired.
         """
         return live_frame(self._storage, model)
 
     def table_path(self, model: str, table: str | TableName, *, verify: bool = True) -> str:
-        """Where a framed table is read from, a full path.
+        """Return the full path from which a framed table is read.
+
+        Args:
+            model: the model's name.
+            table: one of the frame's tables.
+            verify: check first that all files exist.
 
         Raises:
-            FrameError: the frame does not hold, lacks the table, or files of it are gone.
+            FrameError: the frame is not valid, has no such table, or its files are missing.
         """
         frame = self.get(model)
         framed = frame.table(as_table(table))
         if framed is None:
             known = ", ".join(t.table for t in frame.tables)
-            raise FrameError(f"The frame of {model} has no table {table}.", hint=f"it has {known}.")
+            raise FrameError(
+                f"The frame of {model} has no table {table}.", hint=f"it contains {known}."
+            )
         frame = follow_move(self._storage, frame)
         if verify:
             files = read_lists(self._spark(), self._storage, [frame], framed.name)
-            gone = missing_files(self._storage, files).first()
-            if gone is not None:
+            missing = missing_files(self._storage, files).first()
+            if missing is not None:
                 raise FrameError(
-                    f"The frame of {frame.model} is broken: {gone[0]}, which {framed.table}"
-                    f" needs at version {framed.version}, is gone.",
-                    file=str(gone[0]),
+                    f"The frame of {frame.model} is broken: {missing[0]}, a file of {framed.table}"
+                    f" at version {framed.version}, is missing.",
+                    file=str(missing[0]),
                     hint="another tool deleted it; create the frame again.",
                 )
         return self._storage.path(frame.log_path(framed.name))
 
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
-        """The rows that a model's readers see: those of the frame, whatever came later.
+        """Return the rows of a framed table, as of the frame.
 
         Args:
-            model: whose frame.
-            table: one of its tables.
-            verify: whether to see first that all files are there.
+            model: the model's name.
+            table: one of the frame's tables.
+            verify: check first that all files exist.
 
         Raises:
-            FrameError: the frame does not hold, lacks the table, or files of it are gone.
+            FrameError: the frame is not valid, has no such table, or its files are missing.
+
+        Example:
+            >>> lake.frames.read("report", "sales").count()  # doctest: +SKIP
+            328521
         """
         path = self.table_path(model, table, verify=verify)
         return self._spark().sql(f"SELECT * FROM {delta_name(path)}")
@@ -235,17 +264,21 @@ class Frames:
     def show(
         self, model: str, *, delete: tuple[str | TableName, str] | None = None
     ) -> tuple[FrameDiff, ...]:
-        """How far the lake has moved on, and what the next frame would load anew.
+        """Compare a model's frame with the tables as they are now.
 
         Args:
-            model: whose frame.
-            delete: a table and a predicate: what it would be after such a DELETE, not yet done.
+            model: the model's name.
+            delete: a table and a SQL predicate, to forecast the effect of such a DELETE.
 
         Returns:
-            One line a table.
+            One difference per table, with the data that the next frame would load.
 
         Raises:
-            FrameError: there is no such frame.
+            FrameError: the model has no frame.
+
+        Example:
+            >>> lake.frames.show("report")  # doctest: +SKIP
+            (sales: framed at 7, now 9; 80% of the row groups preserved,)
         """
         frame = self.get(model)
         touched = frame.table(as_table(delete[0])) if delete else None
@@ -263,18 +296,18 @@ class Frames:
         )
 
     def release(self, model: str, *, dry_run: bool = False) -> Frame:
-        """Lets the model's files go; its readers get an error until it is framed again.
+        """Release a model's files to vacuum; readers get an error until the model is framed again.
 
         Args:
-            model: whose frame.
-            dry_run: only say which frame would be released; it is returned as it is.
+            model: the model's name.
+            dry_run: only report which frame would be released; it is returned unchanged.
 
         Raises:
-            FrameError: there is no such frame.
+            FrameError: the model has no frame.
         """
         frame = newest_complete(read_frames(self._storage, model))
         if frame is None:
-            frame = live_frame(self._storage, model)  # says what is wrong
+            frame = live_frame(self._storage, model)  # raises the error with the reason
         if dry_run:
             return frame
         frame = replace(frame, state=RELEASED)
@@ -282,7 +315,7 @@ class Frames:
         return frame
 
     def sweep(self) -> list[Frame]:
-        """Removes the logs and lists of frames that hold nothing since a day or more."""
+        """Delete logs and file lists of frames that have kept no files for a day or longer."""
         now = utc_now()
         _, dead = find_pins(self._storage, now)
         swept = []
@@ -291,21 +324,21 @@ class Frames:
             newest = newest_complete(read_frames(self._storage, frame.model))
             is_last = newest is not None and newest.number == frame.number
             if is_last or now - datetime.fromisoformat(ended or frame.created) < ABANDONED:
-                continue  # the last one tells why the model has no frame
+                continue  # the last frame explains why the model has none
             self._storage.delete(f"{frame.folder}.json")
             self._storage.delete_folder(frame.folder)
             swept.append(frame)
         return swept
 
     def list(self) -> list[Frame]:
-        """The frame of each model that has one, ordered by model."""
+        """Return the frame of each model that has one, ordered by model."""
         found = [
             newest_complete(read_frames(self._storage, model)) for model in models(self._storage)
         ]
         return [frame for frame in found if frame is not None]
 
     def overview(self, model: str = "") -> FrameOverview:
-        """Return the frames, and how far the lake has moved on from each.
+        """Return the frames, and how far each differs from the newest versions.
 
         Args:
             model: only this model's frame; empty for all.
@@ -332,17 +365,17 @@ class Frames:
         expires_in: float | None = None,
         dry_run: bool = False,
     ) -> FrameAction:
-        """Run an action by its name, as a notebook's parameter has it.
+        """Run an action by its name, as a notebook's parameter gives it.
 
         Args:
-            action: `show` (which does nothing), `create` or `release`.
-            model: whose frame; needed by `create` and `release`.
+            action: `show` (which changes nothing), `create` or `release`.
+            model: the model's name; required by `create` and `release`.
             tables: the tables of a new frame.
             expires_in: days until a new frame expires; None for never.
             dry_run: only report what the action would do.
 
         Raises:
-            UsageError: there is no such action, or the model or tables are missing.
+            UsageError: the action is unknown, or the model or tables are missing.
             FrameError: as for `create` and `release`.
 
         Example:
@@ -354,9 +387,9 @@ class Frames:
                 f"There is no action {action!r}.", hint=f"choose one of {', '.join(ACTIONS)}."
             )
         if action == "show":
-            return FrameAction("Nothing was asked for but to show the frames.")
+            return FrameAction("No change was requested.")
         if not model:
-            raise UsageError(f"{action} needs a model.", hint="set the parameter model.")
+            raise UsageError(f"The action {action} needs a model.", hint="set the parameter model.")
         with storage_errors(self._storage.root):
             if action == "release":
                 frame = self.release(model, dry_run=dry_run)
@@ -370,11 +403,11 @@ class Frames:
 
 @dataclass(frozen=True)
 class FrameAction(Result):
-    """What an action did, or would do.
+    """The result of an action on frames, or of its dry run.
 
     Attributes:
-        text: that, as a sentence.
-        frame: the frame concerned, if there is one.
+        text: the result as a sentence.
+        frame: the frame, if the action concerns one.
         applied: whether something was changed.
     """
 
@@ -383,7 +416,7 @@ class FrameAction(Result):
     applied: bool = False
 
     def shown(self) -> TextTable:
-        """The sentence."""
+        """Return the sentence."""
         return TextTable(("result",), ((self.text,),))
 
     def __repr__(self) -> str:
@@ -392,12 +425,12 @@ class FrameAction(Result):
 
 @dataclass(frozen=True)
 class FrameOverview(Result):
-    """Frames, and how far the lake has moved on from each.
+    """Frames, and how far each differs from the newest versions.
 
     Attributes:
         frames: the frames.
-        moved: a line for each of their tables, with the model.
-        problems: frames that no longer hold, with the reason.
+        moved: the model and the difference, for each framed table.
+        problems: the model and the reason, for each frame that is no longer valid.
     """
 
     frames: tuple[Frame, ...]
@@ -405,25 +438,223 @@ class FrameOverview(Result):
     problems: tuple[tuple[str, str], ...] = ()
 
     def shown(self) -> TextTable:
-        """One row for each table of each frame; if there is none, that."""
+        """Return one row for each table of each frame, or a note if there are no frames."""
         rows: tuple[tuple[Any, ...], ...] = tuple(
             (
                 model,
                 diff.table,
                 diff.framed,
-                "gone" if diff.newest is None else diff.newest,
+                "deleted" if diff.newest is None else diff.newest,
                 diff.files_added,
                 diff.files_removed,
                 f"{diff.preserved:.0%}",
-                "made anew" if diff.recreated else "",
+                "recreated" if diff.recreated else "",
             )
             for model, diff in self.moved
         )
         rows += tuple((model, "", "", "", "", "", "", why) for model, why in self.problems)
         if not rows:
-            return TextTable(("note",), (("No model has a frame: the action create makes one.",),))
-        columns = ("model", "table", "framed", "now", "files new", "files gone", "kept", "note")
+            return TextTable(
+                ("note",), (("No model has a frame. The action create creates one.",),)
+            )
+        columns = (
+            "model",
+            "table",
+            "framed",
+            "now",
+            "files added",
+            "files removed",
+            "preserved",
+            "note",
+        )
         return TextTable(columns, rows)
 
     def __repr__(self) -> str:
         return "1 frame" if len(self.frames) == 1 else f"{len(self.frames)} frames"
+
+
+@dataclass(frozen=True)
+class FrameDiff(Result):
+    """The difference between a framed table and the table as it is now.
+
+    Attributes:
+        table: the table's name.
+        framed, newest: version numbers; `newest` is None if the table no longer exists.
+        files_added, files_removed, files_preserved: numbers of data files, matched by name.
+        row_groups_added, row_groups_removed, row_groups_preserved: likewise for row groups;
+            `row_groups_added` is None if the files are not written yet.
+        rows_added: rows in the added files.
+        rows_removed: rows in the removed files, and rows deleted by newer deletion vectors.
+        bytes_added, bytes_removed: sizes of these files.
+        vectors_changed: preserved files whose deletion vector differs from the framed one.
+        recreated: whether this is another table with the same name.
+        forecast: the predicate of the DELETE that is forecast, or None.
+    """
+
+    table: str
+    framed: int
+    newest: int | None
+    files_added: int = 0
+    files_removed: int = 0
+    files_preserved: int = 0
+    row_groups_added: int | None = 0
+    row_groups_removed: int = 0
+    row_groups_preserved: int = 0
+    rows_added: int = 0
+    rows_removed: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    vectors_changed: int = 0
+    recreated: bool = False
+    forecast: str | None = None
+
+    @property
+    def preserved(self) -> float:
+        """The share of the framed row groups that the next frame need not load, 0 to 1."""
+        framed = self.row_groups_removed + self.row_groups_preserved
+        return self.row_groups_preserved / framed if framed else 1.0
+
+    def shown(self) -> TextTable:
+        """Return what was added, removed and preserved: files, row groups, rows and size."""
+        rows: tuple[tuple[Any, ...], ...] = (
+            ("files", self.files_added, self.files_removed, self.files_preserved),
+            (
+                "row groups",
+                "unknown" if self.row_groups_added is None else self.row_groups_added,
+                self.row_groups_removed,
+                self.row_groups_preserved,
+            ),
+            ("rows", Count(self.rows_added), Count(self.rows_removed), ""),
+            ("size", size_text(self.bytes_added), size_text(self.bytes_removed), ""),
+            ("deletion vectors changed", "", "", self.vectors_changed),
+        )
+        return TextTable((str(self), "added", "removed", "preserved"), rows)
+
+    def __str__(self) -> str:
+        if self.newest is None:
+            return f"{self.table}: framed at {self.framed}, no longer exists"
+        moved = f"{self.table}: framed at {self.framed}, now {self.newest}"
+        return f"{moved}, recreated" if self.recreated else moved
+
+    def __repr__(self) -> str:
+        return f"{self}; {self.preserved:.0%} of the row groups preserved"
+
+
+@query_errors()
+def compare_table(
+    spark: Callable[[], SparkSession],
+    storage: Storage,
+    frame: Frame,
+    framed: FramedTable,
+    *,
+    delete: str | None = None,
+) -> FrameDiff:
+    """Compare a framed table with the table as it is now, or as it would be after a DELETE.
+
+    Args:
+        spark: returns the Spark session; called only if the table has changed.
+        storage: the lake's storage.
+        frame: the frame.
+        framed: the table in the frame.
+        delete: a SQL predicate; the effect of this DELETE is computed, but nothing is deleted.
+
+    Raises:
+        QueryError: Spark refused the predicate.
+    """
+    snapshot = read_snapshot(storage, framed.name.table_path)
+    unchanged = FrameDiff(
+        framed.table,
+        framed.version,
+        None if snapshot is None else snapshot.version,
+        files_preserved=framed.files,
+        row_groups_preserved=framed.row_groups,
+    )
+    if snapshot is None:
+        return unchanged
+    recreated = snapshot.metadata["id"] != framed.table_id
+    if delete is None and not recreated and snapshot.version == framed.version:
+        return unchanged
+    table = TableHandle(spark, storage, framed.name, snapshot)
+    before = read_lists(table.spark, storage, [frame], framed.name)
+    if delete is None and not recreated and _has_commits_since(table, framed.version):
+        before, now = _changed_since(table, framed.version, before)
+    else:
+        now = files_of(table, snapshot.version)
+    if delete is not None:
+        now = _after_delete(table, now, delete)
+    added = _added(table, before, now, written=delete is None)
+    figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
+    return replace(
+        unchanged,
+        recreated=recreated,
+        forecast=delete,
+        files_preserved=framed.files - figures["files_removed"],
+        row_groups_preserved=framed.row_groups - figures["row_groups_removed"],
+        **figures,
+    )
+
+
+def _has_commits_since(table: TableHandle, framed: int) -> bool:
+    """Return whether reading the commits since the frame is possible, and the cheaper way."""
+    # Old commits are removed first, so if the first commit exists, all of them do.
+    log = CommitLog(table.storage, table.name.table_path)
+    return 0 < table.snapshot().version - framed <= _MANY and log.has(framed + 1)
+
+
+def _changed_since(
+    table: TableHandle, framed: int, before: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Return the files named by commits since the frame: as framed, and as they are now."""
+    changed = changed_files(table, framed + 1, table.snapshot().version)
+    named = F.broadcast(changed.select("path").distinct())
+    return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
+
+
+def _added(table: TableHandle, before: DataFrame, now: DataFrame, *, written: bool) -> DataFrame:
+    added = now.join(before.select("path"), "path", "left_anti")
+    if written:
+        added = measure_files(table.storage, added)
+    groups = total("row_groups") if written else F.lit(None).cast("bigint")
+    return added.agg(
+        F.count("*").alias("files_added"),
+        groups.alias("row_groups_added"),
+        total("rows").alias("rows_added"),
+        total("size").alias("bytes_added"),
+    )
+
+
+def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
+    today = now.select(
+        "path",
+        F.col("vector").alias("vector_now"),
+        F.col("masked").alias("masked_now"),
+        F.lit(1).alias("there"),
+    )
+    both = before.join(today, "path", "left")
+    is_removed = F.col("there").isNull()
+    is_masked = ~is_removed & ~F.col("vector").eqNullSafe(F.col("vector_now"))
+
+    # A file may lack statistics, but each deletion vector has the number of its rows.
+    taken = total(F.when(is_masked, F.col("masked_now") - F.col("masked")))
+    return both.agg(
+        F.count_if(is_removed).alias("files_removed"),
+        total(F.when(is_removed, F.col("row_groups"))).alias("row_groups_removed"),
+        (total(F.when(is_removed, F.col("rows"))) + taken).alias("rows_removed"),
+        total(F.when(is_removed, F.col("size"))).alias("bytes_removed"),
+        F.count_if(is_masked).alias("vectors_changed"),
+    )
+
+
+def _after_delete(table: TableHandle, now: DataFrame, predicate: str) -> DataFrame:
+    """Return the files as a DELETE would leave them: removed, rewritten or masked."""
+    hits = matching_files(table, predicate)
+    both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
+    left = both.where("rows IS NULL OR hits < rows")
+    touched = F.col("hits") > 0
+    if table.snapshot().properties.get("delta.enableDeletionVectors", "false") == "true":
+        changed = left.withColumn("vector", F.when(touched, "new").otherwise(F.col("vector")))
+    else:
+        renamed = F.when(touched, F.concat("path", F.lit(" rewritten"))).otherwise(F.col("path"))
+        changed = left.withColumn("path", renamed)
+    fewer = {"rows": F.col("rows") - F.col("hits"), "masked": F.col("masked") + F.col("hits")}
+    return changed.withColumns(fewer).drop("hits")

@@ -1,10 +1,10 @@
-"""Maintenance of tables' files: put together, purged; and of a whole lake, by a policy.
+"""Compact and purge the files of tables, and maintain a whole lake by a policy.
 
-OPTIMIZE puts small files together, REORG drops what was deleted softly. They change no row, and
-leave the old files to vacuum.
+OPTIMIZE combines small files; REORG removes rows that are only marked as deleted. Both change no
+row, and leave the old files to VACUUM.
 
-A policy is a small YAML file, `parameters/learn/07_maintain.yaml` for one; the notebook of that
-name runs it, and a scheduler runs the notebook. Nothing is changed unless the policy says
+A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook of that
+name runs it, and a scheduler can run the notebook. Nothing is changed unless the policy has
 `apply: true`.
 """
 
@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,39 +25,52 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
-from mirrorlake.delta.snapshot import VECTORS, has_policy
+from mirrorlake.delta.files import (
+    files_of,
+    files_to_purge,
+    full_path,
+    hadoop_path,
+    matching_files,
+    release_files,
+    total,
+)
+from mirrorlake.delta.snapshot import VECTORS
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
-from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.mirror.options import has_partitioning_policy
+from mirrorlake.names import TableName, quote
+from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
+
 MIB = 2**20
-DEFAULT_TARGET = 1024 * MIB  # Delta's own
+DEFAULT_TARGET = 1024 * MIB  # Delta's default
 _CONF = "spark.databricks.delta.optimize"
-_OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
+_OTHERS = {"root", "demo"}  # keys of a parameter file that are not part of the policy
 
 
 @dataclass(frozen=True)
 class Compaction(Result):
-    """What rewriting would take on, or has done.
+    """The result of OPTIMIZE or REORG, or of a dry run.
 
     Attributes:
+        table: the table's name.
         action: `optimize` or `reorg`.
-        files, bytes: what is read: small files, or those to purge; what was removed, once it is
-            done.
-        masked_rows: rows that deletion vectors hide in them.
-        in_vorder: how many of them are in V-Order: put together they are not any more.
-        files_added, bytes_added: what took their place; None before it is done.
-        version: the table's newest version afterwards.
-        files_ordered: how many files V-Order took on, or would; None if nobody asked for it.
+        files, bytes: the files to rewrite, small ones or those to purge; after the operation, the
+            files that were removed.
+        masked_rows: rows in these files that deletion vectors mark as deleted.
+        version: the table's newest version after the operation.
+        in_vorder: the number of these files that are in V-Order, which compaction loses.
+        files_added, bytes_added: the files that replace them; None for a dry run.
+        applied: whether the files were rewritten.
+        files_ordered: the number of files written in V-Order, or to be written; None if V-Order was
+            not requested.
     """
 
     table: TableName
@@ -72,7 +86,7 @@ class Compaction(Result):
     files_ordered: int | None = None
 
     def shown(self) -> TextTable:
-        """The same facts, one a row."""
+        """Return the attributes, one per row."""
         rows = [
             ("files rewritten" if self.applied else "files to rewrite", self.files),
             ("their bytes", self.bytes),
@@ -80,7 +94,7 @@ class Compaction(Result):
         ]
         if self.in_vorder and self.files_ordered is None:
             way = "--vorder" if self.action == "optimize" else "vorder"
-            rows.append((f"in V-Order among them ({way} orders anew)", self.in_vorder))
+            rows.append((f"of these in V-Order ({way} restores it)", self.in_vorder))
         if self.files_added is not None and self.bytes_added is not None:
             rows += [("files written", self.files_added), ("their bytes", self.bytes_added)]
         if self.files_ordered is not None:
@@ -91,8 +105,9 @@ class Compaction(Result):
 
     def __repr__(self) -> str:
         if not self.applied:
-            return f"{self.table}: {self.action} would rewrite {self.files} files"
-        return f"{self.table}: {self.action} made {self.files_added} files of {self.files}"
+            return f"{self.table}: {self.action} would rewrite {counted(self.files, 'file')}"
+        added = counted(self.files_added or 0, "file")
+        return f"{self.table}: {self.action} rewrote {counted(self.files, 'file')} as {added}"
 
 
 @query_errors()
@@ -104,28 +119,28 @@ def compact_files(
     zorder_by: Sequence[str] = (),
     dry_run: bool = False,
 ) -> Compaction:
-    """Puts small files together; arguments and errors are those of `Optimize.compact`.
+    """Combine small files; see `Optimize.compact`.
 
-    Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
+    Clustering by `zorder_by` can't be forecast: a dry run counts all files that it may rewrite.
     """
     work = table.for_one_operation()
-    if has_policy(table.storage, table.name):
+    if has_partitioning_policy(table.storage, table.name):
         raise UsageError(
             f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
-            hint="`partition run` merges small files of one partition.",
+            hint="use table.partitioning.run(), which merges small files within a partition.",
         )
     if target_bytes <= 0:
-        raise UsageError(f"Files can't be of {target_bytes} bytes.")
+        raise UsageError(f"The target size is {target_bytes:,} bytes.", hint="give a size above 0.")
     if where is not None:
         _check_columns(where, work.snapshot().partition_columns)
     files = files_of(work, work.snapshot().version)
-    if where is not None:  # only the partitions with a row that the predicate picks
+    if where is not None:  # only partitions with a matching row
         files = files.join(matching_files(work, where), "path", "left_semi")
     found = Compaction(
         table.name,
         "optimize",
         version=work.snapshot().version,
-        **_figures(files if zorder_by else _crowded(files, target_bytes)),
+        **_figures(files if zorder_by else _files_to_compact(files, target_bytes)),
     )
     if dry_run:
         return found
@@ -133,17 +148,14 @@ def compact_files(
     work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
     clause = f" WHERE {where}" if where else ""
     order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
-    return _run(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
+    return _run_statement(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
 
 
 @query_errors()
 def purge_files(
     table: TableHandle, *, drop_vectors: bool = False, dry_run: bool = False
 ) -> Compaction:
-    """Rewrite files with deleted rows or dropped columns, so that vacuum can remove both.
-
-    Arguments and errors are those of `Optimize.purge`.
-    """
+    """Rewrite files with deleted rows or dropped columns; see `Optimize.purge`."""
     work = table.for_one_operation()
     figures = _figures(files_to_purge(work))
     found = Compaction(table.name, "reorg", version=work.snapshot().version, **figures)
@@ -151,30 +163,40 @@ def purge_files(
         return found
     name, feature = table.sql_name, "deletionVectors"
     drops = drop_vectors and feature in work.snapshot().reader_features
-    if drops:  # first no new ones, then none; what is left is older versions', and stays readable
+    if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
         work.spark.sql(f"ALTER TABLE {name} {off}").collect()
-    done = _run(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
+    if "clustering" in work.snapshot().writer_features:
+        release_files(work.spark, work.path, partial(_to_purge, table=work))
+    done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
     if drops:
         work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
         return replace(done, version=table.snapshot().version)
     return done
 
 
+def _to_purge(files: DataFrame, table: TableHandle) -> DataFrame:
+    """Return those of a transaction's files that REORG must rewrite."""
+    full = full_path(F.col("path"), hadoop_path(table.storage, table.name.table_path))
+    wanted = files_to_purge(table).select(F.col("path").alias("wanted"))
+    return files.join(wanted, full == F.col("wanted"), "left_semi")
+
+
 def _check_columns(where: str, parts: list[str]) -> None:
     try:
         tree = sqlglot.parse_one(where, read="spark")
     except SqlglotError as error:
-        raise UsageError(f"{where!r} is no predicate.") from error
+        raise UsageError(f"{where!r} is not a SQL predicate.") from error
     known = {name.lower() for name in parts}
     others = sorted({c.name for c in tree.find_all(exp.Column) if c.name.lower() not in known})
     if others:
         has = f"it is partitioned by {', '.join(parts)}." if parts else "it has no partitions."
-        raise UsageError(f"{', '.join(others)} is no partition column of the table.", hint=has)
+        noun = "is not a partition column" if len(others) == 1 else "are not partition columns"
+        raise UsageError(f"{', '.join(others)} {noun} of the table.", hint=has)
 
 
-def _crowded(files: DataFrame, target: int) -> DataFrame:
-    """The small files of the partitions that have several."""
+def _files_to_compact(files: DataFrame, target: int) -> DataFrame:
+    """Return the small files of partitions that have several of them."""
     small = files.where(F.col("size") < target)
     crowded = small.groupBy("parts").count().where("count > 1").select("parts")
     return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")
@@ -193,7 +215,7 @@ def _figures(files: DataFrame) -> dict[str, Any]:
     )
 
 
-def _run(
+def _run_statement(
     session: SparkSession, table: TableHandle, planned: Compaction, statement: str
 ) -> Compaction:
     row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
@@ -210,18 +232,18 @@ def _run(
 
 @dataclass(frozen=True)
 class MaintenancePolicy:
-    """What is done to each table, in this order: reorg, optimize, vacuum.
+    """The operations to run on each table, in this order: reorg, optimize, vacuum.
 
     Attributes:
-        tables: names separated by commas; empty for all.
-        reorg: purge deleted rows and dropped columns where there are any.
-        optimize: put small files together.
-        target_mib: how large files are to become.
-        min_files: fewer small files than this are left alone.
-        vacuum: delete what nobody needs.
-        retention_hours: how long removed files stay; 0 or less for the table's own retention.
-        feed_hours: how far back change feeds have to be readable; 0 for as long as files stay.
-        apply: do it, not only say it.
+        tables: table names separated by commas; empty for all tables.
+        reorg: purge deleted rows and dropped columns, if there are any.
+        optimize: combine small files.
+        target_mib: the target size of files, in MiB.
+        min_files: the least number of small files that is compacted.
+        vacuum: delete files that are no longer needed.
+        retention_hours: how long removed files are kept; 0 or less for the table's own retention.
+        feed_hours: how far back change feeds must be readable; 0 for as long as files are kept.
+        apply: change the tables; by default the run is only a preview.
     """
 
     tables: str = ""
@@ -260,18 +282,21 @@ class MaintenancePolicy:
             raise UsageError("The policy is not a JSON object.", hint=hint)
         if taken := {"tables", "apply"} & set(values):
             raise UsageError(
-                f"The policy has {sorted(taken)[0]!r}.", hint="that is a parameter of its own."
+                f"The policy has the key {sorted(taken)[0]!r}.",
+                hint="this is a parameter of its own; remove it from the policy.",
             )
         return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
 
 
 @dataclass(frozen=True)
 class TableMaintenance:
-    """What was found and done for one table.
+    """The result for one table.
 
     Attributes:
-        reorg, optimize, vacuum: None where the policy or the table had no need of it.
-        error: what went wrong, or None.
+        table: the table's name.
+        reorg, optimize, vacuum: the results; None if the policy or the table did not need the
+            operation.
+        error: the error, or None.
     """
 
     table: TableName
@@ -282,7 +307,7 @@ class TableMaintenance:
 
     @property
     def note(self) -> str:
-        """What to know of it: the error, or the versions that are lost."""
+        """The error, or the versions that are no longer readable; empty if there are none."""
         if self.error:
             return self.error
         lost = self.vacuum.unreadable if self.vacuum else None
@@ -291,7 +316,12 @@ class TableMaintenance:
 
 @dataclass(frozen=True)
 class Maintenance(Result):
-    """One run of a policy over a lake."""
+    """The result of running a policy on a lake.
+
+    Attributes:
+        policy: the policy.
+        tables: one result per table.
+    """
 
     policy: MaintenancePolicy
     tables: tuple[TableMaintenance, ...]
@@ -302,7 +332,7 @@ class Maintenance(Result):
         return tuple(line for line in self.tables if line.error)
 
     def check(self) -> None:
-        """Ends a run with an error if a table has one.
+        """Raise an error if a table failed.
 
         Raises:
             CheckError: with the first table's error.
@@ -310,15 +340,15 @@ class Maintenance(Result):
         if self.failed:
             first = self.failed[0]
             raise CheckError(
-                f"{len(self.failed)} tables failed; {first.table}: {first.error}",
-                hint="mend what the error names, and run it again; the other tables are done.",
+                f"{counted(len(self.failed), 'table')} failed; {first.table}: {first.error}",
+                hint="fix the error and run it again; the other tables are done.",
             )
 
     def plot(self) -> Chart | None:
-        """Draw why files stay, and how many.
+        """Plot the number of files that are kept, by reason.
 
         Returns:
-            None if the policy does not vacuum, or if it keeps no removed file.
+            None if the policy does not vacuum, or if no file is kept.
         """
         from mirrorlake.show.plots import plot_bars
 
@@ -328,10 +358,12 @@ class Maintenance(Result):
                 counts[share.why] += share.files
         if not counts:
             return None
-        return plot_bars(dict(counts.most_common()), title="Why files stay", label="files")
+        return plot_bars(
+            dict(counts.most_common()), title="Files that are kept, by reason", label="files"
+        )
 
     def shown(self) -> TextTable:
-        """One row a table."""
+        """Return one row per table."""
         rows = tuple(
             (
                 str(line.table),
@@ -348,38 +380,41 @@ class Maintenance(Result):
 
     def __repr__(self) -> str:
         verb = "maintained" if self.policy.apply else "would maintain"
-        return f"{verb} {len(self.tables)} tables, {len(self.failed)} failed"
+        return f"{verb} {counted(len(self.tables), 'table')}, {len(self.failed)} failed"
 
 
 def load_policy(path: Path) -> MaintenancePolicy:
-    """Reads a policy file; keys left out have their defaults.
+    """Read a policy from a YAML file; missing keys have their defaults.
 
     Raises:
-        UsageError: no such file, an unknown key, or a value of the wrong kind.
+        UsageError: the file can't be read, has an unknown key, or a value of the wrong type.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} can't be read: {error}.") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{path} is not a mapping of names to values.")
+        raise UsageError(f"{path} is not a YAML mapping of names to values.")
     return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
 
 
 def make_policy(values: dict[str, Any], source: str = "The policy") -> MaintenancePolicy:
-    """A policy by its keys.
+    """Return the policy with these values.
 
     Raises:
-        UsageError: an unknown key, or a value of the wrong kind.
+        UsageError: a key is unknown, or a value has the wrong type.
     """
     kinds = {field.name: type(field.default) for field in fields(MaintenancePolicy)}
     for name, value in values.items():
         if name not in kinds:
-            raise UsageError(f"{source} has an unknown key {name!r}.", hint=f"keys: {[*kinds]}.")
+            raise UsageError(
+                f"{source} has the unknown key {name!r}.", hint=f"choose one of {[*kinds]}."
+            )
         allowed = (int, float) if kinds[name] is float else (kinds[name],)
         if not isinstance(value, allowed) or (isinstance(value, bool) and kinds[name] is not bool):
             raise UsageError(
-                f"{source} has {name}: {value!r}.", hint=f"it has to be {kinds[name].__name__}."
+                f"{source} has {name}: {value!r}.",
+                hint=f"the type of {name} is {kinds[name].__name__}.",
             )
     return MaintenancePolicy(**values)
 
@@ -392,7 +427,7 @@ def maintain(
     *,
     on_table: Callable[[str], None],
 ) -> Maintenance:
-    """Run a policy over tables; arguments are those of `Lake.maintain`."""
+    """Run a policy on tables; see `Lake.maintain`."""
     lines = []
     for table in tables:
         on_table(str(table))
@@ -411,7 +446,9 @@ def _maintain_table(table: TableHandle, policy: MaintenancePolicy) -> TableMaint
         found = purge_files(table, dry_run=True)
         if found.files:
             reorg = purge_files(table) if policy.apply else found
-    if policy.optimize and not has_policy(table.storage, table.name):  # merged elsewhere
+    if policy.optimize and not has_partitioning_policy(
+        table.storage, table.name
+    ):  # its policy merges files
         target = policy.target_mib * MIB
         found = compact_files(table, target_bytes=target, dry_run=True)
         if found.files >= policy.min_files:

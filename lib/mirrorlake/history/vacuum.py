@@ -1,8 +1,9 @@
-"""Deleting files that nobody needs any more; a dry run unless told otherwise.
+"""Delete files that no version, frame or change feed needs; a dry run unless `apply` is set.
 
-By inventory: everything in the table's folder is listed, what is still needed is taken out with the
-reason, and Delta is handed the rest. Needed are files of the newest version, files removed or
-written within the retention, files of frames that hold, and files the change feed is read from.
+All files in the table's folder are listed. Files that are still needed are removed from the list,
+each with the reason, and Delta deletes the rest (`VACUUM … USING INVENTORY`). Files of the newest
+version and of valid frames are needed, as well as files that were removed or written within the
+retention period. So are the files of the change feed, for as long as it must be readable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mirrorlake.history.frame_records import (
 )
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
-from mirrorlake.results import Count, Result, TextTable, size_text
+from mirrorlake.results import Count, Result, TextTable, counted, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import query_errors, temporary_view
 from mirrorlake.storage.files import Storage
@@ -53,7 +54,7 @@ _FEW, _TASKS = 8, 64
 
 @dataclass(frozen=True)
 class Share:
-    """Files with one reason to stay."""
+    """The files that are kept for one reason."""
 
     why: str
     files: int
@@ -62,17 +63,18 @@ class Share:
 
 @dataclass(frozen=True)
 class Vacuum(Result):
-    """What vacuum would do, or has done.
+    """The result of a vacuum, or of its dry run.
 
     Attributes:
-        version: the table's newest version when it was looked at.
-        retention_hours: how long files stay after their removal.
-        delete_files, delete_bytes: what goes.
-        kept: what stays, by reason; each file is counted under the first that holds.
-        unreadable: the first and the last version that can't be read afterwards; None if all can
-            that can now.
-        broken_frames: frames, no longer holding any file, that can't be read afterwards.
-        applied: whether it is done.
+        table: the table's name.
+        version: the table's newest version when the files were listed.
+        retention_hours: how long files are kept after their removal.
+        delete_files, delete_bytes: the files to delete.
+        kept: the files to keep, by reason; each file counts under the first reason that applies.
+        unreadable: the first and the last version that can no longer be read after the vacuum; None
+            if all readable versions stay readable.
+        broken_frames: frames that no longer keep files, and can no longer be read after the vacuum.
+        applied: whether the files were deleted.
     """
 
     table: TableName
@@ -86,7 +88,7 @@ class Vacuum(Result):
     applied: bool = False
 
     def shown(self) -> TextTable:
-        """One row a reason, and what is lost."""
+        """Return one row per reason, and what can no longer be read."""
         verb = "deleted" if self.applied else "would be deleted"
         rows: list[tuple[Any, ...]] = [
             (verb, Count(self.delete_files), size_text(self.delete_bytes))
@@ -104,8 +106,8 @@ class Vacuum(Result):
     def __repr__(self) -> str:
         verb = "deleted" if self.applied else "would delete"
         kept = sum(share.files for share in self.kept)
-        goes = f"{self.delete_files} files ({self.delete_bytes:,} bytes)"
-        return f"{self.table}: {verb} {goes}, {kept} stay"
+        goes = f"{counted(self.delete_files, 'file')} ({self.delete_bytes:,} bytes)"
+        return f"{self.table}: {verb} {goes}, {kept:,} kept"
 
 
 @query_errors()
@@ -117,7 +119,7 @@ def vacuum_table(
     allow_short: bool = False,
     apply: bool = False,
 ) -> Vacuum:
-    """Deletes files that nobody needs; arguments and errors are those of `Table.vacuum`."""
+    """Delete files that are no longer needed; see `Table.vacuum`."""
     work = table.for_one_operation()
     snapshot = work.snapshot()
     hours = _check_retention(table.name, snapshot, retention_hours, allow_short=allow_short)
@@ -127,7 +129,7 @@ def vacuum_table(
     if not apply:
         return job.summarise(job.files())
     publish_horizon(table.storage, table.name, job.table_id, job.version)
-    return job.apply()  # looks for frames only now
+    return job.apply()  # must look for frames after the horizon is published
 
 
 def _check_retention(
@@ -137,24 +139,27 @@ def _check_retention(
     if hours is None:
         return safe
     if not math.isfinite(hours) or hours < 0:
-        raise RetentionError(f"Files can't be kept for {hours} hours.")
+        raise RetentionError(
+            f"Files can't be kept for {hours} hours.", hint="give a number of 0 or more."
+        )
     if hours < safe and not allow_short:
         raise RetentionError(
-            f"{hours:g} hours is less than the {safe:g} hours that {table} keeps removed files:"
-            " queries and writers under way may need them.",
-            hint="keep them longer, or allow a short retention if nothing else runs.",
+            f"{hours:g} hours is less than the {safe:g} hours for which {table} keeps removed"
+            " files. Running queries and writers may need them.",
+            hint="give a longer retention, or set allow_short if nothing else runs.",
         )
     return hours
 
 
 def _check_nesting(storage: Storage, table: TableName) -> None:
-    """Refuses a table in whose folder others lie: their files look like forgotten ones."""
+    """Refuse a table whose folder contains other tables; their files would seem unused."""
     for folder in storage.list(table.table_path).folders:
         if "=" not in folder and folder[0] not in "_.":
             inner = f"{table.table_path}/{folder}"
             if "_delta_log" in storage.list(inner).folders:
                 raise RetentionError(
-                    f"A table {folder} lies in the folder of {table}.", hint="move it away first."
+                    f"The folder of {table} contains another table, {folder}.",
+                    hint="move the inner table first.",
                 )
 
 
@@ -167,7 +172,7 @@ class _Job:
 
     @property
     def cutoff(self) -> int:
-        """Milliseconds since 1970; what was removed or written since then stays."""
+        """The start of the retention period, in milliseconds since 1970."""
         return int((self.now - timedelta(hours=self.hours)).timestamp() * 1000)
 
     @property
@@ -177,21 +182,21 @@ class _Job:
 
     @property
     def version(self) -> int:
-        """The version whose files stay."""
+        """The version whose files are kept."""
         return self.table.snapshot().version
 
     def apply(self) -> Vacuum:
-        files = self.files().persist()  # what is said is what is done
+        files = self.files().persist()  # report and delete the same files
         try:
             done = self.summarise(files)
             if done.delete_files:
                 inventory = files.where("why IS NULL").select(
                     "path",
                     "length",
-                    (F.col("length") < 0).alias("isDir"),  # never; Delta wants a nullable column
+                    (F.col("length") < 0).alias("isDir"),  # always false; Delta needs it nullable
                     "modificationTime",
                 )
-                self.table.spark.conf.set(_CHECK, "false")  # checked above, with our own words
+                self.table.spark.conf.set(_CHECK, "false")  # see _check_retention
                 with temporary_view(inventory) as view:
                     self.table.spark.sql(
                         f"VACUUM {self.table.sql_name} USING INVENTORY (SELECT * FROM {view})"
@@ -202,8 +207,8 @@ class _Job:
         return replace(done, applied=True)
 
     def files(self) -> DataFrame:
-        """All files with `why` they stay; NULL for those that go."""
-        # One shuffle for both: what is listed, and what is known of it.
+        """Return all files, with the reason `why` each is kept; NULL if it is to be deleted."""
+        # A union instead of a join, so that one shuffle is enough.
         both = list_files(self.table).unionByName(self.reasons(), allowMissingColumns=True)
         young = F.when(F.max("modificationTime") >= self.cutoff, _YOUNG)
         return (
@@ -219,24 +224,24 @@ class _Job:
         )
 
     def reasons(self) -> DataFrame:
-        """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
+        """Return the files with known facts, perhaps several times; a NULL rank keeps no file."""
         storage = self.table.storage
-        pins, dead = map(self.mine, find_pins(storage, self.now))
+        pins, dead = map(self.own_frames, find_pins(storage, self.now))
         parts = [self.log_reasons()]
         for frame, framed in pins:
-            if frame.state == PINNED:  # its list is not written yet; the log of so new a version is
+            if frame.state == PINNED:  # its list is not written yet, so read the table's log
                 files = files_of(self.table, framed.version)
-                parts.append(_known(files, F.lit(frame.title), F.lit(_FRAME)))
-        holding = [frame for frame, _ in pins if frame.state != PINNED]
+                parts.append(_with_reason(files, F.lit(frame.title), F.lit(_FRAME)))
+        valid = [frame for frame, _ in pins if frame.state != PINNED]
         ended = [f for f, framed in dead if storage.list(f.files_path(framed.name)).files]
-        if holding or ended:
-            parts.append(self.frame_files(holding, ended))
+        if valid or ended:
+            parts.append(self.frame_files(valid, ended))
         if self.feed_hours > self.hours:
             parts.append(self.feed_reasons())
         return reduce(lambda a, b: a.unionByName(b), parts)
 
-    def mine(self, frames: list[Frame]) -> list[tuple[Frame, FramedTable]]:
-        """The frames of this table; one that is just being taken of an earlier one fails anyway."""
+    def own_frames(self, frames: list[Frame]) -> list[tuple[Frame, FramedTable]]:
+        """Return the frames of this table; pinned frames only if they are of the present table."""
         found = [(frame, frame.table(self.table.name)) for frame in frames]
         return [
             (frame, framed)
@@ -250,25 +255,25 @@ class _Job:
         is_young = removed >= self.cutoff
         why = F.when(live, _WHY[_NEWEST]).when(is_young, _WHY[_REMOVED])
         rank = F.when(live, _NEWEST).when(is_young, _REMOVED)
-        return _known(last, why, rank, removed=F.when(~live, removed))
+        return _with_reason(last, why, rank, removed=F.when(~live, removed))
 
-    def frame_files(self, holding: list[Frame], ended: list[Frame]) -> DataFrame:
-        """The files of all frames that have a list, whether they hold them or not."""
-        frames, table = holding + ended, self.table
+    def frame_files(self, valid: list[Frame], ended: list[Frame]) -> DataFrame:
+        """Return the files of all frames that have a list, whether they keep the files or not."""
+        frames, table = valid + ended, self.table
         files = read_lists(table.spark, table.storage, frames, table.name)
-        holds = F.col("frame").isin([frame.title for frame in holding])
-        why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
-        return _known(files, why, rank, frame=F.when(~holds, F.col("frame")))
+        keeps = F.col("frame").isin([frame.title for frame in valid])
+        why, rank = F.when(keeps, F.col("frame")), F.when(keeps, _FRAME)
+        return _with_reason(files, why, rank, frame=F.when(~keeps, F.col("frame")))
 
     def feed_reasons(self) -> DataFrame:
-        """Files that changes are read from, which are kept longer than other files."""
+        """Return the files of the change feed, which may be kept longer than other files."""
         log = CommitLog(self.table.storage, self.table.name.table_path)
         since = self.now - timedelta(hours=self.feed_hours)
         first = log.first_since(since, log.earliest(self.version), self.version)
         both = feed_files(self.table, first, self.version).withColumn(
             "vector", F.lit(None).cast("string")
         )
-        return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED))
+        return _with_reason(both, F.lit(_WHY[_FEED]), F.lit(_FEED))
 
     def summarise(self, files: DataFrame) -> Vacuum:
         rows = (
@@ -299,7 +304,7 @@ class _Job:
         )
 
     def unreadable(self, removed: int | None) -> tuple[int, int] | None:
-        """The versions before the last removal of a file that goes."""
+        """Return the versions before the last removal of a deleted file."""
         if removed is None:
             return None
         log = CommitLog(self.table.storage, self.table.name.table_path)
@@ -309,7 +314,7 @@ class _Job:
         return (earliest, last) if last >= earliest else None
 
 
-def _known(
+def _with_reason(
     files: DataFrame,
     why: Column,
     rank: Column,
@@ -317,7 +322,7 @@ def _known(
     removed: Column | None = None,
     frame: Column | None = None,
 ) -> DataFrame:
-    """Paths with what is known of them, for data files and their deletion vectors alike."""
+    """Return the paths of data files and their deletion vectors, with the facts about them."""
     return files.select(
         F.explode(F.array_compact(F.array("path", "vector"))).alias("path"),
         why.alias("why"),
@@ -328,19 +333,19 @@ def _known(
 
 
 def _order(share: Share) -> tuple[int, str]:
-    """Newest version first, then what was removed, frames, feed, and what is young."""
+    """Return the sort key: newest version, removed files, frames, change feed, new files."""
     known = [_WHY[_NEWEST], _WHY[_REMOVED], None, _WHY[_FEED], _YOUNG]
     return (known.index(share.why) if share.why in known else 2, share.why)
 
 
 def list_files(table: TableHandle) -> DataFrame:
-    """All files that VACUUM looks at: data, deletion vectors, change data, what was left behind.
+    """Return all files that VACUUM considers: data, deletion vectors, change data, unused files.
 
     Args:
-        table: the table; the workers of its session see the lake as this process does.
+        table: the table; the executors of its session must be able to read the lake.
 
     Returns:
-        `path`, as Hadoop prints it, `length`, `modificationTime` in milliseconds.
+        `path` in Hadoop's form, `length` in bytes, `modificationTime` in milliseconds since 1970.
     """
     keys = tuple(f"{name}=" for name in table.snapshot().partition_columns)
     top = table.storage.list(table.name.table_path).folders
@@ -373,5 +378,5 @@ def list_files(table: TableHandle) -> DataFrame:
 
 
 def _is_hidden(name: str, keys: tuple[str, ...]) -> bool:
-    """Whether VACUUM passes a file or folder by; `keys` are partition columns with `=`."""
+    """Return whether VACUUM ignores a file or folder; `keys` are partition columns with `=`."""
     return name.startswith(("_", ".")) and not name.startswith((*_SHOWN, *keys))

@@ -1,7 +1,8 @@
-"""How far back a table can be read, and why not further: said before a query fails.
+"""Find the versions of a table that can be read, and refuse the others with the reason.
 
-Three things bound the past: the log is cut off (`delta.logRetentionDuration`), Delta refuses
-versions older than `delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
+Three things limit how far back a table can be read: old commits are removed from the log
+(`delta.logRetentionDuration`), Delta refuses versions older than
+`delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
+from mirrorlake.delta.actions import file_actions, missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
@@ -23,21 +24,25 @@ from mirrorlake.storage.files import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mirrorlake.delta.table import TableHandle
+    from mirrorlake.show.chart import Chart
+
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 LOG_RETENTION = "delta.logRetentionDuration"
 _DEFAULTS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
-_SLACK = 3_600_000  # milliseconds between the clocks of two writers
+_SLACK = 3_600_000  # milliseconds; the clocks of two writers may differ by this much
+TRIES = 20  # reads until two in a row agree
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One thing that bounds the past.
+    """A reason why older versions can't be read.
 
     Attributes:
         what: `log retention`, `retention check` or `vacuumed files`.
-        version: the first version that it leaves.
-        why: in words, with the setting or the file.
+        version: the oldest version that can be read despite this limit.
+        why: the reason in words, with the setting or the file.
     """
 
     what: str
@@ -50,9 +55,11 @@ class ReadableRange(Result):
     """The versions of a table that can be read.
 
     Attributes:
-        earliest, newest: version numbers; all from one to the other can be read.
-        since, until: when these two were made, UTC.
-        limits: what bounds the past, the narrowest first; none if version 0 can be read.
+        table: the table's name.
+        earliest, newest: the first and the last version; every version between them can be read.
+        since, until: when these two versions were committed, in UTC.
+        limits: why older versions can't be read, the most restrictive limit first; empty if
+            version 0 can be read.
     """
 
     table: TableName
@@ -64,14 +71,15 @@ class ReadableRange(Result):
 
     @property
     def range(self) -> str:
-        """The range in words."""
-        moments = [m.isoformat(timespec="milliseconds") for m in (self.since, self.until)]
-        return (
-            f"versions {self.earliest} to {self.newest}, made from {moments[0]} to {moments[1]}"
-        ).replace("+00:00", "Z")
+        """The range and the timestamps of its ends, in words."""
+        since, until = (
+            at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            for at in (self.since, self.until)
+        )
+        return f"versions {self.earliest} to {self.newest}, committed from {since} to {until}"
 
     def shown(self) -> TextTable:
-        """The range and its limits, without moments, which change from run to run."""
+        """Return the range and its limits, without timestamps, which differ between runs."""
         rows = [("readable", f"versions {self.earliest} to {self.newest}")]
         rows += [
             (limit.what, f"from version {limit.version}: {limit.why}") for limit in self.limits
@@ -84,7 +92,7 @@ class ReadableRange(Result):
 
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
-    """One of the table's two retentions, or Delta's default for it."""
+    """Return one of the table's two retention periods, or Delta's default for it."""
     return parse_interval(_setting(snapshot, name))
 
 
@@ -95,36 +103,44 @@ def _setting(snapshot: Snapshot, name: str) -> str:
 def find_readable_range(
     storage: Storage, table: TableName, *, enforced: bool = True
 ) -> ReadableRange:
-    """What can be read of a table, from its log alone; the cost does not grow with the log.
+    """Return the versions of a table that can be read, from its log alone.
+
+    The cost does not grow with the length of the log.
 
     Args:
-        storage: the lake's files.
-        table: which table.
+        storage: the lake's storage.
+        table: the table's name.
         enforced: whether Spark's retention check is on, as it is by default.
 
     Raises:
-        TableNotFoundError: there is none of that name.
+        TableNotFoundError: the table does not exist.
+        VersionError: the log was cleaned up while it was read.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, limits = _bounds(log, open_snapshot(storage, table), enforced=enforced)
-    if vacuumed := _vacuumed(log, first, newest):
+    first, newest, limits = _retention_limits(log, open_snapshot(storage, table), enforced=enforced)
+    if vacuumed := _vacuum_limit(log, first, newest):
         limits.append(vacuumed)
         first = max(first, vacuumed.version)
     limits.sort(key=lambda limit: -limit.version)
     since, until = log.timestamp(first), log.timestamp(newest)
     if since is None or until is None:
-        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
+        raise VersionError(
+            f"The log of {table} was cleaned up while it was read.", hint="try again."
+        )
     return ReadableRange(table, first, newest, since, until, tuple(limits))
 
 
-def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int, int, list[Limit]]:
-    """The range that the log and the retention check leave, whether or not its files are there."""
+def _retention_limits(
+    log: CommitLog, snapshot: Snapshot, *, enforced: bool
+) -> tuple[int, int, list[Limit]]:
+    """Return the range that the log and the retention check allow, whether or not files exist."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
     first = log.first_readable(newest, interval)
     if first > 0:
-        why = f"older commits are cut off ({LOG_RETENTION}: {_setting(snapshot, LOG_RETENTION)})"
+        kept = _setting(snapshot, LOG_RETENTION)
+        why = f"older commits are no longer in the log ({LOG_RETENTION}: {kept})"
         limits.append(Limit("log retention", first, why))
     if enforced:
         horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
@@ -132,30 +148,30 @@ def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int,
         if oldest is not None and oldest < horizon:
             first = log.first_since(horizon, first, newest)
             kept = _setting(snapshot, FILE_RETENTION)
-            why = f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
+            why = f"Delta refuses older versions ({FILE_RETENTION}: {kept})"
             limits.append(Limit("retention check", first, why))
     return first, newest, limits
 
 
-def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
-    """The limit that deleted files set, among the versions that the other limits leave."""
+def _vacuum_limit(log: CommitLog, first: int, newest: int) -> Limit | None:
+    """Return the limit set by deleted files, among the versions that other limits allow."""
     if first == newest:
         return None
     removals = recent_removals(log.storage, log.table_path, newest)
-    # What was removed before the first version concerns none of these. A removal is dated when its
-    # commit begins, by the clock that writes the commit's own moment; the file's need not be alike.
+    # Files removed before the first version belong to none of these versions. A removal has the
+    # time at which its commit began, by the writer's clock; the log file's time may differ.
     info = read_commit_info(log.storage, log.table_path, first) if first > 0 else {}
     since = int(info.get("timestamp", 0)) - _SLACK
     removals = [removed for removed in removals if removed.at >= since]
-    gone = set(missing_files(log.storage, log.table_path, removals))
-    if not gone:
+    missing = set(missing_files(log.storage, log.table_path, removals))
+    if not missing:
         return None
-    latest = max((r for r in removals if gone & set(r.files)), key=lambda r: r.at)
-    lost = gone & set(latest.files)
-    moment = from_milliseconds(latest.at)
-    # Only versions before a file's removal need it; look from there for the commit that did it.
-    start = max(first + 1, log.first_since(moment, first, newest))
-    earlier = range(start - 1, first, -1)  # where a removal is dated by a clock that was ahead
+    latest = max((r for r in removals if missing & set(r.files)), key=lambda r: r.at)
+    lost = missing & set(latest.files)
+    removed_at = from_milliseconds(latest.at)
+    # Only versions before a file's removal need the file. Search there for the removing commit.
+    start = max(first + 1, log.first_since(removed_at, first, newest))
+    earlier = range(start - 1, first, -1)  # the writer's clock may have been ahead
     for version in (*range(start, newest + 1), *earlier):
         before = removed_since(log.storage, log.table_path, version - 1, version)
         if any(lost & set(r.files) for r in before):
@@ -164,16 +180,16 @@ def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
 
 
 def is_enforced(spark: SparkSession) -> bool:
-    """Whether this session refuses versions older than the table's retention of files."""
+    """Return whether this session refuses versions older than the table's file retention."""
     return str(spark.conf.get(ENFORCED, "true")).lower() != "false"
 
 
 def check_when(
     storage: Storage, table: TableName, when: int | datetime, *, enforced: bool = True
 ) -> None:
-    """Refuses a version or a moment that can't be read; see `check_version`."""
+    """Refuse a version or a timestamp that can't be read; see `check_version`."""
     if isinstance(when, datetime):
-        check_moment(storage, table, when, enforced=enforced)
+        check_timestamp(storage, table, when, enforced=enforced)
     else:
         check_version(storage, table, when, enforced=enforced)
 
@@ -181,15 +197,16 @@ def check_when(
 def check_version(
     storage: Storage, table: TableName, version: int, *, enforced: bool = True
 ) -> None:
-    """Refuses a version that can't be read, with the reason and the range.
+    """Refuse a version that can't be read, with the reason and the readable range.
 
     Raises:
-        VersionError: it is out of range, or a file of it is gone; the file is named.
+        VersionError: the version is out of range, or one of its files is missing; the error names
+            the file.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, _ = _bounds(log, open_snapshot(storage, table), enforced=enforced)
-    if first <= version <= newest and not _vacuumed(log, version, newest):
-        return  # only what was removed since was looked at
+    first, newest, _ = _retention_limits(log, open_snapshot(storage, table), enforced=enforced)
+    if first <= version <= newest and not _vacuum_limit(log, version, newest):
+        return
     readable = find_readable_range(storage, table, enforced=enforced)
     if readable.earliest <= version <= readable.newest:
         return
@@ -200,80 +217,85 @@ def check_version(
         )
     limit = bounding[-1]
     if limit.what == "vacuumed files":
-        # Not every older version needs a deleted file.
+        # An older version does not necessarily need a deleted file.
         removed = removed_since(storage, table.table_path, version, readable.newest)
-        gone = missing_files(storage, table.table_path, removed)
-        if not gone:
+        missing = missing_files(storage, table.table_path, removed)
+        if not missing:
             return
-        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise VersionError(
-            f"Version {version} of {table} was vacuumed: {gone[0]}{more} can't be found.",
-            file=gone[0],
-            hint=f"readable are {readable.range}.",
+            f"Version {version} of {table} was vacuumed: {missing[0]}{more} can't be found.",
+            file=missing[0],
+            hint=_range_hint(readable),
         )
     fix = ""
     if limit.what == "retention check":
-        fix = f" A longer {FILE_RETENTION} of the table lets it be read, if its files are there."
+        fix = (
+            f" A longer {FILE_RETENTION} makes older versions readable if their files still exist."
+        )
     raise VersionError(
-        f"Version {version} of {table} can't be read any more: {limit.why}.",
-        hint=f"readable are {readable.range}.{fix}",
+        f"Version {version} of {table} can no longer be read: {limit.why}.",
+        hint=_range_hint(readable) + fix,
     )
 
 
-def check_moment(
-    storage: Storage, table: TableName, moment: datetime, *, enforced: bool = True
+def _range_hint(readable: ReadableRange) -> str:
+    return f"the readable range is {readable.range}."
+
+
+def check_timestamp(
+    storage: Storage, table: TableName, timestamp: datetime, *, enforced: bool = True
 ) -> None:
-    """Refuses a moment before or after what can be read.
+    """Refuse a timestamp before or after the versions that can be read.
 
     Raises:
-        VersionError: with the range.
+        VersionError: with the readable range.
     """
     readable = find_readable_range(storage, table, enforced=enforced)
-    if moment > readable.until:
+    if timestamp > readable.until:
         raise VersionError(
-            f"{moment.isoformat()} is after the newest version of {table}.",
+            f"{timestamp.isoformat()} is after the newest version of {table}.",
             hint=f"it has {readable.range}.",
         )
-    if moment >= readable.since:
+    if timestamp >= readable.since:
         return
     log = CommitLog(storage, table.table_path)
     first = log.first_readable(readable.newest)
-    made = log.raw_timestamp(first)
-    if made is not None and moment < made:
+    committed = log.raw_timestamp(first)
+    if committed is not None and timestamp < committed:
         raise VersionError(
-            f"{moment.isoformat()} is before the first version of {table} that its log holds.",
-            hint=f"readable are {readable.range}.",
+            f"{timestamp.isoformat()} is before the first version in the log of {table}.",
+            hint=_range_hint(readable),
         )
-    after = log.first_since(moment + timedelta(milliseconds=1), first, readable.newest)
+    after = log.first_since(timestamp + timedelta(milliseconds=1), first, readable.newest)
     check_version(storage, table, after - 1, enforced=enforced)
 
 
 def version_at(
-    storage: Storage, table: TableName, moment: datetime, *, enforced: bool = True
+    storage: Storage, table: TableName, timestamp: datetime, *, enforced: bool = True
 ) -> int:
-    """The version that was the newest at a moment; also where the table has not changed since.
+    """Return the version that was the newest at a timestamp.
+
+    A timestamp after the newest commit gives the newest version.
 
     Raises:
-        VersionError: the moment is before what can be read; with the range.
+        VersionError: the timestamp is before the readable range; the error contains the range.
     """
     log = CommitLog(storage, table.table_path)
     newest = open_snapshot(storage, table).version
-    made = log.timestamp(newest)
-    if made is not None and made <= moment:
+    committed = log.timestamp(newest)
+    if committed is not None and committed <= timestamp:
         return newest
-    check_moment(storage, table, moment, enforced=enforced)
+    check_timestamp(storage, table, timestamp, enforced=enforced)
     first = log.first_readable(newest)
-    return log.first_since(moment + timedelta(milliseconds=1), first, newest) - 1
-
-
-TRIES = 20
+    return log.first_since(timestamp + timedelta(milliseconds=1), first, newest) - 1
 
 
 def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
-    """The newest version of each table, looked at one after the other.
+    """Return the newest version of each table, read one after the other.
 
     Raises:
-        TableNotFoundError: one of the tables is not there.
+        TableNotFoundError: one of the tables does not exist.
     """
     found = [find_newest(storage, table.table_path) for table in tables]
     for table, version in zip(tables, found, strict=True):
@@ -283,13 +305,13 @@ def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
 
 
 def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int] | None:
-    """The newest versions, read twice, so that there was a moment when all of them held.
+    """Return newest versions of all tables that existed at the same time, by reading them twice.
 
     Returns:
-        None if the tables changed each time they were looked at.
+        The versions, or None if the tables changed between every two reads.
 
     Raises:
-        TableNotFoundError: one of the tables is not there.
+        TableNotFoundError: one of the tables does not exist.
     """
     before = newest_versions(storage, tables)
     if len(tables) == 1:
@@ -300,3 +322,33 @@ def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int]
             return after
         before = after
     return None
+
+
+def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
+    """Plot which Parquet files each version contains, and whether some of their rows are deleted.
+
+    Args:
+        table: the table; all commits since `first` are read.
+        first: the first version to show.
+    """
+    from mirrorlake.show.plots import plot_presence
+
+    numbers: dict[str, str] = {}  # in the order in which the files were added
+    live: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}
+    newest = table.snapshot().version
+    for version in range(first, newest + 1):
+        for _, kind, action in file_actions(table.storage, table.name.table_path, version, version):
+            name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
+            live.pop(name, None)
+            if kind == "add":
+                live[name] = "some rows deleted" if action.get("deletionVector") else "all its rows"
+        found |= {(name, str(version)): kind for name, kind in live.items()}
+    seen = {name for name, _ in found}
+    return plot_presence(
+        [name for name in numbers.values() if name in seen],
+        [str(version) for version in range(first, newest + 1)],
+        found,
+        title=f"The Parquet files of {table.name}, version by version",
+        label="version",
+    )

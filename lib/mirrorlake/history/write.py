@@ -1,32 +1,92 @@
-"""Changing tables by hand: rows of one's own, written and deleted; any table, restored.
+"""Create, write and restore tables: the operations behind `Lake.write` and `Table.restore`.
 
-Rows are written and deleted only where no publisher feeds the table, beside what is mirrored. Of a
-table that goes back to an earlier version it is said what that would do, and what it means.
+Rows are written and deleted only in tables that no publisher feeds, because the mirror would not
+know about them. Before a table is restored, the effect and its consequences are reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import removed_since
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_delta
-from mirrorlake.errors import InvalidNameError, UsageError
-from mirrorlake.history.diff import changed_columns, is_made_anew
+from mirrorlake.errors import FeedError, InvalidNameError, UsageError
+from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.options import INCARNATION_PROPERTY, KEYS_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage.files import Listing, Storage
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
+
+
+def reserved_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns whose names are reserved for the change feed."""
+    return [name for name in names if name.lower() in RESERVED]
+
+
+def check_reserved(table: str, columns: Iterable[str]) -> None:
+    """Refuse columns whose names are reserved for the change feed.
+
+    Raises:
+        FeedError: a column has such a name.
+    """
+    if reserved := reserved_columns(columns):
+        raise FeedError(
+            f"The table {table} has columns with names that are reserved for the change feed:"
+            f" {', '.join(reserved)}.",
+            hint="rename them, or call table.changes.enable(rename_reserved=True).",
+            column=reserved[0],
+        )
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    columns: Mapping[str, str],
+    *,
+    keys: Sequence[str] = (),
+    feed: bool | None = True,
+    row_tracking: bool | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Create an empty table, unless it exists.
+
+    Args:
+        spark: the session.
+        path: the full path of the table's folder.
+        columns: the Spark type of each column, by name.
+        keys: the columns that identify a row.
+        feed: whether the change feed is on from version 0; None uses the session's default.
+        row_tracking: whether rows have ids from version 0; None uses the session's default.
+        properties: further table properties.
+
+    Raises:
+        FeedError: a column has a name that is reserved for the change feed.
+        UsageError: a key is not among the columns.
+    """
+    if feed:
+        check_reserved(delta_name(path), columns)
+    if missing := [key for key in keys if key not in columns]:
+        raise UsageError(f"The key {missing[0]} is not a column.", column=missing[0])
+    wanted = dict(properties or {})
+    if feed is not None:
+        wanted[FEED] = str(feed).lower()
+    if row_tracking is not None:
+        wanted[ROW_TRACKING] = str(row_tracking).lower()
+    if keys:
+        wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
+    create_delta(spark, path, columns, wanted)
 
 
 def write_table(
@@ -40,10 +100,10 @@ def write_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Adds rows to a table of one's own, or puts them in place of what it holds.
+    """Append rows to a table that no publisher feeds, or replace its rows.
 
-    `write` puts the rows into the table once it is there; by default Delta's own writer does. The
-    other arguments and the errors are those of `Lake.write`.
+    `write` writes the rows once the table exists; by default Delta's own writer does. The other
+    arguments and the errors are those of `Lake.write`.
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
@@ -70,31 +130,33 @@ def _save(
 
 
 def check_own(storage: Storage, table: TableName) -> Snapshot | None:
-    """Refuses tables that a mirror fills, and names that would put a table inside another.
+    """Refuse tables that a mirror feeds, and names that would nest one table in another.
 
     Returns:
-        The table's newest version; None if there is no table yet.
+        The table's newest version, or None if the table does not exist.
 
     Raises:
-        UsageError: a publisher feeds it, or it is a view's.
-        InvalidNameError: it is named like a schema, or its schema like a table.
+        UsageError: a publisher feeds the table, or it is a view.
+        InvalidNameError: the table has the name of a schema, or its schema the name of a table.
     """
     snapshot = read_snapshot(storage, table.table_path)
     mirrored = snapshot is not None and INCARNATION_PROPERTY in snapshot.properties
     if mirrored or storage.list(table.folder) != Listing((), ()):
         raise UsageError(
-            f"A publisher feeds {table}: the mirror would not know of these rows.",
-            hint="publish them, or write to a table of another name.",
+            f"A publisher feeds {table}, so rows can't be written or deleted here.",
+            hint="publish the changes instead, or write to another table.",
         )
     if snapshot is not None and VIEW_PROPERTY in snapshot.properties:
-        raise UsageError(f"{table} is a view: its rows are its query's.", hint="refresh it.")
+        raise UsageError(
+            f"{table} is a view, so its rows come from its query.", hint="refresh the view."
+        )
     outer = f"{TABLES}/{table.schema}" if table.schema else None
     inside = outer is not None and read_snapshot(storage, outer) is not None
     around = outer is None and snapshot is None and _is_schema(storage, table.name)
     if inside or around:
         what = table.schema if inside else table.name
         raise InvalidNameError(
-            f"{what} can't be a table and a schema at once.", hint="rename one of the two."
+            f"{what} can't be both a table and a schema.", hint="rename one of the two."
         )
     return snapshot
 
@@ -119,12 +181,13 @@ def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What a deletion took, or would take.
+    """The result of a deletion, or of its dry run.
 
     Attributes:
-        rows: how many rows.
-        version: the table's newest version afterwards.
-        applied: whether it is done.
+        table: the table's name.
+        rows: the number of rows.
+        version: the table's newest version after the deletion.
+        applied: whether the rows were deleted.
     """
 
     table: TableName
@@ -133,12 +196,13 @@ class Deletion:
     applied: bool
 
     def __repr__(self) -> str:
-        return f"{self.table}: {'deleted' if self.applied else 'would delete'} {self.rows} rows"
+        verb = "deleted" if self.applied else "would delete"
+        return f"{self.table}: {verb} {counted(self.rows, 'row')}"
 
 
 @query_errors()
 def delete_rows(table: TableHandle, where: str, *, apply: bool) -> Deletion:
-    """Deletes the rows of a predicate; arguments and errors are those of `Table.delete`."""
+    """Delete the rows that match a predicate; see `Table.delete`."""
     check_own(table.storage, table.name)
     rows = table.rows().where(where).count()
     if apply:
@@ -149,16 +213,17 @@ def delete_rows(table: TableHandle, where: str, *, apply: bool) -> Deletion:
 
 @dataclass(frozen=True)
 class Restore(Result):
-    """What restoring does, or has done.
+    """The effect of restoring a version.
 
     Attributes:
-        version: the version that comes back.
-        newest: the version that was the newest before.
-        returned_files: data files that are in the table again.
-        dropped_files: data files that no longer are; None before it is done.
-        columns: names of columns that come, with `+`, or go, with `-`.
-        warnings: what to know before doing it.
-        applied: whether it is done.
+        table: the table's name.
+        version: the version that is restored.
+        newest: the newest version before the restore.
+        returned_files: the number of data files that the table contains again.
+        dropped_files: the number of data files that it no longer contains; None for a dry run.
+        columns: names of columns that are added (with `+`) or removed (with `-`).
+        warnings: consequences to consider before restoring.
+        applied: whether the version was restored.
     """
 
     table: TableName
@@ -171,7 +236,7 @@ class Restore(Result):
     applied: bool
 
     def shown(self) -> TextTable:
-        """The same facts, one a row."""
+        """Return the attributes, one per row."""
         rows: list[tuple[str, Any]] = [
             ("table", str(self.table)),
             ("from version", self.newest),
@@ -193,21 +258,21 @@ class Restore(Result):
 
 @query_errors()
 def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
-    """Makes a table what it was; arguments and errors are those of `Table.restore`."""
+    """Restore an older version by a new commit; see `Table.restore`."""
     check_version(table.storage, table.name, version)
     path, now = table.name.table_path, table.snapshot()
     then = read_snapshot(table.storage, path, version)
     warnings = []
     if INCARNATION_PROPERTY in now.properties:
         warnings.append(
-            "A mirror feeds this table. It goes on after the last file it has applied: what was"
-            f" published since version {version} is not applied again. Publish those changes"
-            " anew, or reseed the table."
+            "A mirror feeds this table. It continues after the last file that it has applied, so"
+            f" changes published since version {version} are not applied again. Publish these"
+            " changes again, or reseed the table."
         )
-        if is_made_anew(then, now):
+        if is_recreated(then, now):
             warnings.append(
-                f"Version {version} is from before the table's folder was made anew: its columns"
-                " and keys need not be those of today."
+                f"Version {version} is from before the table's folder was recreated, so its columns"
+                " and keys may differ from the present ones."
             )
     plan = Restore(
         table=table.name,

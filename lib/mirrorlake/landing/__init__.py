@@ -1,1 +1,1 @@
-"""The published format: names, metadata, markers, types, checks, and the publisher. No Spark."""
+"""The landing zone's published format: publish, read and check tables' files. Needs no Spark."""

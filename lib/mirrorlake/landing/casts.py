@@ -1,11 +1,11 @@
-"""What is published: rows cast to microseconds and the table's own types, and written as Parquet.
+"""Cast batches to the types of the table and write them as Parquet.
 
-A cast is refused where a value would be lost.
+A cast is refused if a value would be lost. Timestamps have microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,40 +17,34 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.landing.text_format import converter
+from mirrorlake.landing.text import UNFIT, converter
 from mirrorlake.landing.types import (
     arrow_of,
     column_type,
     fits,
+    misfit_hint,
     roomy_decimal,
-    way_out,
     widened,
 )
 from mirrorlake.storage.files import Storage
 
-# What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
-UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-_LOOKED_AT = 10_000  # rows, of the first batch
-_FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
+_SAMPLE_ROWS = 10_000  # the number of rows of the first batch that are counted
+_MOST_DISTINCT = (
+    0.5  # distinct values per row; with more, a dictionary costs time and saves nothing
+)
 
 
-def target_schema(
-    found: pa.Schema,
-    known: Mapping[str, str],
-    declared: Mapping[str, str] | None = None,
-    *,
-    widen: bool = False,
-) -> pa.Schema:
-    """Return the schema to publish: declared types, microseconds, and the table's own types.
+def wanted_schema(found: pa.Schema, declared: Mapping[str, str] | None = None) -> pa.Schema:
+    """Return the schema of rows by themselves: with declared types and in microseconds.
 
     Args:
-        found: the rows' schema.
-        known: the table's columns, lower case, with their types as Delta names them.
-        declared: the types that the caller declares, in the same way.
-        widen: keep a type that the table's column can be widened to without loss.
+        found: the schema of the rows.
+        declared: the types that the caller declares, by lower-case column name, as Delta names
+            them.
 
     Raises:
-        SchemaError: a column occurs twice, doesn't fit the table's type, or has no counterpart.
+        SchemaError: a column occurs twice, can't be converted to its declared type, or has a type
+            without a counterpart in the table.
     """
     seen: set[str] = set()
     for name in found.names:
@@ -60,27 +54,22 @@ def target_schema(
             )
         seen.add(name.lower())
     declared = declared or {}
-
-    def target(column: pa.Field) -> pa.Field:
-        lower = column.name.lower()
-        return _target(column, known.get(lower), declared.get(lower), widen=widen)
-
-    return pa.schema([target(column) for column in found])
+    return pa.schema([_wanted(column, declared.get(column.name.lower())) for column in found])
 
 
-def _target(column: pa.Field, known: str | None, declared: str | None, *, widen: bool) -> pa.Field:
+def _wanted(column: pa.Field, declared: str | None) -> pa.Field:
     arrow = column.type
     while pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
         arrow = arrow.value_type
     if isinstance(arrow, pa.JsonType):
         arrow = arrow.storage_type
     if column.name.lower() == MARKER.lower() and pt.is_integer(arrow):
-        # Fabric's own samples write it so; pandas would make it a long.
+        # Fabric's samples use this type; pandas would write a long.
         return pa.field(column.name, pa.int32())
     if pt.is_timestamp(arrow):
         arrow = pa.timestamp("us", arrow.tz)
     if pt.is_duration(arrow):
-        arrow = pa.duration("us")  # the table has a plain number: always of the same unit
+        arrow = pa.duration("us")  # the table stores a plain number, so the unit must be fixed
     try:
         becomes = column_type(arrow).table
     except SchemaError as error:
@@ -93,24 +82,55 @@ def _target(column: pa.Field, known: str | None, declared: str | None, *, widen:
                 column=column.name,
                 hint=f"convert the values to {declared}, or declare another type.",
             )
-        arrow, becomes = wanted, declared
-    if known is not None and (becomes == "void" or not fits(becomes, known)):
-        wanted = arrow_of(known)
-        if widen and widened(known, becomes) not in (None, known):
-            wanted = arrow
-        elif declared is not None or not (becomes == "void" or _castable(arrow, wanted)):
-            is_ = "is" if declared is None else "is declared as"
-            raise SchemaError(
-                f"Column {column.name!r} {is_} {becomes}, but the table has {known}.",
-                column=column.name,
-                hint=way_out(column.name, becomes, known),
-            )
         arrow = wanted
     return pa.field(column.name, arrow)
 
 
+def target_schema(
+    wanted: pa.Schema,
+    known: Mapping[str, str],
+    declared: Collection[str] = (),
+    *,
+    widen: bool = False,
+) -> pa.Schema:
+    """Return the schema to publish: the table's type for each column that does not fit it.
+
+    Args:
+        wanted: the schema of the rows, see `wanted_schema`.
+        known: the table's columns by lower-case name, with their types as Delta names them.
+        declared: the lower-case names of the columns with declared types.
+        widen: keep a type that the table's column can be widened to without loss.
+
+    Raises:
+        SchemaError: values of a column can't be cast to the table's type.
+    """
+
+    def target(column: pa.Field) -> pa.Field:
+        lower = column.name.lower()
+        return _target(column, known.get(lower), widen=widen, declared=lower in declared)
+
+    return pa.schema([target(column) for column in wanted])
+
+
+def _target(column: pa.Field, known: str | None, *, declared: bool, widen: bool) -> pa.Field:
+    becomes = column_type(column.type).table
+    if known is None or (becomes != "void" and fits(becomes, known)):
+        return column
+    if widen and widened(known, becomes) not in (None, known):
+        return column
+    wanted = arrow_of(known)
+    if declared or not (becomes == "void" or _castable(column.type, wanted)):
+        is_ = "is declared as" if declared else "is"
+        raise SchemaError(
+            f"Column {column.name!r} {is_} {becomes}, but the table has {known}.",
+            column=column.name,
+            hint=misfit_hint(column.name, becomes, known),
+        )
+    return pa.field(column.name, wanted)
+
+
 def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be cast one by one, each checked; text never turns into numbers."""
+    """Return whether values may be cast, each of them checked; text never becomes a number."""
 
     def number(t: pa.DataType) -> bool:
         return bool(pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t))
@@ -124,7 +144,7 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _through_text(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a declared type may turn text into values, or values into text."""
+    """Return whether a declared type may convert text to values, or values to text."""
     kinds = (found, wanted)
     plain = not any(pt.is_nested(kind) or pt.is_binary(kind) for kind in kinds)
     return plain and _is_text(found) != _is_text(wanted)
@@ -135,8 +155,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def first_unfit(values: Sequence[Any], convert: Callable[[Any], object]) -> int:
-    """The position of the first value that does not convert, found by halving."""
-    good, bad = 0, len(values)  # the first `good` values convert, the first `bad` ones don't
+    """Return the position of the first value that can't be converted, found by bisection."""
+    good, bad = 0, len(values)  # a prefix of `good` values converts, one of `bad` values does not
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
@@ -151,33 +171,33 @@ def convert_rows(
     values: Sequence[Any],
     convert: Callable[[Any], pa.Array],
     *,
-    says: str,
+    message: str,
     before: int,
     column: str,
     hint: str = "",
 ) -> pa.Array:
-    """One column's values, converted.
+    """Return one column's values, converted.
 
     Args:
-        values: the values of some rows.
-        convert: what turns them, or any beginning of them, into an array.
-        says: what to say of the first value that doesn't convert.
-        before: how many rows came before these.
+        values: the values of consecutive rows.
+        convert: converts the values, or any prefix of them, to an array.
+        message: the error message for the first value that can't be converted.
+        before: the number of rows before these.
         column: the column's name.
-        hint: what to do about such a value.
+        hint: the hint for such a value.
 
     Raises:
-        SchemaError: a value doesn't convert; names its row, counted from 1.
+        SchemaError: a value can't be converted; the error names its row, counted from 1.
     """
     try:
         return convert(values)
     except UNFIT as error:
         row = before + first_unfit(values, convert) + 1
-        raise SchemaError(f"{says}: {error}.", row=row, column=column, hint=hint) from error
+        raise SchemaError(f"{message}: {error}.", row=row, column=column, hint=hint) from error
 
 
-def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Values in another type of their kind, none of them changed; raises one of `UNFIT`."""
+def cast_unchanged(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return values in another type of their kind, or raise one of `UNFIT` if one would change."""
     found = values.type
     if found == wanted:
         return values
@@ -189,7 +209,7 @@ def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def fits_all(values: pa.Array, wanted: pa.DataType) -> bool:
-    """Return whether a type holds all values, of which none changes its kind."""
+    """Return whether a type can hold all values without changing their kind."""
     found = values.type
     if not (pt.is_null(found) or found == wanted or _castable(found, wanted)):
         return False
@@ -201,7 +221,7 @@ def fits_all(values: pa.Array, wanted: pa.DataType) -> bool:
 
 
 def with_room(found: pa.DataType) -> pa.DataType:
-    """Return the type for values that came without one, found from these values alone."""
+    """Return a type with room for other values, for values that came without a type."""
     if pt.is_floating(found):
         return pa.float64()
     if pt.is_signed_integer(found) or (pt.is_unsigned_integer(found) and found.bit_width < 64):
@@ -213,10 +233,15 @@ def with_room(found: pa.DataType) -> pa.DataType:
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.RecordBatch:
-    """One batch in the target schema, each value kept or the cast refused.
+    """Return a batch in the target schema; a cast that would change a value is refused.
+
+    Args:
+        batch: the rows.
+        schema: the target schema.
+        before: the number of rows before these.
 
     Raises:
-        SchemaError: a value that the target type can't hold.
+        SchemaError: a value does not fit the target type; the error names its row.
     """
     arrays = []
     for column in schema:
@@ -225,7 +250,7 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.Reco
             values = convert_rows(
                 values,
                 partial(_cast, wanted=column.type),
-                says=f"The value of {column.name!r} does not fit {column.type}",
+                message=f"The value of {column.name!r} does not fit {column.type}",
                 before=before,
                 column=column.name,
             )
@@ -244,27 +269,27 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if _is_text(found) and _through_text(found, wanted):
         return converter(wanted)(values.cast(pa.string()))
     if getattr(found, "unit", None) == "ns" and getattr(wanted, "unit", None) == "us":
-        return _cut_nanoseconds(values).cast(wanted)
+        return _truncate_nanoseconds(values).cast(wanted)
     if pt.is_integer(found) and pt.is_decimal(wanted):
-        # Arrow goes by the type's largest number instead of the values.
+        # Arrow checks the largest number of the type instead of the values.
         values = values.cast(pa.decimal128(20, 0))
     cast = values.cast(wanted)
     if pt.is_floating(found) and pt.is_floating(wanted):
-        # A double is rounded to the nearest float; but one too large must not become infinite.
+        # Doubles are rounded to the nearest float, but a large one must not become infinite.
         if pc.any(pc.and_(pc.is_finite(values), pc.is_inf(cast))).as_py():
             raise pa.ArrowInvalid("the number is too large")
     elif (
         (pt.is_floating(found) and pt.is_decimal(wanted))
         or (pt.is_decimal(found) and pt.is_floating(wanted))
     ) and not cast.cast(found).equals(values):
-        raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds these silently
+        raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds without an error
     return cast
 
 
-def _cut_nanoseconds(values: pa.Array) -> pa.Array:
-    """Microseconds since 1970; what is below one is cut off, before 1970 as the mirror does it."""
+def _truncate_nanoseconds(values: pa.Array) -> pa.Array:
+    """Return microseconds since 1970, rounded down also before 1970, as the mirror does."""
     nanos = values.cast(pa.int64())
-    micros = pc.divide(nanos, 1000)  # towards zero
+    micros = pc.divide(nanos, 1000)  # rounds towards zero
     above = pc.greater(pc.multiply(micros, 1000), nanos)
     return pc.if_else(above, pc.subtract(micros, 1), micros)
 
@@ -277,22 +302,22 @@ def stage(
     carried: Mapping[bytes, bytes],
     marker: Marker | None,
 ) -> None:
-    """Writes rows with the format's types.
+    """Write rows to a Parquet file with the types of the format.
 
     Args:
-        storage: where.
+        storage: where to write the file.
         reader: the rows.
-        path: the file.
-        schema: its columns.
-        carried: what its footer carries.
-        marker: what all rows are; None if they say it themselves.
+        path: the path of the file.
+        schema: the columns to write.
+        carried: the metadata for the footer.
+        marker: the row marker of all rows; None if the rows contain their own.
 
     Raises:
-        SchemaError: a value that its column's type can't hold, with its row.
+        SchemaError: a value does not fit the type of its column; the error names its row.
     """
     whole = schema
     if marker is not None:
-        # The format's newer documents want the marker last.
+        # Newer versions of the format require the marker to be the last column.
         whole = schema.append(pa.field(MARKER, pa.int32()))
     whole = whole.with_metadata(carried)
 
@@ -309,21 +334,21 @@ def stage(
 
     batches = map(ready, reader)
     first = next(batches, None)
-    options = {"compression": "zstd", "use_dictionary": _repeating(first)}
+    options = {"compression": "zstd", "use_dictionary": _dictionary_columns(first)}
     with storage.open_writer(path) as sink, pq.ParquetWriter(sink, whole, **options) as writer:
         for rows in chain([] if first is None else [first], batches):
             writer.write_batch(rows)
 
 
-def _repeating(first: pa.RecordBatch | None) -> list[str] | bool:
-    """The columns that gain from a dictionary; True where that can't be told."""
-    if first is None or first.num_rows < _LOOKED_AT:
+def _dictionary_columns(first: pa.RecordBatch | None) -> list[str] | bool:
+    """Return the columns that gain from a dictionary, or True (all) if the rows don't show it."""
+    if first is None or first.num_rows < _SAMPLE_ROWS:
         return True
     if any(pa.types.is_nested(column.type) for column in first.schema):
-        return True  # what counts in them are leaves
-    rows = first.slice(0, _LOOKED_AT)
+        return True  # a dictionary belongs to a leaf, not to a nested column
+    rows = first.slice(0, _SAMPLE_ROWS)
     return [
         name
         for name, values in zip(rows.schema.names, rows.columns, strict=True)
-        if pc.count_distinct(values).as_py() < _FEW * _LOOKED_AT
+        if pc.count_distinct(values).as_py() < _MOST_DISTINCT * _SAMPLE_ROWS
     ]

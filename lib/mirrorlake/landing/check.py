@@ -1,8 +1,12 @@
-"""Is this published file sound? Read without Spark, and by everybody: publisher, linter, mirror.
+"""Check whether a published file is valid, for publisher, linter and mirror. Needs no Spark.
 
-Delimited text is written as Parquet first, so that one check and one reader serve both.
+Delimited text is converted to Parquet first, so that one check and one reader serve both formats.
+Footers decide most questions. Of the rows, only the marker column is always read, and a key column
+only if the statistics of a footer do not exclude NULL. At most one row group of them is in memory.
 
-Footers answer most of it; which rows can be applied is in `rows.py`.
+Updates can keep some columns as they are in the table. This is mirrorlake's extension of the
+format: in each update, the column `__unchanged__` lists the names of these columns. Other mirrors
+would set them to NULL, so a publisher writes the column only on request.
 """
 
 from __future__ import annotations
@@ -10,38 +14,42 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line, in_file
-from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.rows import (
-    MOST_REJECTS,
-    Bounds,
-    Reject,
-    Rejects,
-    count_rows,
-    footer_bounds,
-    is_unchanged,
-    unchanged_names,
+from mirrorlake.landing.metadata import (
+    MARKER,
+    MARKER_HINT,
+    UNCHANGED,
+    Marker,
+    TableMetadata,
+    TextFormat,
 )
-from mirrorlake.landing.text import original_rows, read_text
-from mirrorlake.landing.text_format import COMPRESSED, TextFormat
+from mirrorlake.landing.text import COMPRESSED, Reject, Rejects, original_rows, read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
 from mirrorlake.storage.files import Storage
 
 SMALL = 2**20
-"""A file of at most so many bytes is read once and whole; it then costs nothing to hash it."""
-_NAMELESS_HINT = "name it; in a text file, look for a separator too many in the first row."
-_KEY_HINT = f"every row needs the columns that {METADATA} names as keyColumns."
-# Spark's hidden column of every file, the mirror's own, and those of the change feed.
+"""The largest size in bytes of a file that is read at once, so that its hash costs nothing."""
+MOST_REJECTS = 10_000  # the most bad rows of a file that are left out
+UNCHANGED_TYPE = pa.list_(pa.string())
+Bounds = tuple[Any, Any]
+"""The smallest and the largest value of a column; (None, None) if they are not known."""
+_NAMELESS_HINT = "name the column; in a text file, look for an extra separator in the first row."
+_KEY_HINT = f"every row needs the columns that {METADATA} declares as keyColumns."
+_NULL_KEY_HINT = "fill in the key; a row without it could never be found again."
+_LEAVES_HINT = "only updates (marker 1) of a table with keys can keep columns other than its keys."
+# The hidden column of Spark's file source, the mirror's own columns, and those of the change feed.
 _RESERVED = (
     "_metadata",
     "__mirrorlake_",
@@ -53,21 +61,23 @@ _RESERVED = (
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of one sound data file.
+    """The facts about one valid data file.
 
     Attributes:
-        number: its place in the table's sequence.
-        source: the Parquet file to read its rows from, relative to the storage's root.
-        columns: the data columns in the file's order; the marker is not among them.
+        name: the name of the file.
+        size: the size in bytes.
+        columns: the data columns in the file's order, without the marker.
         marker: the marker column's name as written, or None.
-        marker_read: the type Spark's reader is asked for it.
-        rows: how many rows ask for each operation.
+        rows: the number of rows by operation.
+        marker_read: the type that Spark's reader uses for the marker.
+        number: the file's place in the table's sequence.
+        source: the Parquet file to read the rows from, relative to the storage's root.
         rejects: the rows that are left out because they can't be applied.
-        left_out: their positions in `source`, from 0, as far as they are in it.
-        unchanged: the columns that some update of it leaves as they are in the table.
-        skipped: why nothing of the file is applied; None if it is.
-        sha256: of its bytes, where all of them were read; else None.
-        bounds: what its footers tell of its keys, by key in lower case.
+        skipped: why no row of the file is applied; None if the file is applied.
+        left_out: the positions in `source`, from 0, of the rows that are left out and in it.
+        unchanged: the columns that some update of the file keeps as they are in the table.
+        sha256: the hash of the file's bytes; None if not all of them were read.
+        bounds: the smallest and largest values of the keys from footers, by lower-case name.
     """
 
     name: str
@@ -87,7 +97,7 @@ class FileFacts:
 
     @property
     def row_count(self) -> int:
-        """All rows of the file."""
+        """The number of rows of all operations."""
         return sum(self.rows.values())
 
 
@@ -101,20 +111,22 @@ def inspect_file(
     staged: str | None = None,
     skip_rows: bool = False,
 ) -> FileFacts:
-    """Checks one file.
+    """Check one file and return the facts about it.
 
     Args:
-        storage: where it lies.
-        path: the file, relative to the storage's root.
-        metadata: what the table's folder declares.
-        name: what to call the file in errors; by default its own name.
-        number: its place in the table's sequence.
-        staged: where delimited text is left as Parquet, relative to the root; by default nowhere.
-        skip_rows: whether bad rows are left out and reported, instead of refused with the file.
+        storage: where the file is stored.
+        path: the path of the file, relative to the storage's root.
+        metadata: the declarations of the table's folder.
+        name: the file's name in errors; the default is its own name.
+        number: the file's place in the table's sequence.
+        staged: the path for the Parquet file of delimited text, relative to the root; by default
+            that file is temporary.
+        skip_rows: whether bad rows are left out and reported, instead of an error.
 
     Raises:
-        DataFileError: it can't be read, or a marker or key in it is wrong; says where.
-        SchemaError: a column of a type that can't be mirrored.
+        DataFileError: the file can't be read, or a marker or key is invalid; the error names the
+            row.
+        SchemaError: a column has a type that can't be mirrored.
     """
     own = path.rpartition("/")[2]
     source = path
@@ -142,7 +154,7 @@ def inspect_file(
         facts = _inspect_parquet(published, metadata, name or own, rejects)
     found = tuple(rejects.found)
     left_out = tuple(reject.row - 1 for reject in found[in_text:])
-    if in_text and left_out:  # the text's bad rows are not in its Parquet any more
+    if in_text and left_out:  # the text's bad rows are missing in its Parquet file
         gone = [reject.row for reject in found[:in_text]]
         before = sorted(left_out)
         rows = dict(zip(before, original_rows((n + 1 for n in before), gone), strict=True))
@@ -160,7 +172,7 @@ def inspect_file(
 
 
 def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeError) -> FileFacts:
-    """The facts of a file that is passed over; it need not be there."""
+    """Return the facts about a file that is skipped; the file need not exist."""
     try:
         with storage.open(path) as source:
             size = source.seek(0, 2)
@@ -171,10 +183,10 @@ def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeErr
 
 
 def is_text(name: str, text: TextFormat) -> bool:
-    """Whether a data file is delimited text, by the ending of its name; if not, it is Parquet.
+    """Return whether a data file is delimited text, by its file extension; otherwise it is Parquet.
 
     Raises:
-        DataFileError: the ending is neither's.
+        DataFileError: the extension is unknown.
     """
     parts = name.lower().split(".")[1:]
     if len(parts) > 1 and parts[-1] in COMPRESSED:
@@ -186,9 +198,9 @@ def is_text(name: str, text: TextFormat) -> bool:
     if parts[-1] == "parquet":
         return False
     raise DataFileError(
-        f"Nothing says how to read files ending in .{parts[-1]}.",
+        f"The file extension .{parts[-1]} is unknown.",
         file=name,
-        hint=f"publish .parquet or .csv, or name the ending as fileExtension in {METADATA}.",
+        hint=f"publish .parquet or .csv, or declare it as fileExtension in {METADATA}.",
     )
 
 
@@ -202,17 +214,17 @@ def convert_text(
     data: bytes | None = None,
     rejects: Rejects | None = None,
 ) -> None:
-    """Writes delimited text as Parquet, its rows in their order; raises as `read_text`.
+    """Write the rows of delimited text to a Parquet file; raise errors as `read_text`.
 
     Args:
-        storage: where the text lies.
-        path: the file.
-        metadata: what the table's folder declares.
-        target: where the Parquet file goes.
-        staged: its path there.
-        name: what to call the text in errors.
-        data: the file's bytes, where they are read already.
-        rejects: as for `read_text`.
+        storage: where the text is stored.
+        path: the path of the text.
+        metadata: the declarations of the table's folder.
+        target: where the Parquet file is written.
+        staged: the path of the Parquet file.
+        name: the text's name in errors.
+        data: the bytes of the text, if they were read already.
+        rejects: see `read_text`.
     """
     with ExitStack() as opened:
 
@@ -242,7 +254,7 @@ def _inspect_parquet(
             bounds = footer_bounds(parquet, keys)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFileError(
-            f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
+            f"The file is not a readable Parquet file: {first_line(error).rstrip('.')}.",
             hint="upload it again under the same name.",
         ) from error
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
@@ -252,9 +264,9 @@ def _inspect_parquet(
 
 
 def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
-    """The data columns of one Parquet file, from its footer alone; none if it is not sound.
+    """Return the data columns of a Parquet file from its footer; none if the file is invalid.
 
-    What is wrong with a file in the zone is the mirror's to report, not the next publisher's.
+    The mirror reports an invalid file of the zone, not the next publisher.
     """
     try:
         with storage.open(path) as source, pq.ParquetFile(source) as parquet:
@@ -266,12 +278,12 @@ def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
 
 @dataclass(frozen=True)
 class Columns:
-    """A file's columns, and all that is wrong with them.
+    """The columns of a file, and all errors in them.
 
     Attributes:
-        data: the sound data columns in the file's order; the marker is not among them.
+        data: the valid data columns in the file's order, without the marker.
         marker: the marker column's name as written, or None.
-        faults: what is wrong, each with the id of the linter's rule; the mirror stops at the first.
+        faults: the errors, each with the id of the linter's rule; the mirror stops at the first.
     """
 
     data: dict[str, ColumnType]
@@ -280,11 +292,11 @@ class Columns:
 
 
 def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
-    """What a file's columns become.
+    """Return the columns of a file with their types in the table.
 
     Args:
-        schema: as published.
-        keys: the columns that the file has to have.
+        schema: the published schema.
+        keys: the columns that the file must contain.
     """
     data: dict[str, ColumnType] = {}
     faults: list[tuple[str, MirrorlakeError]] = []
@@ -303,13 +315,13 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
         elif lower == MARKER.lower():
             marker = name
             if not pt.is_integer(column.type):
-                text = f"{MARKER} is of type {column.type}."
+                text = f"{MARKER} has the type {column.type}."
                 error = DataFileError(text, column=name, hint=MARKER_HINT)
                 faults.append(("marker-type", error))
         elif is_unchanged(column):
             continue
         elif lower.startswith(_RESERVED):
-            text = f"The column name {name!r} is taken by the engine."
+            text = f"The column name {name!r} is reserved."
             taken = SchemaError(text, column=name, hint="rename the column.")
             faults.append(("column-reserved", taken))
         else:
@@ -329,8 +341,214 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
 
 
 def file_hash(storage: Storage, path: str) -> str:
-    """The file's SHA-256, read in pieces."""
+    """Return the SHA-256 of a file, read in chunks."""
     digest = hashlib.sha256()
     for chunk in storage.chunks(path):
         digest.update(chunk)
     return digest.hexdigest()
+
+
+def count_rows(
+    parquet: pq.ParquetFile,
+    marker: str | None,
+    keys: list[str],
+    metadata: TableMetadata,
+    rejects: Rejects,
+) -> Counter[Marker]:
+    """Return the number of rows by operation, without the bad rows.
+
+    Args:
+        parquet: the open file.
+        marker: the marker column as the file spells it, or None.
+        keys: the key columns as the file spells them.
+        metadata: the declarations of the table's folder.
+        rejects: collects bad rows, or raises an error at the first.
+
+    Raises:
+        DataFileError: a row is bad, or rows need keys in a table without keys.
+    """
+    counts: Counter[Marker] = Counter()
+    before = 0
+    for group in range(parquet.num_row_groups):
+        rows = parquet.metadata.row_group(group).num_rows
+        markers = read_markers(parquet, group, marker, metadata)
+        bad: set[int] = set()
+        for rule, column, mask in row_faults(parquet, group, marker, markers, keys):
+            # One more than the limit is enough to exceed it.
+            for index in pc.indices_nonzero(mask).slice(0, MOST_REJECTS + 1).to_pylist():
+                if index in bad:
+                    continue
+                bad.add(index)
+                reason = f"{describe_fault(rule, column, markers, index)}."
+                hint = MARKER_HINT if column == marker else _NULL_KEY_HINT
+                content = _row(parquet, group, index) if rejects.most else None
+                rejects.add(before + index + 1, column, reason, hint, content)
+        good: Any = markers
+        if bad and markers is not None:
+            good = markers.take(pa.array(sorted(set(range(rows)) - bad), pa.int64()))
+        if good is None:
+            counts[metadata.default_marker] += rows - len(bad)
+        else:
+            for entry in pc.value_counts(good).to_pylist():
+                counts[Marker(entry["values"])] += entry["counts"]
+        before += rows
+    if not parquet.num_row_groups and marker is None:
+        counts[metadata.default_marker] = 0
+    needing = [m.name.lower() for m in counts if m is not Marker.INSERT and counts[m]]
+    if needing and not metadata.keys:
+        raise DataFileError(
+            f"The file has {needing[0]} rows, but the table has no key columns.",
+            column=marker,
+            hint=f'declare them in {METADATA}, as {{"keyColumns": ["id"]}}.',
+        )
+    return counts
+
+
+def read_markers(
+    parquet: pq.ParquetFile, group: int, marker: str | None, metadata: TableMetadata
+) -> pa.ChunkedArray | None:
+    """Return a row group's markers, with the default for NULL; None if the file has no markers."""
+    if marker is None:
+        return None
+    # One column needs no threads; threads that start while a process exits can abort it.
+    values = parquet.read_row_group(group, columns=[marker], use_threads=False).column(marker)
+    if metadata.upsert_by_default and values.null_count:
+        values = pc.fill_null(values, pa.scalar(int(Marker.UPSERT), values.type))
+    return values
+
+
+def row_faults(
+    parquet: pq.ParquetFile,
+    group: int,
+    marker: str | None,
+    markers: pa.ChunkedArray | None,
+    keys: list[str],
+) -> Iterator[tuple[str, str, pa.ChunkedArray]]:
+    """Yield the kinds of errors in a row group: linter rule, column and mask of the rows."""
+    if marker is not None and markers is not None:
+        allowed = pa.array([int(value) for value in Marker], markers.type)
+        yield "marker-value", marker, pc.invert(pc.is_in(markers, value_set=allowed))
+    statistics = {key: column_statistics(parquet.metadata.row_group(group), key) for key in keys}
+    # The footer may show that no value is NULL.
+    unsure = [key for key, s in statistics.items() if not s or not s.has_null_count or s.null_count]
+    if not unsure:
+        return
+    rows = parquet.read_row_group(group, columns=unsure, use_threads=len(unsure) > 1)
+    for key in unsure:
+        yield "key-null", key, pc.is_null(rows.column(key))
+
+
+def describe_fault(rule: str, column: str, markers: pa.ChunkedArray | None, index: int) -> str:
+    """Return a description of one row's error, without a final period."""
+    if rule == "key-null" or markers is None:
+        return f"Key column {column!r} is NULL"
+    value = markers[index].as_py()
+    return f"Unknown row marker {'NULL' if value is None else value}"
+
+
+def _row(parquet: pq.ParquetFile, group: int, index: int) -> Any:
+    try:
+        return parquet.read_row_group(group).slice(index, 1).to_pylist()[0]
+    except (pa.ArrowException, ValueError, OverflowError):
+        return None  # a type without a counterpart in Python
+
+
+def footer_bounds(parquet: pq.ParquetFile, columns: list[str]) -> dict[str, list[Bounds]]:
+    """Return the smallest and largest value of each non-empty row group, by lower-case column.
+
+    Args:
+        parquet: the open file; only its footer is read.
+        columns: the columns.
+
+    Returns:
+        For each row group a pair; (None, None) if the footer has no statistics.
+    """
+    found: dict[str, list[Bounds]] = {}
+    for column in columns:
+        groups = (parquet.metadata.row_group(n) for n in range(parquet.num_row_groups))
+        found[column.lower()] = [_bounds(group, column) for group in groups if group.num_rows]
+    return found
+
+
+class SeenKeys:
+    """The range of each key column over the files that were added."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, Bounds] = {}
+
+    def add(self, bounds: dict[str, list[Bounds]]) -> bool:
+        """Add a file with rows, and return whether it may contain keys of the files before it.
+
+        Args:
+            bounds: the bounds of the file's keys, see `footer_bounds`.
+        """
+        shared = bool(self._ranges)
+        for key, groups in bounds.items():
+            seen = self._ranges.get(key)
+            low: Any
+            high: Any
+            try:
+                low, high = min(low for low, _ in groups), max(high for _, high in groups)
+                if seen is not None:
+                    shared = shared and low <= seen[1] and seen[0] <= high
+                    low, high = min(low, seen[0]), max(high, seen[1])
+            except TypeError:  # a range is unknown, or the types differ
+                low = high = None
+            self._ranges[key] = low, high
+        return shared
+
+
+def _bounds(group: pq.RowGroupMetaData, column: str) -> Bounds:
+    try:
+        known = column_statistics(group, column)
+        return (known.min, known.max) if known and known.has_min_max else (None, None)
+    except (pa.ArrowException, ValueError, OverflowError):  # a date beyond the calendar
+        return None, None
+
+
+def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics | None:
+    """Return a row group's statistics of a column, found without regard to case, or None."""
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    # A column `a.b` and the field `b` of a struct `a` have the same path.
+    found = [chunk for chunk in chunks if chunk.path_in_schema.lower() == column.lower()]
+    return found[0].statistics if len(found) == 1 else None
+
+
+def is_unchanged(column: pa.Field) -> bool:
+    """Return whether a column is `__unchanged__`; with another type it is an ordinary column."""
+    kind = column.type
+    is_list = pt.is_list(kind) or pt.is_large_list(kind)
+    return bool(column.name == UNCHANGED and is_list and pt.is_string(kind.value_type))
+
+
+def unchanged_names(
+    file: pq.ParquetFile, marker: str | None, columns: Collection[str], keys: Collection[str]
+) -> tuple[str, ...]:
+    """Return the columns that updates of a file keep as they are in the table.
+
+    Args:
+        file: the published file.
+        marker: its marker column.
+        columns: its data columns.
+        keys: the data columns that are keys.
+
+    Raises:
+        DataFileError: a row other than an update lists columns, or a listed column can't be kept.
+    """
+    if not any(is_unchanged(column) for column in file.schema_arrow):
+        return ()
+    found: set[str] = set()
+    before = 0
+    read = [UNCHANGED, *([marker] if marker else [])]
+    for batch in file.iter_batches(columns=read):
+        markers = batch.column(marker).to_pylist() if marker else [None] * batch.num_rows
+        for place, names in enumerate(batch.column(UNCHANGED).to_pylist(), start=1):
+            if not names:
+                continue
+            bad = set(names) - set(columns) | set(names) & set(keys)
+            if bad or not keys or markers[place - 1] != Marker.UPDATE:
+                text = f"The row keeps {min(bad or names)!r} unchanged."
+                raise DataFileError(text, row=before + place, column=UNCHANGED, hint=_LEAVES_HINT)
+            found.update(names)
+        before += batch.num_rows
+    return tuple(sorted(found))

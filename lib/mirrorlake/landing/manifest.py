@@ -1,8 +1,7 @@
-"""A manifest: how many rows the source has, and their checksums by key range, for a comparison.
+"""Manifests: the number of rows in a source, and checksums by key range, for a comparison.
 
-Publisher and lake compute the checksums by the same code, over the same columns: those whose
-values arrive in the table as they were published. Nested values become text on the way and are
-left out.
+Publisher and mirror compute the checksums with the same code over the same columns: those whose
+values are the same in the table as they were published. Nested values become text and are left out.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 MANIFEST = "_manifest.json"
-_NULL, _NEXT = "\ufdd0", "\ufdd1"  # noncharacters: no text has them
+_NULL, _NEXT = "\ufdd0", "\ufdd1"  # noncharacters, which text does not contain
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The rows of the keys from `start` on, up to the next range's start.
+    """The rows whose keys are at least `start` and less than the next range's start.
 
     Attributes:
-        start: the first key column's value, as text; None for the first range.
-        checksum: the sum of the rows' digests, in hexadecimal; their order does not matter.
+        start: the value of the first key column, as text; None for the first range.
+        rows: the number of rows.
+        checksum: the sum of the rows' digests, in hexadecimal; it does not depend on their order.
     """
 
     start: str | None
@@ -44,12 +44,13 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a source has.
+    """A summary of the rows in a source.
 
     Attributes:
-        after: the number of the last file that its rows were published in.
-        key: the column that the ranges are of; None where the table has no keys.
-        columns: the columns that take part, in order.
+        after: the number of the last file that was published with these rows.
+        key: the column of the ranges; None if the table has no keys.
+        columns: the compared columns, in order.
+        ranges: the ranges, in order.
     """
 
     after: int
@@ -61,16 +62,16 @@ class Manifest:
 def make_manifest(
     batches: list[pa.RecordBatch], key: str | None, *, after: int, ranges: int
 ) -> Manifest:
-    """The manifest of a source's rows, all of which are held.
+    """Return the manifest of a source's rows, which are all in memory.
 
     Args:
         batches: the rows, as they are published.
         key: the first key column.
-        after: the number of the last file that the rows were published in.
-        ranges: how many ranges to cut the keys into, at most.
+        after: the number of the last file that was published with these rows.
+        ranges: the largest number of key ranges.
     """
     fields = batches[0].schema if batches else ()
-    # Only those whose values arrive in the table as they are.
+    # Only columns whose values are stored in the table unchanged.
     plain = [field.name for field in fields if column_type(field.type).convert == "{0}"]
     columns = sorted(plain, key=str.lower)
     starts: list[str] = []
@@ -92,14 +93,14 @@ def make_manifest(
 
 
 def as_checksum(total: int) -> str:
-    """A sum of digests as a manifest has it."""
+    """Return a sum of digests as it is written in a manifest."""
     return f"{total % 2**64:016x}"
 
 
 def digest_batch(
     batch: pa.RecordBatch, columns: list[str], key: str | None, starts: list[str]
 ) -> Iterator[tuple[int, int, int]]:
-    """Range, rows and sum of digests of one batch's rows, for the ranges that occur in it."""
+    """Yield range, number of rows and sum of digests for each range that occurs in a batch."""
     texts: Any = pa.array([""] * batch.num_rows)
     if columns:
         parts = [_texts(batch.column(column)) for column in columns]
@@ -118,12 +119,12 @@ def digest_batch(
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Values as texts that are equal if, and only if, the values are; ranges are in their order."""
+    """Return values as strings that are equal exactly if the values are; ranges use their order."""
     kind = values.type
     if pt.is_dictionary(kind):
         return _texts(values.dictionary_decode())
     if pt.is_floating(kind):
-        # By their bits: no two languages print a fraction alike. Zero has one sign only.
+        # By their bits, since languages print fractions differently. The sum gives zero one sign.
         wide = pc.add(values.cast(pa.float64()), pa.scalar(0.0))
         return wide.view(pa.int64()).cast(pa.string())
     if pt.is_timestamp(kind):
@@ -136,13 +137,13 @@ def _texts(values: pa.Array) -> pa.Array:
 
 
 def write_manifest(storage: Storage, table: TableName, manifest: Manifest) -> None:
-    """Leaves the manifest in the table's folder, in place of an earlier one."""
+    """Write the manifest into the table's folder, replacing an earlier one."""
     document = {"format": FORMAT, **asdict(manifest)}
     storage.write_json(f"{table.folder}/{MANIFEST}", document)
 
 
 def read_manifest(storage: Storage, table: TableName) -> Manifest | None:
-    """The manifest in a table's folder, or None if its publisher left none."""
+    """Return the manifest in a table's folder, or None if the publisher wrote none."""
     document = read_kept(storage, f"{table.folder}/{MANIFEST}", FORMAT)
     if document is None:
         return None

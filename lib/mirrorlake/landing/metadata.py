@@ -1,39 +1,159 @@
-"""What a table's folder says of itself: `_metadata.json` and `_mirrorlake.json`.
+"""The metadata of a table's folder: `_metadata.json` and `_mirrorlake.json`.
 
-The publisher declares in the first the table's keys and how its files are to be read. Field names
-are read without regard to case. Keys may be added later, and never change once there are files.
+The publisher writes `_metadata.json`: the table's keys, and how its files are to be read, including
+the format of delimited text. Field names are read without regard to case. Keys can be added as long
+as there are no files, and never change afterwards.
 
-The mirror puts the second there when it first sees the folder: its identity. Missing means the
-folder is new, or was deleted and made again; the incarnation tells the two folders apart even when
-their file numbers are the same.
+The mirror writes `_mirrorlake.json`, the folder's identity, when it first finds the folder. If the
+file is missing, the folder is new, or it was deleted and created again. The incarnation
+distinguishes the two folders even if their files have the same numbers.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+import pyarrow as pa
+
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, InvalidNameError, MetadataError, in_file
-from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.kept import read_kept
 
+# In the order of `TextFormat`'s fields; the first value is the default.
+_CHOICES = {
+    "RowSeparator": ("\r\n", "\n", "\r"),
+    "ColumnSeparator": (",", ";", "|", "\t"),
+    "QuoteCharacter": ('"', "'", ""),
+    "EscapeCharacter": ("\\", "/", '"', ""),
+}
+PROPERTIES = ("FirstRowAsHeader", *_CHOICES, "NullValue", "Encoding")
+# The extensions of text files, besides the table's own `fileExtension`.
+_EXTENSIONS = frozenset({"csv", "tsv", "psv", "txt"})
+_CODE_PAGE = re.compile(r"^(ibm0*|windows-)(?=\d{3})")
+_TYPES = {
+    "double": pa.float64(),
+    "single": pa.float32(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "datetime": pa.timestamp("us", "UTC"),
+    "idate": pa.date32(),
+    "itime": pa.time64("us"),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "bytearray": pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """The format of one table's delimited text.
+
+    Attributes:
+        extensions: the file extensions of text files, without those of compression.
+        declared: whether the folder declares that its files are text.
+        row_separator: the end of a row.
+        separator: the separator of columns.
+        quote: the quote character; empty for none.
+        escape: the character that makes a following quote part of the value; a quote may always be
+            doubled.
+        null: the unquoted text that means NULL.
+        encoding: the encoding, as Python names it.
+    """
+
+    extensions: frozenset[str] = _EXTENSIONS
+    declared: bool = False
+    row_separator: str = "\r\n"
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+    null: str = ""
+    encoding: str = "utf-8-sig"
+
+
+def arrow_type(kind: str, *, column: str | None = None) -> pa.DataType:
+    """Return the Arrow type of a `DataType` in a `SchemaDefinition`.
+
+    Raises:
+        MetadataError: the type does not exist.
+    """
+    try:
+        return _TYPES[kind.lower()]
+    except KeyError:
+        raise MetadataError(
+            f"The data type {kind!r} does not exist.",
+            column=column,
+            hint="choose one of Boolean, ByteArray, DateTime, Double, IDate, Int16, Int32, Int64, "
+            "ITime, Single, String.",
+        ) from None
+
+
+def parse_text_format(
+    properties: dict[str, Any], extension: str | None, *, declared: bool
+) -> TextFormat:
+    """Return the text format that `FileFormatTypeProperties` and `fileExtension` declare.
+
+    Args:
+        properties: the properties by lower-case name.
+        extension: the file extension, with or without a dot.
+        declared: whether `fileFormat` declares text.
+
+    Raises:
+        MetadataError: a property does not have one of its documented values.
+    """
+    if properties.get("firstrowasheader", True) is not True:
+        raise MetadataError(
+            "FirstRowAsHeader must be true.",
+            hint="write the column names into the first row of each text file.",
+        )
+    chosen: list[str] = []
+    for name, allowed in _CHOICES.items():
+        value = properties.get(name.lower())
+        if value is not None and value not in allowed:
+            raise MetadataError(f"{name} is {value!r}.", hint=f"choose one of {allowed}.")
+        chosen.append(allowed[0] if value is None else value)
+    null = properties.get("nullvalue")
+    if not isinstance(null, (str, type(None))):
+        raise MetadataError(f"NullValue is {null!r}, not a string.")
+    own = (extension or "").lower().lstrip(".")
+    endings = _EXTENSIONS | ({own} - {"", "parquet"})
+    encoding = _encoding(properties.get("encoding"))
+    row, column, quote, escape = chosen
+    return TextFormat(endings, declared, row, column, quote, escape, null or "", encoding)
+
+
+def _encoding(name: Any) -> str:
+    try:
+        # Some names differ from Python's: IBM00858, UTF-8 without BOM.
+        python = _CODE_PAGE.sub("cp", "utf-8" if name is None else name.lower())
+        found = codecs.lookup(python.removesuffix(" without bom"))
+        "".encode(found.name)  # fails for codecs of bytes, such as base64
+    except (LookupError, AttributeError, ValueError):
+        raise MetadataError(
+            f"The encoding {name!r} does not exist.", hint="leave it out for UTF-8."
+        ) from None
+    return "utf-8-sig" if found.name == "utf-8" else found.name  # skips a byte order mark
+
+
 FORMAT = 1
 _APP = "mirrorlake/"
 MARKER = "__rowMarker__"
-# Ours, not the format's: in an update, the columns that keep the value they have in the table.
+# mirrorlake's extension of the format: the columns that an update keeps as they are in the table.
 UNCHANGED = "__unchanged__"
 
 
 class Marker(IntEnum):
-    """The values of the marker column; 3 is not one of them."""
+    """The values of the marker column; 3 is not used."""
 
     INSERT = 0
     UPDATE = 1
@@ -41,7 +161,7 @@ class Marker(IntEnum):
     UPSERT = 4
 
 
-MARKER_HINT = "markers are 0 insert, 1 update, 2 delete, 4 upsert, as whole numbers."
+MARKER_HINT = "use 0 (insert), 1 (update), 2 (delete) or 4 (upsert), as whole numbers."
 SEQUENTIAL = "SequentialFileName"
 BY_TIME = "LastUpdateTimeFileDetection"
 _STRATEGIES = {name.lower(): name for name in (SEQUENTIAL, BY_TIME)}
@@ -50,16 +170,16 @@ _FORMATS = {"parquet": False, "csv": True, "delimitedtext": True}
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """What `_metadata.json` says; `keys` is empty where there is none.
+    """The content of `_metadata.json`; without the file, the defaults.
 
     Attributes:
-        keys: the key columns, empty where there are none.
-        upsert_by_default: rows without a marker are upserts, not inserts.
-        strategy: `SEQUENTIAL` or `BY_TIME`; by time files have any name and apply in the order of
-            their modification.
-        columns: the declared columns with their types as the format names them; a table with
+        keys: the key columns; empty if the table has none.
+        upsert_by_default: whether rows without a marker are upserts instead of inserts.
+        strategy: `SEQUENTIAL`, or `BY_TIME`: then files have any names and are applied in the order
+            of their modification times.
+        columns: the declared columns with their types as the format names them. A table with
             declared columns exists before its first file.
-        text: how delimited text is written.
+        text: the format of delimited text.
     """
 
     keys: tuple[str, ...] = ()
@@ -70,7 +190,7 @@ class TableMetadata:
 
     @property
     def default_marker(self) -> Marker:
-        """What a row without a marker asks for."""
+        """The operation of rows without a marker."""
         return Marker.UPSERT if self.upsert_by_default else Marker.INSERT
 
     @property
@@ -80,10 +200,10 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, data: bytes) -> TableMetadata:
-        """Reads the document.
+        """Read the document.
 
         Raises:
-            MetadataError: not JSON, not an object, or a field that makes no sense.
+            MetadataError: the document is not a JSON object, or a field is invalid.
         """
         with in_file(METADATA):
             try:
@@ -91,14 +211,14 @@ class TableMetadata:
             except (ValueError, RecursionError) as error:
                 raise MetadataError(
                     f"{METADATA} is not valid JSON: {error}.",
-                    hint='write it again, as {"keyColumns": ["id"]}.',
+                    hint='write it again, for example as {"keyColumns": ["id"]}.',
                 ) from error
             fields = _fields(document, METADATA)
             keys = _names(fields.get("keycolumns"), "keyColumns")
             upsert = _flag(fields, "isUpsertDefaultRowMarker")
             if _flag(fields, "isPartitionEnabled"):
                 raise MetadataError(
-                    "isPartitionEnabled is true, but files in partition folders are not applied.",
+                    "isPartitionEnabled is true, but files in partition folders are not mirrored.",
                     hint="publish all files into the table's own folder, and remove the field.",
                 )
             return cls(
@@ -112,7 +232,7 @@ class TableMetadata:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; two fields of one name contradict each other, so neither is taken."""
+    """Return a JSON object; refuse one that contains the same field twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -121,7 +241,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _fields(document: Any, what: str) -> dict[str, Any]:
-    """The fields of a JSON object by their lower-case names."""
+    """Return the fields of a JSON object by their lower-case names."""
     if not isinstance(document, dict):
         raise MetadataError(f"{what} is not a JSON object.")
     fields = {name.lower(): value for name, value in document.items()}
@@ -132,7 +252,7 @@ def _fields(document: Any, what: str) -> dict[str, Any]:
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:
-    """Return the value of a field that is true or false; false if it is left out."""
+    """Return the value of a Boolean field; the default is false."""
     value = fields.get(name.lower(), False)
     if not isinstance(value, bool):
         raise MetadataError(f"{name} is {value!r}, not true or false.")
@@ -140,7 +260,7 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
 
 
 def _names(value: Any, what: str) -> tuple[str, ...]:
-    """A list of column names, each once; none if there is no list."""
+    """Return a list of distinct column names; without a list, no names."""
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(k, str) and k for k in names):
         raise MetadataError(f"{what} is {names!r}, not a list of column names.")
@@ -150,16 +270,16 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _word(value: Any, what: str, words: dict[str, Any]) -> Any:
-    """What a word of a fixed set stands for; None if it is left out."""
+    """Return the meaning of a word from a fixed set, or None without a word."""
     if value is None:
         return None
     if not isinstance(value, str) or value.lower() not in words:
-        raise MetadataError(f"{what} is {value!r}.", hint=f"it may be one of {sorted(words)}.")
+        raise MetadataError(f"{what} is {value!r}.", hint=f"choose one of {sorted(words)}.")
     return words[value.lower()]
 
 
 def _columns(value: Any) -> dict[str, str]:
-    """`SchemaDefinition` as name to type, in its order."""
+    """Return the types of a `SchemaDefinition` by column name, in order."""
     if value is None:
         return {}
     listed = _fields(value, "SchemaDefinition").get("columns")
@@ -175,7 +295,7 @@ def _columns(value: Any) -> dict[str, str]:
             )
         kind = column.get("datatype")
         if not isinstance(kind, str):
-            raise MetadataError(f"DataType of {name!r} is {kind!r}, not a text.")
+            raise MetadataError(f"DataType of {name!r} is {kind!r}, not a string.")
         arrow_type(kind, column=name)
         columns[name] = kind
     return columns
@@ -185,16 +305,16 @@ def _text(fields: dict[str, Any]) -> TextFormat:
     is_text = _word(fields.get("fileformat"), "fileFormat", _FORMATS)
     extension = fields.get("fileextension")
     if not isinstance(extension, (str, type(None))):
-        raise MetadataError(f"fileExtension is {extension!r}, not a text.")
+        raise MetadataError(f"fileExtension is {extension!r}, not a string.")
     properties = fields.get("fileformattypeproperties")
     found = {} if properties is None else _fields(properties, "FileFormatTypeProperties")
-    if "firstrowasheader" in fields:  # seen beside the properties instead of among them
+    if "firstrowasheader" in fields:  # some publishers write it outside of the properties
         found.setdefault("firstrowasheader", fields["firstrowasheader"])
     return parse_text_format(found, extension, declared=bool(is_text))
 
 
 def read_metadata(storage: Storage, table: TableName) -> TableMetadata:
-    """What the table's folder declares; nothing declared if there is no file."""
+    """Return the declarations of a table's folder; without `_metadata.json`, the defaults."""
     try:
         return TableMetadata.parse(storage.read(f"{table.folder}/{METADATA}"))
     except FileNotFoundError:
@@ -202,7 +322,7 @@ def read_metadata(storage: Storage, table: TableName) -> TableMetadata:
 
 
 def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-    """Keys once given can't be changed, nor taken away.
+    """Check that keys were neither changed nor removed.
 
     Raises:
         MetadataError: the keys differ.
@@ -220,16 +340,16 @@ def declare_keys(
 ) -> TableMetadata:
     """Write the keys into `_metadata.json`, and keep its other fields.
 
-    Other keys are replaced as long as they are not given, see `keys_are_given`.
+    Keys can be replaced as long as `keys_are_given` is false.
 
     Args:
         storage: the lake's files.
-        table: whose keys.
-        keys: none leaves the file as it is.
-        dry_run: write nothing, and return what the file would declare.
+        table: the table.
+        keys: the key columns; without keys the file is not changed.
+        dry_run: write nothing, and return the result.
 
     Raises:
-        MetadataError: the table has other keys, or these make no sense.
+        MetadataError: the table has other keys, or the keys are invalid.
     """
     path = f"{table.folder}/{METADATA}"
     fresh = to_json({"keyColumns": list(keys)})
@@ -251,35 +371,41 @@ def declare_keys(
 
 @dataclass(frozen=True)
 class Identity:
-    """Which incarnation of which folder this is."""
+    """The incarnation of a table's folder.
+
+    Attributes:
+        table: the table.
+        incarnation: the unique id of this incarnation.
+        origin: the folder's first name, if the folder was renamed since.
+    """
 
     table: TableName
     incarnation: str
-    origin: TableName | None = None  # the folder's first name, where it was renamed since
+    origin: TableName | None = None
 
     @property
     def app_id(self) -> str:
-        """The id under which the table's own log keeps the last applied number."""
+        """The id in the table's own log for the number of the last applied file."""
         return f"{_APP}{self.origin or self.table}/{self.incarnation}"
 
     @property
     def plans(self) -> str:
-        """Where this incarnation's plans lie, relative to the lake's root; a rename moves none."""
+        """The folder of this incarnation's plans, relative to the root; a rename keeps it."""
         return f"{(self.origin or self.table).state_path}/{self.incarnation}"
 
 
 def incarnations(snapshot: Snapshot | None) -> frozenset[str]:
-    """The incarnations of its folder that a version of a table has rows from, or had."""
+    """Return the incarnations of its folder that a version of a table has, or had, rows of."""
     apps = snapshot.txns if snapshot else {}
     return frozenset(app.rpartition("/")[2] for app in apps if app.startswith(_APP))
 
 
 def read_identity(storage: Storage, table: TableName) -> Identity | None:
-    """The identity in a table's folder, or None if the mirror has not seen this folder yet.
+    """Return the identity of a table's folder, or None if the mirror has not seen the folder yet.
 
     Raises:
-        MetadataError: the file is there but makes no sense.
-        FormatError: it is of a newer format.
+        MetadataError: the file is invalid.
+        FormatError: the file has a newer format.
     """
     try:
         document = read_kept(storage, f"{table.folder}/{IDENTITY}", FORMAT)
@@ -290,27 +416,27 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
         return Identity(table, str(document["incarnation"]), None if origin == table else origin)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as error:
         raise MetadataError(
-            f"{IDENTITY} is broken.",
+            f"{IDENTITY} is invalid.",
             file=IDENTITY,
-            hint="delete it together with the folder's files and publish the table again.",
+            hint="delete it with the folder's files, and publish the table again.",
         ) from error
 
 
 def is_in_folder(storage: Storage, table: TableName, identity: Identity) -> bool:
-    """Whether a table's folder is of this very incarnation; raises as `read_identity`."""
+    """Return whether a table's folder has this incarnation; raise errors as `read_identity`."""
     found = read_identity(storage, table)
     return found is not None and found.incarnation == identity.incarnation
 
 
 def last_applied(storage: Storage, table: TableName) -> int:
-    """The last applied number by the table's own log; 0 if the mirror has applied none."""
+    """Return the last applied number from the table's own log; 0 if no file was applied."""
     identity = read_identity(storage, table)
     snapshot = read_own_snapshot(storage, identity) if identity else None
     return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
 def has_files(storage: Storage, table: TableName) -> bool:
-    """Return whether data files of the table were published, applied ones included."""
+    """Return whether data files of the table were published, including applied ones."""
     if any(not entry.name.startswith(("_", ".")) for entry in storage.list(table.folder).files):
         return True
     moved = (storage.list(f"{table.folder}/{f}").files for f in (PROCESSED, READY_TO_DELETE))
@@ -320,21 +446,21 @@ def has_files(storage: Storage, table: TableName) -> bool:
 def keys_are_given(storage: Storage, table: TableName) -> bool:
     """Return whether the declared keys can no longer change.
 
-    This is so once the table has a data file, or the mirror has made the table of its declaration.
+    They can't once the table has a data file, or once the mirror has created the table from its
+    declaration.
     """
     if has_files(storage, table):
         return True
     identity = read_identity(storage, table)
     snapshot = read_snapshot(storage, table.table_path) if identity else None
-    # The mirror notes the incarnation in a property of a table that it makes without a file.
+    # A property of a table that the mirror creates without a file contains the incarnation.
     return bool(identity and snapshot and identity.incarnation in snapshot.properties.values())
 
 
 def read_own_snapshot(storage: Storage, identity: Identity) -> Snapshot | None:
-    """Return the table of a folder's name, or else of its first name.
+    """Return the table of a folder under its name, or else under its first name.
 
-    Until the next cycle the table of a renamed folder is where it was. A copied folder has no
-    table yet.
+    After a rename the table keeps its old path until the next cycle. A copied folder has no table.
     """
     found = read_snapshot(storage, identity.table.table_path)
     if found is not None or identity.origin is None:
@@ -346,18 +472,18 @@ def read_own_snapshot(storage: Storage, identity: Identity) -> Snapshot | None:
 
 
 def ensure_identity(storage: Storage, table: TableName) -> Identity:
-    """The folder's identity, made now if it has none."""
+    """Return the folder's identity; create it if it is missing."""
     found = read_identity(storage, table)
     if found is None:
         write_identity(storage, Identity(table, uuid.uuid4().hex))
         found = read_identity(storage, table)
-    if found is None:  # the folder was deleted right after the listing
-        raise MetadataError(f"The folder of {table} is gone.", file=IDENTITY)
+    if found is None:  # the folder was deleted since the listing
+        raise MetadataError(f"The folder of {table} was deleted.", file=IDENTITY)
     return found
 
 
 def renew_identity(storage: Storage, table: TableName) -> None:
-    """Starts a new incarnation: a copied folder has brought along the other's identity."""
+    """Start a new incarnation, because a copied folder contains the identity of the original."""
     identity = Identity(table, uuid.uuid4().hex)
     storage.write_json(f"{table.folder}/{IDENTITY}", _document(identity))
 
@@ -371,7 +497,7 @@ def _document(identity: Identity) -> dict[str, Any]:
 
 
 def write_identity(storage: Storage, identity: Identity, *, make_folder: bool = False) -> None:
-    """Puts an identity into a folder that has none; nothing happens if the folder is gone."""
+    """Write an identity into a folder that has none; nothing happens if the folder is gone."""
     storage.create(
         f"{identity.table.folder}/{IDENTITY}", to_json(_document(identity)), make_folder=make_folder
     )

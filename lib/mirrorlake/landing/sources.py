@@ -1,7 +1,11 @@
-"""What applications hand over to be published, as a stream of Arrow batches.
+"""Read what applications publish as a stream of Arrow batches.
 
-Dicts, pandas and Arrow data, Parquet and CSV files, record-batch readers and iterators all become
-one `pyarrow.RecordBatchReader`; nothing larger than a batch is held unless the caller holds it.
+Dicts, pandas and Arrow data, Parquet and CSV files, record batch readers and iterators all become
+one `pyarrow.RecordBatchReader`. Only one batch is in memory, unless the caller holds more.
+
+A CSV file is read twice: first to determine the type of each column from all its values, then to
+convert them. The type of an existing column or a declared type applies; other columns get the
+narrowest type that keeps each value as it is written.
 """
 
 from __future__ import annotations
@@ -16,14 +20,252 @@ from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from numpy import datetime64
 
 from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
-from mirrorlake.landing.casts import convert_rows, fits_all, keep_or_refuse, with_room
-from mirrorlake.landing.csv_file import open_csv
-from mirrorlake.landing.types import arrow_of
+from mirrorlake.landing.casts import cast_unchanged, convert_rows, first_unfit, fits_all, with_room
+from mirrorlake.landing.text import UNFIT, ZONED, converter
+from mirrorlake.landing.types import WIDEN_HINT, arrow_of, column_type, roomy_decimal, widened
+
+_BLOCK = 8 << 20  # the block size in bytes; no row may be longer
+_NULLS = pacsv.ConvertOptions().null_values  # the words that Arrow and pandas read as NULL
+_INFERRED = (
+    pa.int64(),
+    pa.bool_(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.timestamp("us", "UTC"),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+)
+# Not numbers: a leading zero or plus would be lost, and hexadecimal digits misread.
+_NO_NUMBER = r"^(\+|[+-]?0[0-9xX])"
+_EXACT_DIGITS = 15  # doubles represent all numbers with so many digits exactly
+_FINEST = pa.decimal256(76, 38)
+
+
+def open_csv(
+    path: str, name: str, known: Mapping[str, str], declared: Mapping[str, str], *, widen: bool
+) -> pa.RecordBatchReader:
+    """Open a CSV file, after a first pass that determines the types of its columns.
+
+    Args:
+        path: the path of the file; `.gz` is decompressed.
+        name: the file's name in errors.
+        known: the table's columns by lower-case name, with their types as Delta names them.
+        declared: the types that the caller declares, in the same form; they take precedence.
+        widen: whether values that do not fit an existing type may get a wider one.
+
+    Raises:
+        DataFileError: the file is not CSV, or values do not fit an existing or declared type. The
+            error names the first such row of each column, counted from 1 without the header.
+        pa.ArrowException: the parser fails; also while reading.
+    """
+    names = pacsv.open_csv(path, read_options=_READ, parse_options=_PARSE).schema.names
+    columns = _look(path, names, known, declared, widen=widen)
+    misfits = [column for column in columns if column.found is None]
+    if misfits:
+        helps = all(column.wider is not None for column in misfits)
+        hint = WIDEN_HINT if helps else "correct the values to fit the existing or declared type."
+        raise _refused(misfits, name, hint)
+    schema = pa.schema([(column.name, column.found) for column in columns])
+
+    def typed() -> Iterator[pa.RecordBatch]:
+        for batch in _blocks(path, names):
+            arrays = [_convert_texts(v, f.type) for v, f in zip(batch.columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, typed())
+
+
+def _look(
+    path: str,
+    names: list[str],
+    known: Mapping[str, str],
+    declared: Mapping[str, str],
+    *,
+    widen: bool,
+) -> list[_Column]:
+    columns = []
+    for name in names:
+        lower = name.lower()
+        columns.append(_Column(name, known.get(lower), declared.get(lower), widen=widen))
+    before = 0
+    for batch in _blocks(path, names):
+        for column, values in zip(columns, batch.columns, strict=True):
+            column.look(values, before)
+        before += batch.num_rows
+    return columns
+
+
+# With one thread only, Arrow names the row of a parse error.
+_READ = pacsv.ReadOptions(use_threads=False, block_size=_BLOCK)
+_PARSE = pacsv.ParseOptions(newlines_in_values=True)
+
+
+def _blocks(path: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the file's values as they are written, as bytes."""
+    options = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+    yield from pacsv.open_csv(
+        path, read_options=_READ, parse_options=_PARSE, convert_options=options
+    )
+
+
+def _convert_texts(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pt.is_binary(wanted):
+        return values
+    if pt.is_null(wanted):
+        return pa.nulls(len(values))
+    return converter(wanted, *_NULLS)(values.cast(pa.string()))
+
+
+class _Column:
+    """One column's type, determined from the values so far.
+
+    Args:
+        name: the name as written.
+        known: the type of the table's column; None for a new column.
+        declared: the type that the caller declares. It takes precedence and is never widened.
+        widen: whether values that do not fit the table's type may get a wider one.
+
+    Attributes:
+        governing: the declared type, or else the table's; None for a new column.
+        misfit: the first row that does not fit the governing type, and its value; row 0 if none.
+    """
+
+    def __init__(self, name: str, known: str | None, declared: str | None, *, widen: bool) -> None:
+        self.name = name
+        self.governing = known if declared is None else declared
+        self.misfit = (0, "")
+        self._is_declared = declared is not None
+        self._widen = widen and not self._is_declared
+        self._kinds = list(_INFERRED)
+        self._empty = self._exact = self._plain = True
+        self._whole = self._scale = 0
+
+    def look(self, values: pa.Array, before: int) -> None:
+        """Examine the values of consecutive rows, with `before` rows ahead of them."""
+        if self.governing is not None and not self.misfit[0]:
+            convert = partial(_convert_texts, wanted=arrow_of(self.governing))
+            try:
+                convert(values)
+            except UNFIT:
+                index = first_unfit(values, convert)
+                text = values[index].as_py().decode(errors="backslashreplace")
+                self.misfit = (before + index + 1, text)
+        # Earlier values fit the governing type, and therefore each wider type.
+        if self.governing is None or self._widen or self.misfit[0]:
+            self._infer(values)
+
+    def _infer(self, values: pa.Array) -> None:
+        try:
+            texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        except pa.ArrowInvalid:  # not UTF-8
+            self._empty, self._kinds = False, [pa.binary()]
+            return
+        texts = texts.filter(pc.invert(pc.is_in(texts, value_set=pa.array(_NULLS))))
+        if not len(texts):
+            return
+        self._empty = False
+        self._kinds = [kind for kind in self._kinds if _all_are(texts, kind)]
+        if pa.float64() not in self._kinds:
+            return
+        digits = pc.utf8_ltrim(texts, "-")
+        point = pc.find_substring(digits, ".")
+        length = pc.utf8_length(digits)
+        has_point = pc.greater_equal(point, 0)
+        whole = pc.if_else(has_point, point, length)
+        scale = pc.if_else(has_point, pc.subtract(pc.subtract(length, point), 1), 0)
+        self._whole = max(self._whole, pc.max(whole).as_py())
+        self._scale = max(self._scale, pc.max(scale).as_py())
+        plain = pc.match_substring_regex(digits, r"^[0-9.]*$")
+        self._plain &= pc.all(plain).as_py()
+        long = texts.filter(pc.and_(plain, pc.greater(length, _EXACT_DIGITS)))
+        self._exact = self._exact and _as_doubles(long)
+
+    @property
+    def found(self) -> pa.DataType | None:
+        """The type of the column; None if its values do not fit the governing type."""
+        if self.governing is None:
+            return self._inferred()
+        if not self.misfit[0]:
+            return arrow_of(self.governing)
+        return self.wider if self._widen else None
+
+    @property
+    def wider(self) -> pa.DataType | None:
+        """The type that the table's column can be widened to for its values, or None.
+
+        It is determined from the values from the block of the first misfit on.
+        """
+        if self.governing is None or self._is_declared:
+            return None
+        for kind in (self._inferred(), self._decimal()):
+            if kind is not None:
+                wider = widened(self.governing, column_type(kind).table)
+                if wider not in (None, self.governing):
+                    return kind
+        return None
+
+    def _inferred(self) -> pa.DataType:
+        if self._empty:
+            return pa.null()
+        kind = self._kinds[0]
+        if kind == pa.float64() and not self._exact:
+            return self._decimal() or pa.string()
+        return kind
+
+    def _decimal(self) -> pa.DataType | None:
+        """Return the decimal for the column's numbers, with room for others, or None."""
+        if pa.float64() not in self._kinds or not self._plain:
+            return None
+        kind = roomy_decimal(self._whole, self._scale)
+        return None if kind is None else arrow_of(kind)
+
+
+def _all_are(texts: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether all strings are values of a type in its usual notation."""
+    if pt.is_string(kind) or pt.is_binary(kind):
+        return True
+    number = pt.is_integer(kind) or pt.is_floating(kind)
+    if number and pc.any(pc.match_substring_regex(texts, _NO_NUMBER)).as_py():
+        return False
+    zoned = pt.is_timestamp(kind) and kind.tz is not None
+    if zoned and not pc.all(pc.match_substring_regex(texts, ZONED)).as_py():
+        return False
+    try:
+        converter(kind)(texts)
+    except UNFIT:
+        return False
+    return True
+
+
+def _as_doubles(texts: pa.Array) -> bool:
+    """Return whether doubles represent these plain numbers exactly."""
+    doubles = texts.cast(pa.float64()).cast(pa.string())
+    try:
+        return bool(texts.cast(_FINEST).equals(doubles.cast(_FINEST)))
+    except pa.ArrowInvalid:  # more digits than a decimal can have
+        return False
+
+
+def _refused(misfits: list[_Column], name: str, hint: str) -> DataFileError:
+    found = [
+        f"{column.misfit[1]!r} in row {column.misfit[0]} of column {column.name!r} "
+        f"is not of type {column.governing}"
+        for column in misfits
+    ]
+    count = "" if len(found) == 1 else f"{len(found)} columns have values of other types: "
+    row, column = min((column.misfit[0], column.name) for column in misfits)
+    return DataFileError(
+        f"{count}{'; '.join(found)}.", file=name, row=row, column=column, hint=hint
+    )
+
 
 BATCH_ROWS = 50_000
 
@@ -33,25 +275,25 @@ def read_dicts(
     first_chunk: int = BATCH_ROWS,
     governing: Mapping[str, str] | None = None,
 ) -> pa.RecordBatchReader:
-    """Return a reader over dicts that looks at `first_chunk` of them to find the schema.
+    """Return a reader over dicts whose schema is determined from the first ones.
 
     Args:
         rows: the dicts.
-        first_chunk: how many of them are looked at.
-        governing: types of columns, lower case, which hold as far as the first rows fit them.
+        first_chunk: the number of dicts that determine the schema.
+        governing: the types of columns by lower-case name; they apply if the first rows fit them.
 
     Raises:
-        SchemaError: values of one column that don't agree on a type; also while reading.
-        UsageError: an element that is not a dict; also while reading.
+        SchemaError: values of one column have different types; also while reading.
+        UsageError: an element is not a dict; also while reading.
     """
     head = list(islice(rows, first_chunk))
     _check_dicts(head, 0)
     names = list(dict.fromkeys(name for row in head for name in row))
     if not names:
-        raise SchemaError("The rows have no columns.", hint="each row is a dict with its columns.")
+        raise SchemaError("The rows have no columns.", hint="pass dicts from column to value.")
     for name in names:
         if not isinstance(name, str):
-            raise SchemaError(f"The column name {name!r} is not a text.", column=repr(name))
+            raise SchemaError(f"The column name {name!r} is not a string.", column=repr(name))
     governing = governing or {}
     schema = pa.schema([(name, _infer(head, name, governing.get(name.lower()))) for name in names])
 
@@ -70,15 +312,15 @@ def _check_dicts(rows: list[Any], before: int) -> None:
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UsageError(
-                f"There is a {type(row).__name__} among the dicts.", row=before + index + 1
+                f"A row has the type {type(row).__name__}, not a dict.", row=before + index + 1
             )
 
 
 def _infer(rows: list[dict[str, Any]], name: str, governing: str | None) -> pa.DataType:
     values = [row.get(name) for row in rows]
-    says = f"The values of {name!r} don't agree on a type"
-    hint = "give all values of the column one type."
-    array = convert_rows(values, _infer_array, says=says, before=0, column=name, hint=hint)
+    message = f"The values of {name!r} have different types"
+    hint = "convert all values of the column to one type."
+    array = convert_rows(values, _infer_array, message=message, before=0, column=name, hint=hint)
     if governing is not None and fits_all(array, arrow_of(governing)):
         return arrow_of(governing)
     return with_room(array.type)
@@ -89,10 +331,10 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
     for index, row in enumerate(chunk):
         if extra := row.keys() - known:
             raise SchemaError(
-                f"Column {min(map(str, extra))!r} appears for the first time after {before} rows.",
+                f"Column {min(map(str, extra))!r} is missing in the first {before:,} rows.",
                 row=before + index + 1,
                 column=min(map(str, extra)),
-                hint="give every column in the first rows, or hand over Arrow batches.",
+                hint="include all columns in the first rows, or pass Arrow batches.",
             )
     arrays = []
     for column in schema:
@@ -100,8 +342,8 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
         arrays.append(
             convert_rows(
                 values,
-                partial(_convert, wanted=column.type),
-                says=f"The value of {column.name!r} is not of type {column.type}",
+                partial(_convert_values, wanted=column.type),
+                message=f"The value of {column.name!r} is not of type {column.type}",
                 before=before,
                 column=column.name,
             )
@@ -109,15 +351,15 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _convert(values: list[Any], wanted: pa.DataType) -> pa.Array:
-    # `pa.array(values, wanted)` would cut 1.5 to 1, drop a struct's new fields, and take numbers
-    # for timestamps; so each chunk's own type is found first.
-    return keep_or_refuse(_infer_array(values), wanted)
+def _convert_values(values: list[Any], wanted: pa.DataType) -> pa.Array:
+    # `pa.array(values, wanted)` would truncate 1.5 to 1, drop a struct's new fields, and convert
+    # numbers to timestamps. Therefore each chunk's own type is inferred first.
+    return cast_unchanged(_infer_array(values), wanted)
 
 
 def _infer_array(values: list[Any]) -> pa.Array:
     array = pa.array(values)
-    # Where it finds the type itself, Arrow still mixes what only looks alike.
+    # Arrow's inference accepts some mixtures of similar types.
     seen = {type(value) for value in values} - {type(None)}
     if pt.is_date(array.type) and any(issubclass(kind, datetime) for kind in seen):
         raise pa.ArrowInvalid("dates and timestamps are mixed")
@@ -127,7 +369,7 @@ def _infer_array(values: list[Any]) -> pa.Array:
         if len({v.tzinfo is None for v in values if isinstance(v, datetime)}) > 1:
             raise pa.ArrowInvalid("timestamps with and without a time zone are mixed")
     if pt.is_binary(array.type) and any(issubclass(kind, str) for kind in seen):
-        raise pa.ArrowInvalid("texts and bytes are mixed")
+        raise pa.ArrowInvalid("strings and bytes are mixed")
     return array
 
 
@@ -138,20 +380,20 @@ def open_source(
     *,
     widen: bool = False,
 ) -> pa.RecordBatchReader | None:
-    """One reader over whatever holds rows; None if there is not one row to learn a schema from.
+    """Return one reader over rows of any supported kind, or None if there are no rows at all.
 
     Args:
-        rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an
-            Arrow table, batch or reader; or the path of a `.parquet` or `.csv` file.
-        known: the table's columns, lower case, with their types; they govern how dicts and text
-            files are read.
-        declared: the types that the caller declares, in the same way; they go first.
-        widen: whether values that a type of the table can't hold may take a wider one.
+        rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an Arrow
+            table, batch or reader; or the path of a `.parquet` or `.csv` file.
+        known: the table's columns by lower-case name, with their types; dicts and text files are
+            read in these types.
+        declared: the types that the caller declares, in the same form; they take precedence.
+        widen: whether values that do not fit a type of the table may get a wider one.
 
     Raises:
-        UsageError: none of these.
+        UsageError: the kind of the rows is not supported.
         DataFileError: the file can't be read.
-        SchemaError: values of a column that don't agree on a type.
+        SchemaError: values of one column have different types.
     """
     if isinstance(rows, (str, os.PathLike)):
         return _open_file(os.fspath(rows), known or {}, declared or {}, widen=widen)
@@ -160,7 +402,7 @@ def open_source(
     governing = {**(known or {}), **(declared or {})}
     if isinstance(rows, dict):
         return read_dicts(iter([rows]), governing=governing)
-    # Pandas is imported by all who hold a data frame; another thread may only just be doing so.
+    # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
         return _from_pandas(rows)
@@ -173,7 +415,7 @@ def open_source(
     if not isinstance(rows, Iterable):
         raise UsageError(
             f"Can't publish a {type(rows).__name__}.",
-            hint="hand over dicts, a data frame, Arrow data, or a .parquet or .csv file.",
+            hint="pass dicts, a data frame, Arrow data, or the path of a .parquet or .csv file.",
         )
     iterator = iter(rows)
     first = next(iterator, None)
@@ -181,13 +423,13 @@ def open_source(
         return None
     rest = chain([first], iterator)
     if isinstance(first, dict):
-        # A list is in memory already: all of it takes part in finding the schema.
+        # A list is in memory already, so all its rows determine the schema.
         return read_dicts(rest, len(rows) if isinstance(rows, list) else BATCH_ROWS, governing)
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _alike(rest, first.schema))
     raise UsageError(
         f"Can't publish an iterable of {type(first).__name__}.",
-        hint="its elements must be dicts or Arrow record batches.",
+        hint="pass an iterable of dicts or of Arrow record batches.",
     )
 
 
@@ -196,10 +438,10 @@ def _from_pandas(frame: Any) -> pa.RecordBatchReader:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise SchemaError(
-            f"The data frame can't become Arrow columns: {' '.join(map(str, error.args))}.",
-            hint="give each column a name of its own and values of one type.",
+            f"The data frame can't be converted to Arrow: {' '.join(map(str, error.args))}.",
+            hint="use distinct column names, and values of one type per column.",
         ) from error
-    # Decimals have no dtype of their own: Arrow takes as many digits as these values have.
+    # Decimals are objects in pandas; Arrow infers only as many digits as these values have.
     kinds = zip(table.schema, frame.dtypes, strict=True)
     schema = pa.schema(
         [f.with_type(with_room(f.type)) if str(dtype) == "object" else f for f, dtype in kinds],
@@ -215,26 +457,28 @@ def _from_capsule(rows: Any) -> pa.RecordBatchReader:
         batch = pa.record_batch(rows)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise UsageError(
-            f"Can't publish a {type(rows).__name__}: {error}.", hint="it needs named columns."
+            f"Can't publish a {type(rows).__name__}: {error}.", hint="pass data with named columns."
         ) from error
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
 def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of an iterable; of one schema, so that nothing is dropped or converted."""
+    """Yield the batches of an iterable; refuse one whose schema differs from the first one's."""
     first = [(field.name, field.type) for field in schema]
     before = 0
     for element in elements:
         if not isinstance(element, (pa.RecordBatch, pa.Table)):
-            raise UsageError(f"There is a {type(element).__name__} among the record batches.")
+            raise UsageError(
+                f"An element has the type {type(element).__name__}, not a record batch."
+            )
         here = [(field.name, field.type) for field in element.schema]
         if here != first:
             differing = sorted(name for name, _ in set(here) ^ set(first))
             raise SchemaError(
-                f"The batch after {before} rows has other columns or types than the first one.",
+                f"The batch after {before:,} rows has other columns or types than the first one.",
                 row=before + 1,
                 column=differing[0] if differing else None,
-                hint="give all batches the same schema, or publish them one by one.",
+                hint="use one schema for all batches, or publish them separately.",
             )
         before += element.num_rows
         yield from element.to_batches() if isinstance(element, pa.Table) else [element]
@@ -252,7 +496,7 @@ def _open_file(
             raise DataFileError("The file has zero bytes.", file=name)
         parquet = pq.ParquetFile(path)
     except FileNotFoundError as error:
-        raise UsageError(f"There is no file {path}.") from error
+        raise UsageError(f"The file {path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(name, error) from error
     batches = _readable(parquet.iter_batches(BATCH_ROWS), name)
@@ -260,7 +504,7 @@ def _open_file(
 
 
 def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a file, of which the later ones may still turn out to be broken."""
+    """Yield the batches of a file, of which later ones may turn out to be unreadable."""
     try:
         yield from batches
     except (pa.ArrowException, OSError) as error:
@@ -271,8 +515,8 @@ def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
     return DataFileError(
-        f"Not a readable Parquet or CSV file: {first}.",
+        f"The file is not a readable Parquet or CSV file: {first}.",
         file=name,
         row=int(found[1]) - 1 if found else None,  # Arrow counts the header
-        hint="check the file.",
+        hint="check the format of the file.",
     )

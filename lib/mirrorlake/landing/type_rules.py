@@ -1,6 +1,6 @@
-"""Every type of Parquet and Arrow, one row each: what it becomes in the table, or that it can't.
+"""The table of types: each Parquet and Arrow type with its type in the mirrored table, or refused.
 
-`types.py` works by these rows, and `docs/types.md` shows them; a test compares the two.
+`types.py` applies these rules. `docs/types.md` shows them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-VOID = "void"  # nothing but NULLs so far
-REFUSED_HINT = "publish it as text, a whole number, or a decimal of at most 38 digits."
+VOID = "void"  # all values so far are NULL
+REFUSED_HINT = "publish it as text, a whole number, or a decimal with at most 38 digits."
 
 
 class Stored(pa.ExtensionType):  # type: ignore[misc]
-    """A Parquet leaf with an annotation, or a storage, that Arrow's own type doesn't tell.
+    """A Parquet leaf whose annotation or storage Arrow's type does not contain.
 
     Args:
-        what: INT96, or the annotation in Parquet's words.
-        storage: the type Arrow has for it.
+        what: INT96, or the annotation in Parquet's terms.
+        storage: Arrow's type for the leaf.
     """
 
     def __init__(self, what: str, storage: pa.DataType) -> None:
@@ -37,19 +37,19 @@ class Stored(pa.ExtensionType):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Rule:
+class TypeRule:
     """One row of the table of types.
 
     Attributes:
-        parquet: the type as Parquet has it; empty where a file can't hold it.
-        arrow: the type as Arrow has it; empty where Arrow has none of its own.
-        matches: whether a type is of this row; the first row that matches counts.
-        table: the table's type, a template over the Arrow type; None if it is refused.
-        read: what Spark's reader is asked for, where that differs.
-        convert: SQL from what was read, `{0}`, to the table's type.
-        nested: whether it becomes JSON text, member by member.
-        unwrap: the type that decides instead.
-        note: what else people want to know.
+        parquet: the type in Parquet; empty if no file can contain it.
+        arrow: the type in Arrow; empty if Arrow has no such type.
+        matches: returns whether a type belongs to this row; the first match applies.
+        table: the type in the table, a template over the Arrow type; None if it is refused.
+        read: the type for Spark's reader, if it differs.
+        convert: the SQL expression from the read value `{0}` to the table's type.
+        nested: whether the type becomes JSON text, member by member.
+        unwrap: returns the type that decides instead.
+        note: remarks for users.
     """
 
     parquet: str
@@ -79,7 +79,7 @@ def _timestamp(unit: str, *, zone: bool) -> Callable[[Any], bool]:
 
 
 def is_variant(arrow: Any) -> bool:
-    """Whether a group has a variant's layout: required metadata, a value, perhaps shredded."""
+    """Return whether a group has the layout of a variant: metadata, value, perhaps shredded."""
     if not pt.is_struct(arrow):
         return False
     members = {field.name: field for field in arrow}
@@ -90,14 +90,14 @@ def is_variant(arrow: Any) -> bool:
 
 
 _VARIANT = {"metadata", "value", "typed_value"}
-# to_json would cut timestamps to milliseconds and leave NULL members out.
+# By default to_json truncates timestamps to milliseconds and leaves out NULL members.
 JSON_OPTIONS = (
     "map('ignoreNullFields', 'false', "
     "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
 )
-_FLOORED = "(({0} - pmod({0}, 1000)) div 1000)"  # nanoseconds, also before 1970
-# h: the sixteen bits as a number; sign, five bits of exponent, ten of fraction.
+_FLOORED = "(({0} - pmod({0}, 1000)) div 1000)"  # rounds nanoseconds down, also before 1970
+# h is the sixteen bits as a number: the sign, five bits of exponent, ten bits of fraction.
 _HALF = (
     "element_at(transform(array(CAST("
     "conv(concat(substring(hex({0}), 3, 2), substring(hex({0}), 1, 2)), 16, 10) AS INT)), h -> CASE"
@@ -113,12 +113,11 @@ _UUID = (
 
 
 def _seconds(value: str, per_second: int) -> str:
-    """SQL for a number's seconds as text, with as much of the fraction as is not zero."""
+    """Return SQL for the seconds of a number as text, without trailing zeros in the fraction."""
     digits = len(str(per_second)) - 1
     fraction = f"lpad(CAST({value} % {per_second} AS STRING), {digits}, '0')"
-    return (
-        f"IF({value} % {per_second} = 0, '', concat('.', rtrim('0', {fraction})))"  # as TIME prints
-    )
+    # Spark prints a TIME in this form, too.
+    return f"IF({value} % {per_second} = 0, '', concat('.', rtrim('0', {fraction})))"
 
 
 def _clock(per_second: int) -> str:
@@ -129,7 +128,7 @@ def _clock(per_second: int) -> str:
 
 
 def _little_endian(first: int) -> str:
-    """SQL for four bytes of a binary from the byte `first`, lowest byte first, as a number."""
+    """Return SQL for the number in four bytes of a binary from the byte `first`, little-endian."""
     turned = ", ".join(f"substring(hex({{0}}), {2 * (first + n) + 1}, 2)" for n in (3, 2, 1, 0))
     return f"CAST(conv(concat({turned}), 16, 10) AS BIGINT)"
 
@@ -151,63 +150,63 @@ def _bytes_decimal(arrow: Any) -> bool:
 
 
 RULES = (
-    Rule("BOOLEAN", "bool", pt.is_boolean, "boolean"),
-    Rule("INT32, INT(8)", "int8", pt.is_int8, "byte"),
-    Rule("INT32, INT(16)", "int16", pt.is_int16, "short"),
-    Rule("INT32, plain or INT(32)", "int32", pt.is_int32, "integer"),
-    Rule("INT64, plain or INT(64)", "int64", pt.is_int64, "long"),
-    Rule("INT32, UINT(8)", "uint8", pt.is_uint8, "short"),
-    Rule("INT32, UINT(16)", "uint16", pt.is_uint16, "integer"),
-    Rule("INT32, UINT(32)", "uint32", pt.is_uint32, "long"),
-    Rule("INT64, UINT(64)", "uint64", pt.is_uint64, "decimal(20,0)"),
-    Rule("FIXED(2), FLOAT16", "float16", pt.is_float16, "float", "binary", _HALF),
-    Rule("FLOAT", "float32", pt.is_float32, "float"),
-    Rule("DOUBLE", "float64", pt.is_float64, "double"),
-    Rule(
+    TypeRule("BOOLEAN", "bool", pt.is_boolean, "boolean"),
+    TypeRule("INT32, INT(8)", "int8", pt.is_int8, "byte"),
+    TypeRule("INT32, INT(16)", "int16", pt.is_int16, "short"),
+    TypeRule("INT32, plain or INT(32)", "int32", pt.is_int32, "integer"),
+    TypeRule("INT64, plain or INT(64)", "int64", pt.is_int64, "long"),
+    TypeRule("INT32, UINT(8)", "uint8", pt.is_uint8, "short"),
+    TypeRule("INT32, UINT(16)", "uint16", pt.is_uint16, "integer"),
+    TypeRule("INT32, UINT(32)", "uint32", pt.is_uint32, "long"),
+    TypeRule("INT64, UINT(64)", "uint64", pt.is_uint64, "decimal(20,0)"),
+    TypeRule("FIXED(2), FLOAT16", "float16", pt.is_float16, "float", "binary", _HALF),
+    TypeRule("FLOAT", "float32", pt.is_float32, "float"),
+    TypeRule("DOUBLE", "float64", pt.is_float64, "double"),
+    TypeRule(
         "INT32, INT64 or FIXED, DECIMAL",
         "decimal32, decimal64, decimal128, decimal256",
         _decimal_fits,
         _DECIMAL,
         note="of 38 digits at most",
     ),
-    Rule(
+    TypeRule(
         "BYTE_ARRAY, DECIMAL",
         "",
         _bytes_decimal,
         "decimal({0.storage_type.precision},{0.storage_type.scale})",
-        # Spark's vectorised reader takes bytes only for decimals of more than 18 digits.
+        # Spark's vectorised reader accepts bytes only for decimals with more than 18 digits.
         "decimal(38,{0.storage_type.scale})",
         note="of 38 digits at most",
     ),
-    Rule(
+    TypeRule(
         "DECIMAL of more than 38 digits, or a scale below 0 or above the precision",
         "decimal256",
         lambda arrow: pt.is_decimal(arrow) or _named("parquet.BYTE_ARRAY DECIMAL")(arrow),
         note="Spark has no such decimal",
     ),
-    Rule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
+    TypeRule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
     *(
-        Rule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
+        TypeRule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
         for parquet, arrow, matches, read, ticks in (
             ("INT32, TIME(MILLIS)", "time32", pt.is_time32, "integer", 1_000),
             ("INT64, TIME(MICROS)", "time64[us]", _is(pa.time64("us")), "long", 1_000_000),
             ("INT64, TIME(NANOS)", "time64[ns]", _is(pa.time64("ns")), "long", 1_000_000_000),
         )
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(MILLIS or MICROS, UTC)",
         "timestamp[s, ms or us] with a zone",
         _timestamp("us", zone=True),
         "timestamp",
         note="the zone's name is not kept",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(MILLIS or MICROS, local)",
         "timestamp[s, ms or us]",
         _timestamp("us", zone=False),
         "timestamp_ntz",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(NANOS, UTC)",
         "timestamp[ns] with a zone",
         _timestamp("ns", zone=True),
@@ -216,7 +215,7 @@ RULES = (
         f"timestamp_micros({_FLOORED})",
         note="cut to microseconds",
     ),
-    Rule(
+    TypeRule(
         "INT64, TIMESTAMP(NANOS, local)",
         "timestamp[ns]",
         _timestamp("ns", zone=False),
@@ -225,7 +224,7 @@ RULES = (
         f"CAST(timestamp_micros({_FLOORED}) AS timestamp_ntz)",
         note="cut to microseconds",
     ),
-    Rule(
+    TypeRule(
         "INT96",
         "",
         _named("parquet.INT96"),
@@ -233,7 +232,7 @@ RULES = (
         note="the old form of timestamps, UTC as Spark writes it; cut to microseconds",
     ),
     *(
-        Rule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
+        TypeRule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
         for arrow, convert, note in (
             (
                 pa.duration("s"),
@@ -245,7 +244,7 @@ RULES = (
             (pa.duration("ns"), _FLOORED, "cut to microseconds"),
         )
     ),
-    Rule(
+    TypeRule(
         "FIXED(12), INTERVAL",
         "",
         _named("parquet.INTERVAL"),
@@ -254,19 +253,25 @@ RULES = (
         _INTERVAL,
         note="ISO 8601, always months, days and seconds: `P14M3DT4.005S`",
     ),
-    Rule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
-    Rule(
+    TypeRule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
+    TypeRule(
         "BYTE_ARRAY, STRING",
         "string, large_string, string_view",
         lambda arrow: pt.is_string(arrow) or pt.is_large_string(arrow) or pt.is_string_view(arrow),
         "string",
     ),
-    Rule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
-    Rule("BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"),
-    Rule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
-    Rule("BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"),
-    Rule("BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"),
-    Rule(
+    TypeRule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
+    TypeRule(
+        "BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"
+    ),
+    TypeRule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
+    TypeRule(
+        "BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"
+    ),
+    TypeRule(
+        "BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"
+    ),
+    TypeRule(
         "FIXED(16), UUID",
         "arrow.uuid",
         _named("arrow.uuid"),
@@ -275,21 +280,21 @@ RULES = (
         _UUID,
         note="36 characters, lower case",
     ),
-    Rule(
+    TypeRule(
         "BYTE_ARRAY, plain",
         "binary, large_binary, binary_view",
         lambda arrow: pt.is_binary(arrow) or pt.is_large_binary(arrow) or pt.is_binary_view(arrow),
         "binary",
     ),
-    Rule("FIXED, plain", "fixed_size_binary", pt.is_fixed_size_binary, "binary"),
-    Rule(
+    TypeRule("FIXED, plain", "fixed_size_binary", pt.is_fixed_size_binary, "binary"),
+    TypeRule(
         "UNKNOWN, of any storage",
         "null",
         pt.is_null,
         VOID,
         note="no column yet; it comes with its first typed file",
     ),
-    Rule(
+    TypeRule(
         "group, VARIANT",
         "struct of a variant's layout",
         is_variant,
@@ -298,15 +303,15 @@ RULES = (
         f"to_json({{0}}, {JSON_OPTIONS})",
         note="JSON text; shredded ones too",
     ),
-    Rule(
+    TypeRule(
         "group without members",
         "struct<>",
         lambda arrow: pt.is_struct(arrow) and not arrow.num_fields,
         note="Parquet can't hold it",
     ),
-    Rule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
-    Rule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
-    Rule(
+    TypeRule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
+    TypeRule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
+    TypeRule(
         "LIST, or a repeated field",
         "list, large_list, fixed_size_list, list_view, large_list_view",
         lambda arrow: (
@@ -320,22 +325,22 @@ RULES = (
         nested=True,
         note=_JSON_NOTE,
     ),
-    Rule(
+    TypeRule(
         "as its values",
         "dictionary",
         pt.is_dictionary,
         unwrap=lambda arrow: arrow.value_type,
         note="as its values",
     ),
-    Rule(
+    TypeRule(
         "",
         "run_end_encoded",
         pt.is_run_end_encoded,
         unwrap=lambda arrow: arrow.value_type,
         note="as its values: the publisher writes them out",
     ),
-    Rule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
-    Rule(
+    TypeRule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
+    TypeRule(
         "INT32, INT(8)",
         "arrow.bool8",
         _named("arrow.bool8"),
@@ -343,12 +348,12 @@ RULES = (
         "byte",
         "({0} <> 0)",
     ),
-    Rule(
+    TypeRule(
         "as its storage",
         "any other extension type, as geoarrow.wkb or arrow.fixed_shape_tensor",
         lambda arrow: isinstance(arrow, pa.BaseExtensionType),
         unwrap=lambda arrow: arrow.storage_type,
         note="as its storage",
     ),
-    Rule("anything else", "anything else", lambda _: True, note="nothing of the kind is known"),
+    TypeRule("anything else", "anything else", lambda _: True, note="nothing of the kind is known"),
 )

@@ -1,8 +1,8 @@
-"""What a published column's type becomes in the table, and what a table's column may become.
+"""Map published types to types of the table, and decide which changes of a type are safe.
 
-Types are named as Delta's schema names them (`long`, `timestamp_ntz`, `decimal(10,2)`, …), which
-Spark's DDL understands too. Simple types map one to one; nested ones become JSON text. The rows
-that decide are in `type_rules.py`.
+Types have the names of Delta's schema (`long`, `timestamp_ntz`, `decimal(10,2)`, …), which Spark's
+DDL understands as well. Simple types map one to one; nested types become JSON text. The mapping
+itself is the table in `type_rules.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError, UsageError
-from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Rule, Stored
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Stored, TypeRule
+from mirrorlake.names import quote
+from mirrorlake.spark.sql import literal
 
 _WIDER = {
     "byte": ("short", "integer", "long"),
@@ -26,7 +27,7 @@ _WIDER = {
     "integer": ("long",),
     "float": ("double",),
 }
-# Types of another kind that hold a type's values exactly.
+# Types of another kind that represent all values of a type exactly.
 _EXACT = {
     "byte": ("float", "double"),
     "short": ("float", "double"),
@@ -34,14 +35,14 @@ _EXACT = {
     "date": ("timestamp_ntz",),
 }
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-# Delta counts every whole number up to int as ten digits, and a long as twenty.
+# Delta counts ten digits for whole numbers up to int, and twenty for a long.
 _DELTA_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MOST_DIGITS = 38
-# Values that come without a type get these digits: a decimal then holds every long (Delta counts it
-# as twenty digits), its sums keep their digits, and type widening can still add ten.
+# The digits before and after the point of decimals for values without a type. Such a decimal holds
+# every long, which Delta counts as twenty digits; type widening can still add ten.
 _ROOM = (20, 8)
-WIDEN_HINT = "publish with widen=True (--widen), and mirror with --widen."
+WIDEN_HINT = "publish and mirror with widen=True (--widen)."
 ROOMY = f"decimal({sum(_ROOM)},{_ROOM[1]})"
 _ARROW = {
     "boolean": pa.bool_(),
@@ -58,18 +59,18 @@ _ARROW = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _TYPE_WORDS = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
-# Parquet's annotations that Arrow's types don't show.
+# Annotations of Parquet that Arrow's types do not show.
 _HIDDEN = {"ENUM", "BSON", "GEOMETRY", "GEOGRAPHY", "INTERVAL"}
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """How one column is read and what it becomes.
+    """The type of one column: as it is read, and in the table.
 
     Attributes:
-        read: the type Spark's Parquet reader is asked for.
-        table: the type in the Delta table; `void` where only NULLs were seen yet.
-        convert: SQL from the read value `{0}` to the table's, where the two differ.
+        read: the type for Spark's Parquet reader.
+        table: the type in the Delta table; `void` if all values so far are NULL.
+        convert: the SQL expression from the read value `{0}` to the table's type.
     """
 
     read: str
@@ -78,10 +79,10 @@ class ColumnType:
 
 
 def column_type(arrow: pa.DataType) -> ColumnType:
-    """The column type for an Arrow type.
+    """Return the column type for an Arrow type.
 
     Raises:
-        SchemaError: there is no faithful type for it.
+        SchemaError: the table has no type that represents it without loss.
     """
     rule, arrow = _rule_of(arrow)
     if rule.nested:
@@ -90,19 +91,19 @@ def column_type(arrow: pa.DataType) -> ColumnType:
     return ColumnType(_read(arrow), str(rule.table).format(arrow), rule.convert)
 
 
-def _rule_of(arrow: pa.DataType) -> tuple[Rule, Any]:
-    """The row for a type that says what it becomes, and the type it looks at."""
+def _rule_of(arrow: pa.DataType) -> tuple[TypeRule, Any]:
+    """Return the rule for a type, and the type that the rule refers to."""
     rule = next(rule for rule in RULES if rule.matches(arrow))
     if rule.unwrap is not None:
         return _rule_of(rule.unwrap(arrow))
     if rule.table is None:
         found = arrow.storage_type if isinstance(arrow, Stored) else arrow
-        raise SchemaError(f"Type {found} has no counterpart in the table.", hint=REFUSED_HINT)
+        raise SchemaError(f"The type {found} has no counterpart in the table.", hint=REFUSED_HINT)
     return rule, arrow
 
 
 def _read(arrow: pa.DataType) -> str:
-    """The type Spark's reader is asked for, as DDL."""
+    """Return the type for Spark's Parquet reader, as DDL."""
     rule, arrow = _rule_of(arrow)
     if not rule.nested:
         return (rule.read or str(rule.table)).format(arrow)
@@ -114,28 +115,29 @@ def _read(arrow: pa.DataType) -> str:
     for field in arrow:
         if field.name.lower() in seen:
             raise SchemaError(
-                f"Type {arrow} has {field.name!r} twice (names differ at most by case).",
-                hint="rename one of the two.",
+                f"The type {arrow} has {field.name!r} twice (names differ at most by case).",
+                hint="rename one of the two fields.",
             )
         seen.add(field.name.lower())
     return f"struct<{','.join(f'{quote(f.name)}:{_read(_member(f.type))}' for f in arrow)}>"
 
 
 def _member(arrow: pa.DataType) -> pa.DataType:
-    if pt.is_run_end_encoded(arrow):  # only a whole column is decoded by the publisher
+    if pt.is_run_end_encoded(arrow):  # the publisher decodes whole columns only
         raise SchemaError(
-            f"Type {arrow} has no counterpart within another.", hint="publish its values."
+            f"The type {arrow} has no counterpart within another type.",
+            hint="publish its decoded values.",
         )
     return arrow
 
 
 def _json_value(arrow: pa.DataType, value: str, depth: int) -> str:
-    """SQL for a value as `to_json` has to get it; the value itself where nothing is to be done.
+    """Return SQL for a value as `to_json` needs it; the value itself if no conversion is needed.
 
     Args:
-        arrow: its type.
+        arrow: the type of the value.
         value: SQL for the value as read.
-        depth: how many lambdas this is in; they need names of their own.
+        depth: the number of enclosing lambdas, which need distinct parameter names.
     """
     rule, arrow = _rule_of(arrow)
     if rule.read == "variant":
@@ -168,7 +170,7 @@ def _json_value(arrow: pa.DataType, value: str, depth: int) -> str:
 
 
 def _json_key(arrow: pa.DataType, value: str, depth: int) -> str:
-    """SQL for a map's key; `to_json` itself prints days as a number, and groups as Java objects."""
+    """Return SQL for a map's key as text, since `to_json` misprints dates and groups as keys."""
     rule, arrow = _rule_of(arrow)
     made = _json_value(arrow, value, depth)
     if rule.nested or rule.read == "variant":
@@ -184,15 +186,15 @@ def _json_key(arrow: pa.DataType, value: str, depth: int) -> str:
 
 
 def _template(sql: str) -> str:
-    """SQL that will go through `format` once more."""
+    """Escape SQL that goes through `format` once more."""
     return sql.replace("{", "{{").replace("}", "}}")
 
 
 def published_schema(parquet: pq.ParquetFile) -> pa.Schema:
-    """A file's Arrow schema; what only its Parquet schema tells is in it as `Stored`.
+    """Return a file's Arrow schema, with `Stored` for what only its Parquet schema contains.
 
     Raises:
-        pa.ArrowException: a type that Arrow can't read.
+        pa.ArrowException: Arrow can't read a type.
     """
     schema = parquet.schema
     leaves = iter([schema.column(index) for index in range(len(schema))])
@@ -200,7 +202,7 @@ def published_schema(parquet: pq.ParquetFile) -> pa.Schema:
 
 
 def _as_stored(arrow: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.DataType:
-    """A type, looking at the Parquet leaves below it, which come in the same order."""
+    """Return a type with the annotations of the Parquet leaves below it, in their order."""
     if isinstance(arrow, pa.BaseExtensionType) and pt.is_nested(arrow.storage_type):
         return _as_stored(arrow.storage_type, leaves)
     if pt.is_struct(arrow):
@@ -217,18 +219,18 @@ def _as_stored(arrow: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.Data
         return arrow
     if leaf.physical_type == "INT96":
         return Stored("INT96", arrow)
-    annotations = {leaf.logical_type.type, leaf.converted_type}  # an old file has the latter only
+    annotations = {leaf.logical_type.type, leaf.converted_type}  # old files have only the latter
     if hidden := annotations & _HIDDEN:
         return Stored(hidden.pop(), arrow)
     if "DECIMAL" in annotations and leaf.physical_type == "BYTE_ARRAY":
         return Stored("BYTE_ARRAY DECIMAL", arrow)
     if "UUID" in annotations:
-        return pa.uuid()  # older Arrow leaves the annotation out
+        return pa.uuid()  # older versions of Arrow ignore the annotation
     return arrow
 
 
 def fits(found: str, table: str) -> bool:
-    """Whether every value of a published type can be stored in the table's without loss."""
+    """Return whether the table's type can store all values of a published type without loss."""
     if found in (table, VOID) or table in _WIDER.get(found, ()):
         return True
     narrow, wide = _decimal(found), _decimal(table)
@@ -238,16 +240,15 @@ def fits(found: str, table: str) -> bool:
 
 
 def widened(table: str, found: str) -> str | None:
-    """What a table's column has to become so that it holds a published type too.
+    """Return the type that a table's column needs to store values of a published type as well.
 
-    Only what Delta's type widening does (`delta.enableTypeWidening`), and never with a loss: the
-    published values are cast to the answer, and so are those in the table.
+    Only changes of Delta's type widening (`delta.enableTypeWidening`) are considered, and only
+    without loss: the published values and those in the table are cast to the result.
 
     Returns:
-        The type; the table's own where that holds the published values already; None where no
-        safe change leads there.
+        The type; the table's own if it can store the values already; None if no safe change exists.
     """
-    # What Delta widens to, nearest first, decimals aside: never to float. By its protocol, tried.
+    # The types that Delta's protocol widens to, except decimals, nearest first; never to float.
     others = (kind for kind in _EXACT.get(table, ()) if kind != "float")
     for candidate in (table, *_WIDER.get(table, ()), *others):
         if fits(found, candidate) or candidate in _EXACT.get(found, ()):
@@ -265,8 +266,8 @@ def roomy_decimal(whole: int, scale: int) -> str | None:
     """Return the decimal for values without a declared type; None above 38 digits.
 
     Args:
-        whole: the most digits before the point of any value.
-        scale: the most digits behind it.
+        whole: the largest number of digits before the decimal point.
+        scale: the largest number of digits after it.
     """
     if whole + scale > _MOST_DIGITS:
         return None
@@ -275,14 +276,14 @@ def roomy_decimal(whole: int, scale: int) -> str | None:
 
 
 def parse_type(text: str, *, column: str) -> str:
-    """Return the table type that a caller declares, such as `long` or `decimal(18,2)`.
+    """Return the table type for a type that a caller declares, such as `long` or `decimal(18,2)`.
 
     Args:
-        text: the type as Delta or Spark's DDL names it.
+        text: the type, as Delta or Spark's DDL names it.
         column: the declared column, for errors.
 
     Raises:
-        UsageError: no column can have this type.
+        UsageError: the type does not exist.
     """
     kind = "".join(text.lower().split())
     kind = _TYPE_WORDS.get(kind, kind)
@@ -290,30 +291,30 @@ def parse_type(text: str, *, column: str) -> str:
     if kind in _ARROW or (digits and digits[1] <= digits[0] and 1 <= digits[0] <= _MOST_DIGITS):
         return kind
     raise UsageError(
-        f"Column {column!r} can't have the type {text!r}.",
+        f"The type {text!r} of column {column!r} does not exist.",
         column=column,
-        hint=f"choose one of {', '.join(_ARROW)}, decimal(p,s) with at most 38 digits.",
+        hint=f"choose one of {', '.join(_ARROW)}, or decimal(p,s) with at most 38 digits.",
     )
 
 
 def united(table: str | None, found: str) -> str:
-    """Return the type of a table's column once a published type was added to it."""
+    """Return the type of a table's column after a published type was added to it."""
     return found if table is None else widened(table, found) or table
 
 
 def arrow_of(table_type: str) -> pa.DataType:
-    """Return the Arrow type for a column type of the table."""
+    """Return the Arrow type of a table's column type."""
     digits = _decimal(table_type)
     return pa.decimal128(*digits) if digits else _ARROW[table_type]
 
 
-def way_out(column: str, found: str, table: str) -> str:
-    """Return a hint with the call that publishes values which the table's type refuses.
+def misfit_hint(column: str, found: str, table: str) -> str:
+    """Return a hint how to publish values that do not fit the table's type.
 
     Args:
         column: the column's name.
-        found: the values' type, as Delta names it.
-        table: the table's type.
+        found: the type of the values, as Delta names it.
+        table: the type of the table's column.
     """
     if widened(table, found) not in (None, table):
         return WIDEN_HINT
@@ -325,7 +326,7 @@ def way_out(column: str, found: str, table: str) -> str:
     if number and widened(table, ROOMY) not in (None, table):
         return (
             f"publish with types={{{column!r}: {ROOMY!r}}} and widen=True "
-            f"(--types '{column}={ROOMY}' --widen), and mirror with --widen."
+            f"(--types '{column}={ROOMY}' --widen), and mirror with widen=True (--widen)."
         )
     return (
         f"convert the values to {table}, or delete the table's folder and publish it again "

@@ -1,8 +1,9 @@
-"""The landing zone's folders: which tables there are, their numbered files, and the next number.
+"""The folders of the landing zone: list tables and their numbered files, take the next number.
 
-A batch may have a token: its publisher's own name of it, so that publishing it again writes
-nothing. Tokens lie in the footers of the published files. A table remembers a token as long as it
-keeps the file: in its folder, in `_ProcessedFiles`, and until `_FilesReadyToDelete` is swept.
+A batch may have a token: a name that its publisher chose, so that publishing the batch again writes
+nothing. Tokens are stored in the footers of published files. A table knows a token as long as it
+keeps the file: in its folder, in `_ProcessedFiles`, and in `_FilesReadyToDelete` until that is
+cleaned up.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
 
 @dataclass(frozen=True)
 class BadFolder:
-    """A folder of the zone that can't become a table, and why."""
+    """A folder of the zone that can't become a table, and the reason."""
 
     schema: str | None
     name: str
@@ -44,17 +45,18 @@ class BadFolder:
 
     @property
     def folder(self) -> str:
-        """The folder, relative to the lake's root."""
+        """The path of the folder, relative to the lake's root."""
         return f"{ZONE}/{place_of(self.schema, self.name)}"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """One table's folder as listed.
+    """The listing of one table's folder.
 
     Attributes:
-        numbered: its data files by number.
-        listing: everything directly in it.
+        table: the table.
+        numbered: the data files by number.
+        listing: everything directly in the folder.
     """
 
     table: TableName
@@ -62,15 +64,16 @@ class Folder:
     listing: Listing
 
     def pending(self, last: int, skip: Collection[int] = ()) -> tuple[list[Entry], int | None]:
-        """The files that can be applied after number `last`, and the number that is missing.
+        """Return the files that can be applied after number `last`, and the first missing number.
 
         Args:
             last: the last applied number.
-            skip: numbers whose files need not be there; an empty entry stands for such a one.
+            skip: the numbers that need no file; the result contains an empty entry for a missing
+                one.
 
         Returns:
-            The consecutive files from `last + 1` on; and the first missing number if files lie
-            behind the gap, else None.
+            The consecutive files from `last + 1` on. The missing number is None if no file with a
+            higher number exists.
         """
         ready = []
         number = last + 1
@@ -82,21 +85,21 @@ class Folder:
         return ready, number if blocked else None
 
     def behind(self, last: int) -> list[Entry]:
-        """The files that lie behind number `last`."""
+        """Return the files with numbers above `last`."""
         return [entry for number, entry in self.numbered.items() if number > last]
 
 
 def find_tables(
     storage: Storage, base: str = ZONE, *, folders: Sequence[str] | None = None
 ) -> Iterator[TableName | BadFolder]:
-    """Every table folder of the zone, or of a folder that is laid out like it, in order.
+    """Yield each table folder of the zone, or of a folder with the same layout, in order.
 
-    Names starting with `_` are not looked at.
+    Names that start with `_` are ignored.
 
     Args:
         storage: the lake's files.
         base: the zone, or the other folder.
-        folders: what is in it, where that is known.
+        folders: the folders in `base`, if they were listed already.
     """
     for folder in storage.list(base).folders if folders is None else folders:
         schema: str | None = None
@@ -113,33 +116,33 @@ def find_tables(
 
 
 def published_tables(storage: Storage, base: str = ZONE) -> list[TableName]:
-    """Those of `find_tables` that can become tables."""
+    """Return the folders of `find_tables` that can become tables."""
     return [table for table in find_tables(storage, base) if isinstance(table, TableName)]
 
 
 def no_folder(table: TableName) -> TableNotFoundError:
-    """What to say where a table that is asked for has no folder."""
-    text = f"There is no folder for {table} in the landing zone."
-    return TableNotFoundError(text, hint="publish it first.")
+    """Return the error for a table without a folder."""
+    text = f"The landing zone has no folder for the table {table}."
+    return TableNotFoundError(text, hint="publish the table first.")
 
 
 def list_folder(storage: Storage, table: TableName) -> Folder:
-    """Lists a table's folder whose files are numbered by their names; raises as `by_number`."""
+    """List a table's folder, with its files by number; raise errors as `by_number`."""
     return by_number(table, storage.list(table.folder))
 
 
 def every_file(storage: Storage, table: TableName) -> Iterator[tuple[str, Entry]]:
-    """All files of a table's folder with their paths; those moved away after they were applied."""
+    """Yield all files of a table's folder with their paths, including moved applied ones."""
     for folder in (table.folder, *(f"{table.folder}/{f}" for f in (PROCESSED, READY_TO_DELETE))):
         for entry in storage.list(folder).files:
             yield f"{folder}/{entry.name}", entry
 
 
 def by_number(table: TableName, listing: Listing) -> Folder:
-    """The folder's data files by the numbers in their names.
+    """Return a folder with its data files by the numbers in their names.
 
     Raises:
-        SequenceError: a number is used by two files, is 0, or is too large.
+        SequenceError: two files have the same number, or a number is 0 or too large.
     """
     numbered: dict[int, Entry] = {}
     for entry in listing.files:
@@ -150,7 +153,7 @@ def by_number(table: TableName, listing: Listing) -> Folder:
             raise SequenceError(
                 f"The number of {entry.name} is not between 1 and {_LARGEST}.",
                 file=entry.name,
-                hint=f"the first file is {file_name(1)}.",
+                hint=f"start with {file_name(1)}.",
             )
         if number in numbered:
             raise SequenceError(
@@ -163,12 +166,12 @@ def by_number(table: TableName, listing: Listing) -> Folder:
 
 
 def by_time(table: TableName, listing: Listing, applied: Mapping[str, int], last: int) -> Folder:
-    """The folder's data files, of any name, numbered after `last` by when they were modified.
+    """Return a folder with its data files of any name, numbered in the order of their modification.
 
     Args:
-        table: whose folder it is.
-        listing: what lies in it.
-        applied: the files in it that are applied already, by name, with the numbers they had.
+        table: the table.
+        listing: the content of the folder.
+        applied: the names of applied files in the folder, with their numbers.
         last: the last applied number.
     """
     visible = [entry for entry in listing.files if not entry.name.startswith(("_", "."))]
@@ -184,7 +187,7 @@ class TokenIndex:
 
     Args:
         storage: the lake's files.
-        table: whose files.
+        table: the table.
     """
 
     def __init__(self, storage: Storage, table: TableName) -> None:
@@ -193,7 +196,7 @@ class TokenIndex:
         self._seen: dict[tuple[str, int], bytes | None] = {}
 
     def find(self, token: str) -> str | None:
-        """The path of the file that carries a token, relative to the lake's root; or None."""
+        """Return the path of the file with a token, relative to the lake's root, or None."""
         found = None
         seen: dict[tuple[str, int], bytes | None] = {}
         for path, entry in every_file(self._storage, self._table):
@@ -205,17 +208,17 @@ class TokenIndex:
             seen[key] = self._seen[key]
             if seen[key] == token.encode():
                 found = path
-        self._seen = seen  # without what was swept, or replaced with the whole folder
+        self._seen = seen  # without files that were deleted since
         return found
 
 
 def read_footer(storage: Storage, path: str) -> dict[bytes, bytes]:
-    """What a published file's footer carries; nothing where it is no readable Parquet file."""
+    """Return the metadata in a published file's footer; empty if the file is not readable."""
     return _footer(storage, path) or {}
 
 
 def _footer(storage: Storage, path: str) -> dict[bytes, bytes] | None:
-    """The same; None if there is no file."""
+    """Return the metadata like `read_footer`, but None if the file does not exist."""
     try:
         with storage.open(path) as source:
             return dict(pq.read_metadata(source).metadata or {})
@@ -226,7 +229,7 @@ def _footer(storage: Storage, path: str) -> dict[bytes, bytes] | None:
 
 
 def footers_from_the_newest(storage: Storage, table: TableName) -> Iterator[dict[bytes, bytes]]:
-    """The footers of a table's kept numbered files, the highest number first."""
+    """Yield the footers of a table's kept numbered files, the highest number first."""
     found = [
         (number, path)
         for path, entry in every_file(storage, table)
@@ -237,7 +240,7 @@ def footers_from_the_newest(storage: Storage, table: TableName) -> Iterator[dict
 
 
 def last_number(storage: Storage, table: TableName) -> int:
-    """The number that was given last; 0 if none was."""
+    """Return the last number that a file took; 0 if there is none."""
     numbered = list_folder(storage, table).numbered
     if numbered:
         return max(numbered)
@@ -258,22 +261,22 @@ def take_number(
     tokens: TokenIndex,
     token: str | None,
 ) -> str | None:
-    """Gives a staged file the next number, by a rename that never overwrites.
+    """Rename a staged file to the next number, without ever overwriting a file.
 
     Args:
         storage: the lake's files.
-        table: whose file it is.
-        staged: its path; the name is hidden.
-        batch: its id, which its footer carries.
-        tokens: those of the table's files.
-        token: the batch's own, if it has one.
+        table: the table.
+        staged: the path of the file; its name is hidden.
+        batch: the id of the batch, which is in the file's footer.
+        tokens: the tokens of the table's files.
+        token: the token of the batch, if it has one.
 
     Returns:
-        The file's new name; None if a file before it carries the token already.
+        The new name; None if an earlier file has the token already.
     """
     number = last_number(storage, table) + 1
     while True:
-        # All files below the number are looked at before it is taken.
+        # Check all files below the number for the token before taking it.
         if token is not None and tokens.find(token):
             return None
         name = file_name(number)
@@ -281,20 +284,20 @@ def take_number(
         if not _rename(storage, table, staged, name, batch):
             number += 1
             continue
-        # A quick mirror may have applied this very file and moved it away already.
+        # The mirror may have applied this file and moved it already.
         if _processed_batch(storage, table, name) in (None, batch):
             return name
-        # This writer was so slow that its number was applied and moved away meanwhile.
+        # This writer was so slow that another file with its number was applied and moved meanwhile.
         if not storage.rename(path, staged):
-            storage.delete(path)  # the staged file was not gone yet
+            storage.delete(path)  # the staged file still exists
         number = last_number(storage, table) + 1
 
 
 def _rename(storage: Storage, table: TableName, staged: str, name: str, batch: str) -> bool:
-    """Renames to a number; whatever the store answered, what counts is whose batch is there."""
+    """Rename a file to a number; whatever the store answers, the batch in the target decides."""
     path = f"{table.folder}/{name}"
 
-    def stands() -> bool:  # even if it is applied and moved by now
+    def is_published() -> bool:  # even if the file was applied and moved meanwhile
         own = read_footer(storage, path).get(BATCH, b"").decode() == batch
         return own or _processed_batch(storage, table, name) == batch
 
@@ -302,18 +305,18 @@ def _rename(storage: Storage, table: TableName, staged: str, name: str, batch: s
         if storage.rename(staged, path):
             return True
     except Exception:
-        if not stands():
+        if not is_published():
             raise
     else:
-        if storage.local is not None or not stands():
-            return False  # a local disk's refusal is never about the own file
-    with suppress(Exception):  # it is published; what is left over is hidden
+        if storage.local is not None or not is_published():
+            return False  # a local disk never refuses because of this file itself
+    with suppress(Exception):  # the file is published; the staged copy is hidden
         storage.delete(staged)
     return True
 
 
 def _processed_batch(storage: Storage, table: TableName, name: str) -> str | None:
-    """Which batch was processed under a name: "" if of another publisher, None if none."""
+    """Return the batch of a processed file: "" if it has none, None without a file."""
     for folder in (PROCESSED, READY_TO_DELETE):
         footer = _footer(storage, f"{table.folder}/{folder}/{name}")
         if footer is not None:

@@ -1,1 +1,1 @@
-"""What a table's files are like, what that costs, and how to make them better."""
+"""Analyse a table's files, compare them with guardrails, and improve them."""

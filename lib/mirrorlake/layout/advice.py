@@ -1,8 +1,8 @@
-"""Advice on a table's files and columns: each finding with its evidence, its gain and its remedy.
+"""Recommend improvements of a table's files and columns, each with evidence, gain and remedy.
 
 The rules are those of the Direct Lake storage document. They read an analysis, so they cost a few
-aggregates; only what no footer tells (floats that could be rounded, columns that repeat or follow
-from others) is asked of the rows, in one pass over a sample.
+aggregates. Only facts that footers lack (floats that could be rounded, columns that repeat or
+follow from others) are read from the rows, in one pass over a sample.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from mirrorlake.layout.measures import PROPERTIES, Measured
-from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
+from mirrorlake.names import quote
+from mirrorlake.results import Result, TextTable, counted
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB
@@ -32,7 +32,7 @@ _MANY_VALUES = 0.5
 _WIDE_BYTES = 64
 _WORTH_PERCENT = 10.0
 MANY_ROWS = 100_000_000
-# What a reader of another kind has to know; the page on readers has the whole table.
+# Features that other readers may lack; docs/readers.md has the whole table.
 _DEMANDING = {"deletionVectors", "columnMapping", "typeWidening", "v2Checkpoint", "variantType"}
 _ROWS = 200_000
 _DIGITS = (0, 1, 2, 3, 4)
@@ -53,14 +53,14 @@ _NUMBERS = (*_FRACTIONS, *_WHOLE)
 
 @dataclass(frozen=True)
 class Finding:
-    """One piece of advice.
+    """One recommendation.
 
     Attributes:
         rule: its short name.
-        column: the column it is about, or None for the table.
-        evidence: what was found, with figures.
-        gain: what is to be expected.
-        remedy: the command or the code that does it.
+        column: the column concerned, or None for the table.
+        evidence: the reason, with figures.
+        gain: the expected improvement.
+        remedy: the command or the code that applies it.
     """
 
     rule: str
@@ -72,12 +72,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice(Result):
-    """All findings on one table; none is good news.
+    """All recommendations for one table; empty if nothing should be improved.
 
     Attributes:
         table: the table's name.
-        findings: one entry each.
-        root: the lake's folder, for which `shown` has ROOT.
+        findings: one entry per recommendation.
+        root: the lake's folder, which `shown` replaces by ROOT.
     """
 
     table: str
@@ -86,10 +86,11 @@ class Advice(Result):
 
     def __repr__(self) -> str:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in self.findings))
-        return f"{self.table}: {f'{len(self.findings)} findings ({rules})' if rules else 'well'}"
+        found = f"{counted(len(self.findings), 'finding')} ({rules})" if rules else "no findings"
+        return f"{self.table}: {found}"
 
     def shown(self) -> TextTable:
-        """Return one row per finding, for people; commands have ROOT for the lake's folder."""
+        """Return one row per recommendation; commands have ROOT in place of the lake's folder."""
         root = self.root.replace("`", "``")
         rows = tuple(
             (one.rule, one.column or "", one.evidence, one.gain,
@@ -111,7 +112,7 @@ def advise(
     many_rows: int = MANY_ROWS,
     columns: bool = True,
 ) -> Advice:
-    """Find what could be better about a table; arguments are those of `Analysis.advice`."""
+    """Recommend improvements of a table; arguments are those of `Analysis.advice`."""
     found = [
         *_on_files(analysis),
         *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
@@ -131,8 +132,8 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "small files",
             None,
-            f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
-            f"about {after:,.0f} files in place of {s['Parquet Files']:,}",
+            f"{small:,} of {counted(s['Parquet Files'], 'file')} under {_SMALL_FILE // _MIB} MiB",
+            f"about {after:,.0f} instead of {counted(s['Parquet Files'], 'file')}",
             f"OPTIMIZE {analysis.sql_name}",
         )
     average = s["Avg Rows Per Row Group"] or 0
@@ -140,7 +141,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "row-group size",
             None,
-            f"{s['Row Groups']:,} row groups of {average:,.0f} rows on average",
+            f"{counted(s['Row Groups'], 'row group')} with {average:,.0f} rows on average",
             "fewer and longer reads: row groups of 2 to 6 million rows load fastest",
             f"./mirrorlake vorder ROOT {name}",
         )
@@ -149,17 +150,17 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "no V-Order",
             None,
-            f"{lacking:,} of {s['Parquet Files']:,} files are in no V-Order",
-            "smaller files, quicker to read; a dry run tells how much",
+            f"{lacking:,} of {counted(s['Parquet Files'], 'file')} without V-Order",
+            "smaller files that are faster to read; a dry run estimates the savings",
             f"./mirrorlake vorder ROOT {name} --dry-run",
         )
     if s["VOrder Disagreements"]:
         yield Finding(
             "V-Order signals disagree",
             None,
-            f"{s['VOrder Disagreements']:,} files' footers contradict their tag or the table's"
-            f" {' or '.join(PROPERTIES)}",
-            "what is claimed is what is there",
+            f"{counted(s['VOrder Disagreements'], 'footer')} contradicting the file's tag or the"
+            f" table's {' or '.join(PROPERTIES)}",
+            "tags and properties that match the files",
             f"./mirrorlake vorder ROOT {name}",
         )
     written = s["Row Count"] + s["Deleted Rows"]
@@ -167,8 +168,8 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "deletion vectors piled up",
             None,
-            f"{s['Deleted Rows']:,} of {written:,} rows lie deleted in {s['Deletion Vectors']:,}"
-            " files",
+            f"{s['Deleted Rows']:,} of {counted(written, 'row')} deleted in"
+            f" {counted(s['Deletion Vectors'], 'file')}",
             f"{100 * s['Deleted Rows'] / written:.0f} % fewer rows to read",
             f"REORG TABLE {analysis.sql_name} APPLY (PURGE)",
         )
@@ -176,7 +177,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "missing statistics",
             None,
-            f"{s['Files Without Statistics']:,} files have none in the log",
+            f"{counted(s['Files Without Statistics'], 'file')} without statistics in the log",
             "queries skip files that can't match",
             f"ANALYZE TABLE {analysis.sql_name} COMPUTE DELTA STATISTICS",
         )
@@ -188,23 +189,23 @@ def _on_partitions(analysis: Measured) -> Iterator[Finding]:
         return
     s, listed = analysis.summary, ", ".join(columns)
     selected = f"CREATE TABLE … USING delta AS SELECT * FROM {analysis.sql_name}"
-    remedy = f"{selected}, and time both by compare_layouts"
+    remedy = f"{selected}, and compare both with compare_layouts"
     count = analysis.tables["Partitions"].count()
     average = s["File Size"] / max(1, count)
     if count >= _MANY_PARTITIONS:
         yield Finding(
             "partitions of high cardinality",
             listed,
-            f"{count:,} partitions, {s['Parquet Files']:,} files",
-            "far fewer files: each partition has at least one",
+            f"{counted(count, 'partition')}, {counted(s['Parquet Files'], 'file')}",
+            "far fewer files, because each partition has at least one",
             remedy,
         )
     elif average < _PARTITION_BYTES:
         yield Finding(
             "needless partitions",
             listed,
-            f"{count:,} partitions of {average / _MIB:,.1f} MiB on average",
-            "larger files; keep the partitions only if writes gain by them",
+            f"{counted(count, 'partition')} of {average / _MIB:,.1f} MiB on average",
+            "larger files; keep the partitions only if writes benefit from them",
             remedy,
         )
 
@@ -214,14 +215,14 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
         yield Finding(
             "features a reader may lack",
             None,
-            f"the protocol asks of readers: {', '.join(demanding)}",
-            "readers that lack one refuse the table; docs/readers.md says which",
+            f"the protocol requires readers to support {', '.join(demanding)}",
+            "more readers: one that lacks a feature refuses the table; see docs/readers.md",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
 
 
 def _on_columns(analysis: Measured, used: list[str] | None) -> Iterator[Finding]:
-    found = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
+    found = analysis.tables["Columns"].collect()  # one row per column
     columns = [row for row in found if row["Column Name"] not in analysis.hidden_columns]
     for row in columns:
         yield from _on_one_column(analysis, row, used)
@@ -243,8 +244,8 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
         return
     if distinct is not None and distinct <= 1 < rows:
         yield Finding(
-            "constant column", name, f"{distinct} value in {rows:,} rows",
-            "one column less to load", f"ALTER TABLE {table} DROP COLUMN {column}",
+            "constant column", name, f"{counted(distinct, 'value')} in {rows:,} rows",
+            "one column fewer to load", f"ALTER TABLE {table} DROP COLUMN {column}",
         )  # fmt: skip
         return
     if percent < _WORTH_PERCENT or distinct is None:
@@ -252,14 +253,14 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
     kind = row["Primitive Type"]
     if kind == "string" and (row["BytesPerRow"] or 0) > _WIDE_BYTES:
         yield Finding(
-            "wide strings", name, f"{evidence}, {row['BytesPerRow']:.0f} bytes a row",
+            "wide strings", name, f"{evidence}, {row['BytesPerRow']:.0f} bytes per row",
             f"up to {percent:.0f} % of the table's bytes",
-            "keep it in a table of its own, or drop it if no report shows it",
+            "move it to another table, or drop it if no report shows it",
         )  # fmt: skip
     elif distinct > _MANY_VALUES * rows:
-        remedy = "split it, round it, or keep it out of the model"
+        remedy = "split it, round it, or exclude it from the model"
         if kind.startswith("timestamp"):
-            remedy = f"CAST({column} AS DATE) AS day, and the time of day rounded, in two columns"
+            remedy = f"use two columns: CAST({column} AS DATE) AS day, and the rounded time of day"
         yield Finding(
             "high cardinality", name, f"{distinct:,} values in {rows:,} rows; {evidence}",
             "a smaller dictionary", remedy,
@@ -267,7 +268,7 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
 
 
 def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding]:
-    """Looks at a sample of the rows: an aggregate, and one for each pair worth a new column."""
+    """Examine a sample of the rows: one aggregate, and one for each pair worth a new column."""
     rows, table = analysis.rows().limit(_ROWS), analysis.sql_name
     kinds = dict(rows.dtypes)
     floats = [name for name, kind in kinds.items() if kind in _FLOATS]
@@ -278,7 +279,7 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
         rounded = [F.countDistinct(F.round(column, digits)) for digits in _DIGITS]
         return F.array(F.countDistinct(column), *rounded)
 
-    # Equal hashes of all values, in place of comparing every pair of columns.
+    # Equal hashes of all values replace comparing every pair of columns.
     hashes = [F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF)) for name in simple]
     numbered = rows.withColumn("_row", F.xxhash64(*[quote(name) for name in simple]))
     (values,) = numbered.agg(*map(spread, floats), *hashes).collect()
@@ -290,8 +291,9 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
             yield Finding(
                 "float precision",
                 name,
-                f"{before:,} values in the sample, {after:,} when rounded to {digits} digits",
-                f"part of its {share:.0f} % of the table",
+                f"{before:,} values in the sample, {after:,} when rounded to"
+                f" {counted(digits, 'digit')}",
+                f"part of the column's {share:.0f} % of the table",
                 f"UPDATE {table} SET {quote(name)} = round({quote(name)}, {digits})",
             )
     alike: dict[tuple[str, int | None], list[str]] = {}
@@ -310,13 +312,13 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
 
 
 def _calculated(rows: DataFrame, table: str) -> Iterator[Finding]:
-    """Products and full names; one that some column has already is left out."""
+    """Yield products and full names, except those that some column already contains."""
     kinds = dict(rows.dtypes)
     wanted = [
-        (pair, "amount", "×", "{} * {}", "numbers that are mostly used by their product")
+        (pair, "amount", "×", "{} * {}", "usually used as a product")
         for pair in _pairs(kinds, _QUANTITY, _PRICE, _NUMBERS)
     ] + [
-        (pair, "full_name", "+", "concat_ws(' ', {}, {})", "shown together as one text")
+        (pair, "full_name", "+", "concat_ws(' ', {}, {})", "usually shown as one text")
         for pair in _pairs(kinds, _FIRST, _LAST, ("string",))
     ]
     for pair, name, sign, pattern, use in wanted:
@@ -337,8 +339,8 @@ def _calculated(rows: DataFrame, table: str) -> Iterator[Finding]:
             "calculated column",
             f" {sign} ".join(pair),
             f"{' and '.join(pair)} are {use}",
-            "Direct Lake calculates no columns, so it has to be in the table; where nothing else"
-            f" uses the parts: ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, pair))})",
+            "Direct Lake calculates no columns, so the result must be stored; if nothing else uses"
+            f" the parts: ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, pair))})",
             f"ALTER TABLE {table} ADD COLUMN {quote(free)} {kind};"
             f" UPDATE {table} SET {quote(free)} = {expression}",
         )
@@ -352,7 +354,7 @@ def _pairs(
 
 
 def _on_rows(analysis: Measured) -> Iterator[Finding]:
-    """Ways to have fewer rows: a smaller table of totals, and less history."""
+    """Yield ways to have fewer rows: a smaller table of totals, and less history."""
     total, table, rows = analysis.summary["Row Count"], analysis.sql_name, analysis.rows()
     # Columns that can be grouped by, in the schema's order.
     kinds = {name: kind for name, kind in rows.dtypes if not re.search("<|binary|variant", kind)}
@@ -362,19 +364,19 @@ def _on_rows(analysis: Measured) -> Iterator[Finding]:
     )
     distinct = {
         row["Column Name"]: row["Cardinality"]
-        for row in analysis.tables["Columns"].collect()  # a row a column
+        for row in analysis.tables["Columns"].collect()  # one row per column
         if row["Cardinality"] is not None
     }
     few = min(_FEW_VALUES, int(_FEW_SHARE * total))
-    counted = [name for name in kinds if name in distinct]
-    # Whole numbers are mostly keys and codes, so only a name makes one a measure.
+    scanned = [name for name in kinds if name in distinct]
+    # Whole numbers are usually keys and codes, so only the name identifies a measure.
     measures = [
         name
-        for name in counted
+        for name in scanned
         if kinds[name].startswith(_FRACTIONS)
         or (kinds[name].startswith(_WHOLE) and _QUANTITY.search(name))
     ]
-    groups = [name for name in counted if distinct[name] <= few and name not in measures]
+    groups = [name for name in scanned if distinct[name] <= few and name not in measures]
     if groups and measures:
         columns = ", ".join(map(quote, groups))
         ((left,),) = rows.agg(F.expr(f"approx_count_distinct(struct({columns}), 0.01)")).collect()
@@ -384,7 +386,7 @@ def _on_rows(analysis: Measured) -> Iterator[Finding]:
                 "fewer rows by a summary",
                 ", ".join(groups),
                 f"{share}; about {left:,} combinations of these columns",
-                f"{total / max(1, left):,.0f} times fewer rows where totals are enough",
+                f"{total / max(1, left):,.0f} times fewer rows if totals are sufficient",
                 f"SELECT {columns}, {sums}, count(*) AS rows FROM {table} GROUP BY {columns}",
             )
     times = [name for name, kind in kinds.items() if kind.startswith(("date", "timestamp"))]
@@ -398,7 +400,7 @@ def _on_rows(analysis: Measured) -> Iterator[Finding]:
             yield Finding(
                 "fewer rows by less history",
                 column,
-                f"{share}; {old:,} are from before {before}, the newest is of {newest}",
+                f"{share}; {old:,} are from before {before}, the newest is from {newest}",
                 f"{100 * old / total:.0f} % fewer rows",
                 f"DELETE FROM {table} WHERE {quote(column)} < DATE'{before}'",
             )

@@ -1,6 +1,9 @@
-"""Rewrites a table's files and none of its rows: `lake.table(…).optimize`.
+"""Rewrite a table's files without changing rows (`Table.optimize`), and compare layouts.
 
-Also writes rows in V-Order, and compares layouts.
+V-Order sorts the rows within each file so that the file is smaller and faster to read. The files
+remain plain Parquet. Files carry this project's footer key and tag, never Microsoft's. A file that
+no order makes smaller stays, with a tag that says so. The work is a Spark job, one file at a time
+in each task, and one short commit that changes no data.
 """
 
 from __future__ import annotations
@@ -10,39 +13,60 @@ import statistics
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from mirrorlake.delta.files import tag
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_names,
+)
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.layout.analysis import analyze_table
+from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.vorder import (
-    VOrderReport,
+    SORTED_TAG,
+    FileOutcome,
+    Task,
     order_files,
     ordered_add,
     sort_prefix,
-    vorder_table,
 )
-from mirrorlake.layout.vorder_file import Task
-from mirrorlake.names import STATE, TableName
-from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.jvm import Add, transaction
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.names import STATE, TableName, quote
+from mirrorlake.results import Result, TextTable, counted, size_text
+from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
+from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"
+TRIED_TAG = f"{OPEN_TAG}.tried"
+_NOTE = json.dumps({"mirrorlake": "vorder"})
 
 
 class Optimize:
-    """The ways to better files. Each acts at once; with `dry_run` it only says what it would do.
+    """Operations that improve a table's files, as `lake.table(…).optimize`.
+
+    Each runs at once; with `dry_run=True` it only previews.
 
     Args:
-        table: whose files.
+        table: the table.
 
     Example:
         >>> lake.table("sales").optimize.compact(dry_run=True)  # doctest: +SKIP
@@ -60,25 +84,27 @@ class Optimize:
         vorder: bool = False,
         dry_run: bool = False,
     ) -> Compaction:
-        """Puts the small files of each partition together (Delta's OPTIMIZE).
+        """Compact the small files of each partition (Delta's OPTIMIZE).
 
         Args:
-            where: only these partitions: a predicate on partition columns.
-            target_bytes: how large files are to become, in bytes; smaller ones are put together.
-            vorder: order the rows within the files next, in a commit of its own. Killed between
-                the two commits, it leaves a compacted table; ask again to have it ordered.
-            dry_run: only say what it would do.
+            where: a predicate on partition columns that selects partitions; by default all.
+            target_bytes: the size of the new files in bytes, 1 GiB by default; smaller files are
+                compacted.
+            vorder: write the new files in V-Order, in a second commit. If the process is killed
+                between the two commits, the table is compacted but not in V-Order; call again to
+                complete it.
+            dry_run: only preview.
 
         Returns:
-            The files read and written, in numbers and bytes.
+            The files read and written, with their bytes.
 
         Raises:
             UsageError: the predicate uses other columns, or the table has a partitioning policy.
-            QueryError: Delta refused it.
+            QueryError: Delta refused the operation.
 
         Example:
             >>> lake.table("sales").optimize.compact(where="month = 3")  # doctest: +SKIP
-            sales: optimize made 1 files of 12
+            sales: optimize rewrote 12 files as 1 file
         """
         done = compact_files(self._table, where=where, target_bytes=target_bytes, dry_run=dry_run)
         return self._ordered(done, where, dry_run) if vorder else done
@@ -92,18 +118,25 @@ class Optimize:
         vorder: bool = False,
         dry_run: bool = False,
     ) -> Compaction:
-        """Brings rows with near values of some columns into the same files (ZORDER BY).
+        """Cluster rows with similar values of some columns into the same files (ZORDER BY).
 
         Args:
-            columns: the columns by which rows are brought together.
-            where: as for `compact`, whose errors it shares.
+            columns: the columns by which rows are clustered.
+            where: as for `compact`.
             target_bytes: as for `compact`.
             vorder: as for `compact`.
             dry_run: as for `compact`.
 
+        Returns:
+            The files read and written, with their bytes.
+
+        Raises:
+            UsageError: as for `compact`.
+            QueryError: Delta refused the operation.
+
         Example:
             >>> lake.table("sales").optimize.z_order(["customer", "day"])  # doctest: +SKIP
-            sales: optimize made 4 files of 12
+            sales: optimize rewrote 12 files as 4 files
         """
         done = compact_files(
             self._table,
@@ -122,45 +155,87 @@ class Optimize:
         where: str | None = None,
         dry_run: bool = False,
     ) -> VOrderReport:
-        """Orders the rows within each file so that it gets smaller and is read more quickly.
+        """Write files in V-Order, so that they are smaller and faster to read.
+
+        V-Order sorts the rows within each file; no row moves to another file.
 
         Args:
-            sort_by: columns that every file is sorted by first; the order of the rest is chosen.
-            again: take files that are ordered, or were tried, too.
-            where: only these partitions: a predicate on partition columns.
-            dry_run: only tell the gain that a sample of the files lets expect.
+            sort_by: columns by which every file is sorted first; the remaining order is chosen per
+                file.
+            again: include files that are in V-Order already, or that no order made smaller.
+            where: a predicate on partition columns that selects partitions; by default all.
+            dry_run: only estimate the savings, from as many files as one commit may rewrite.
 
         Returns:
-            The commits, and for each file the order that was chosen and the bytes it saves.
+            The commits, and for each file the chosen order and its size.
 
         Raises:
-            UsageError: there is no such column, or the session is a Connect session.
-            ConflictError: other writers were quicker each time; earlier commits stand.
+            UsageError: a column does not exist, or the session is a Spark Connect session.
+            ConflictError: other writers won each attempt; earlier commits remain.
 
         Example:
             >>> lake.table("sales").optimize.vorder(dry_run=True)  # doctest: +SKIP
-            sales: V-Order would make 3 files 41% smaller
+            sales: 3 of 3 files in V-Order, 9,214 bytes would become 5,436 (41.0 % less)
         """
         return vorder_table(
             self._table, apply=not dry_run, sort_by=sort_by, again=again, where=where
         )
 
     def purge(self, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
-        """Rewrites files that hold deleted rows or dropped columns (Delta's REORG … PURGE).
+        """Rewrite files that contain deleted rows or dropped columns (Delta's REORG … PURGE).
 
         Args:
-            drop_vectors: take deletion vectors from the table altogether, so that readers without
-                them can read its newest version.
-            dry_run: only count the files that would be rewritten.
+            drop_vectors: also remove the feature of deletion vectors from the table, so that
+                readers without it can read its newest version.
+            dry_run: only count the files to rewrite.
+
+        Returns:
+            The files read and written, with their bytes.
 
         Raises:
-            QueryError: Delta refused it.
+            QueryError: Delta refused the operation.
 
         Example:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP
-            people: reorg made 2 files of 2
+            people: reorg rewrote 2 files as 2 files
         """
         return purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
+
+    def compare_layouts(
+        self,
+        layouts: Mapping[str, Mapping[str, Any]],
+        queries: Mapping[str, str],
+        *,
+        rows: DataFrame | None = None,
+    ) -> Comparison:
+        """Write copies of the table in several layouts, time queries on each, and remove them.
+
+        Args:
+            layouts: the options of each layout, by name: `partition_by`, `sort_by`,
+                `row_group_rows`, `files` and `vorder`, as `Layout` describes them.
+            queries: SQL by name, with `{table}` in place of the copy's name.
+            rows: the rows to copy; by default the newest version's.
+
+        Raises:
+            UsageError: there is nothing to compare, a query has no `{table}`, or a layout has an
+                unknown option.
+
+        Example:
+            >>> layouts = {"as it is": {}, "V-Order": {"vorder": True}}
+            >>> lake.table("sales").optimize.compare_layouts(layouts, queries)  # doctest: +SKIP
+            2 layouts; the smallest is 'V-Order'
+        """
+        known = {field.name for field in fields(Layout)}
+        for name, options in layouts.items():
+            if unknown := sorted(options.keys() - known):
+                raise UsageError(
+                    f"The layout {name!r} has an unknown option {unknown[0]!r}.",
+                    hint=f"the options are {', '.join(sorted(known))}.",
+                )
+        table = self._table
+        frame = table.rows() if rows is None else rows
+        wanted = {name: Layout(**options) for name, options in layouts.items()}
+        return compare_layouts(table.spark, table.storage, frame, wanted, queries)
 
     def _ordered(self, done: Compaction, where: str | None, dry_run: bool) -> Compaction:
         ordered = self.vorder(where=where, dry_run=dry_run).ordered
@@ -169,14 +244,15 @@ class Optimize:
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to lay a table's rows out.
+    """One layout of a table's rows.
 
     Attributes:
-        partition_by: columns to partition by.
-        sort_by: columns to sort each file by; with `vorder` the columns that it starts with.
-        row_group_rows: most rows of a row group; 0 is the writer's own choice.
-        files: how many files a partition; 0 is the writer's own choice.
-        vorder: order the rows within files.
+        partition_by: the partition columns.
+        sort_by: the columns to sort each file by; with `vorder` the columns with which its order
+            starts.
+        row_group_rows: the maximum number of rows of a row group; 0 for the writer's default.
+        files: the number of files per partition; 0 for the writer's default.
+        vorder: write the files in V-Order.
     """
 
     partition_by: tuple[str, ...] = ()
@@ -188,15 +264,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Copy:
-    """What one layout came to.
+    """The measured copy of one layout.
 
     Attributes:
-        layout: its name.
-        files: Parquet files.
-        row_groups: row groups of them.
+        layout: the layout's name.
+        files: the number of Parquet files.
+        row_groups: the number of their row groups.
         size: their bytes.
-        write_seconds: to write the copy, its V-Order included.
-        read_seconds: by query, the median of three after one that does not count.
+        write_seconds: the time to write the copy, V-Order included.
+        read_seconds: the time of each query, the median of three runs after a warm-up.
     """
 
     layout: str
@@ -209,16 +285,21 @@ class Copy:
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """The copies side by side."""
+    """The copies of several layouts, side by side.
+
+    Attributes:
+        copies: one entry per layout.
+    """
 
     copies: tuple[Copy, ...]
 
     def __repr__(self) -> str:
         smallest = min(self.copies, key=lambda copy: copy.size)
-        return f"{len(self.copies)} layouts; the smallest is {smallest.layout!r}"
+        layouts = counted(len(self.copies), "layout")
+        return f"{layouts}; the smallest is {smallest.layout!r}"
 
     def shown(self) -> TextTable:
-        """The copies as rows, times in seconds."""
+        """Return one row per copy, with times in seconds."""
         queries = tuple(self.copies[0].read_seconds)
         columns = ("layout", "files", "row groups", "size", "write s", *queries)
         return TextTable(
@@ -238,21 +319,24 @@ def compare_layouts(
     layouts: Mapping[str, Layout],
     queries: Mapping[str, str],
 ) -> Comparison:
-    """Writes the rows once a layout, times the queries on each copy, and removes the copies.
+    """Write the rows once per layout, time the queries on each copy, and delete the copies.
 
     Args:
         spark: a classic session.
-        storage: the lake's files; the copies lie beside the engine's own, not among the tables.
-        rows: what to copy.
-        layouts: by name.
-        queries: SQL by name, with `{table}` where the copy's name goes.
+        storage: the lake's files; the copies are not stored among its tables.
+        rows: the rows to copy.
+        layouts: the layouts by name.
+        queries: SQL by name, with `{table}` in place of the table.
+
+    Returns:
+        Sizes and times of each copy.
 
     Raises:
-        UsageError: there is nothing to compare, or a query has no `{table}`.
+        UsageError: no layout is given, or a query lacks `{table}`.
     """
     if not layouts or not all("{table}" in query for query in queries.values()):
         raise UsageError(
-            "There is nothing to compare.", hint="give layouts, and {table} in queries."
+            "There is nothing to compare.", hint="pass layouts, and queries with {table}."
         )
     kept = rows.persist()
     try:
@@ -267,7 +351,7 @@ def _measure(
     storage: Storage, rows: DataFrame, name: str, layout: Layout, queries: Mapping[str, str]
 ) -> Copy:
     spark = rows.sparkSession
-    # A lake of its own, so that the copy is a table like any other and yet not one of this lake.
+    # A separate lake, so that the copy is a normal table but not one of this lake.
     folder = f"{STATE}/copies/{uuid.uuid4().hex}"
     scratch = Storage(storage.path(folder))
     copied = TableName(None, "copy")
@@ -302,7 +386,7 @@ def _write(path: str, rows: DataFrame, layout: Layout) -> None:
     settings = rows.sparkSession.conf
     before = settings.get(_ROW_LIMIT, None)
     if layout.row_group_rows:
-        # Delta passes no Parquet option on, but the writer reads the session's settings.
+        # Delta ignores Parquet options, but the writer reads the session's settings.
         settings.set(_ROW_LIMIT, str(layout.row_group_rows))
     try:
         writer.save(path)
@@ -331,22 +415,22 @@ def write_ordered(
     *,
     sort_by: Sequence[str] = (),
 ) -> None:
-    """Writes rows in V-Order to a table that is there.
+    """Write rows in V-Order to an existing table.
 
-    Delta writes the files with their statistics, they are ordered before anybody sees them, and
-    what no order makes smaller is committed as it is.
+    Delta writes the files with their statistics, and they are ordered before the commit. A file
+    that no order makes smaller is committed unchanged.
 
     Args:
         spark: a classic session.
         storage: the lake's files.
-        name: which table.
-        rows: columns by the table's names; those left out become NULL.
+        name: the table's name.
+        rows: columns by the table's names; missing ones become NULL.
         mode: `append` or `overwrite`.
-        sort_by: columns that every file must be sorted by first.
+        sort_by: columns by which every file is sorted first.
 
     Raises:
         UsageError: the table lacks a column.
-        ConflictError: another writer was quicker; nothing was committed.
+        ConflictError: another writer won; nothing was committed.
     """
     path = storage.path(name.table_path)
     note = json.dumps({"mirrorlake": "write in vorder"})
@@ -364,18 +448,18 @@ def write_ordered(
             for add in written
         ]
         txn.commit_rows(adds, gone, mode=mode.capitalize())
-    # Delta's own files were never the table's; nothing but VACUUM would ever look for them.
+    # The replaced files were never committed, so only VACUUM would delete them.
     for path_in_log in better:
         storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
 
 
 def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
-    """The rows with the table's columns and types, in its order."""
+    """Return the rows with the table's columns and types, in its order."""
     fields = spark.sql(f"SELECT * FROM {delta_name(path)}").schema.fields
     known = {field.name.lower() for field in fields}
     if unknown := [column for column in rows.columns if column.lower() not in known]:
         raise UsageError(
-            f"The table has no column {', '.join(unknown)}.", hint="add it by ALTER TABLE first."
+            f"The table has no column {', '.join(unknown)}.", hint="add it with ALTER TABLE first."
         )
     given = {column.lower(): column for column in rows.columns}
     return rows.select(
@@ -386,3 +470,194 @@ def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
             for f in fields
         ]
     )
+
+
+@dataclass(frozen=True)
+class VOrderReport(Result):
+    """The result of writing a table's files in V-Order.
+
+    Attributes:
+        table: the table's name.
+        applied: whether anything was committed; otherwise the report is a preview.
+        commits: one entry per commit.
+        outcomes: one entry per examined file.
+    """
+
+    table: str
+    applied: bool
+    commits: tuple[Rewrite, ...]
+    outcomes: tuple[FileOutcome, ...]
+
+    @property
+    def bytes_before(self) -> int:
+        """The bytes of the examined files."""
+        return sum(one.size for one in self.outcomes)
+
+    @property
+    def bytes_after(self) -> int:
+        """The bytes of the files afterwards, unchanged ones included."""
+        return sum(one.new_size for one in self.outcomes)
+
+    @property
+    def ordered(self) -> int:
+        """The number of files that are, or would be, replaced."""
+        return sum(not one.reason for one in self.outcomes)
+
+    def summary(self) -> TextTable:
+        """Return the files by outcome: one row per kind of outcome."""
+        groups: dict[tuple[str, str, str], list[FileOutcome]] = {}
+        for one in self.outcomes:
+            done = "unchanged" if one.reason else "ordered" if self.applied else "would be ordered"
+            key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
+            groups.setdefault(key, []).append(one)
+        rows = tuple(
+            (*key, len(some), sum(o.rows for o in some), size_text(sum(o.size for o in some)),
+             size_text(sum(o.new_size for o in some)))
+            for key, some in sorted(groups.items())
+        )  # fmt: skip
+        names = ("outcome", "order or reason", "sorted by", "files", "rows", "size", "size after")
+        return TextTable(names, rows)
+
+    def plot(self) -> Chart:
+        """Draw the bytes of the examined files, before and after."""
+        from mirrorlake.show.plots import plot_bars
+
+        return plot_bars(
+            {"before": self.bytes_before / 1024, "after": self.bytes_after / 1024},
+            title=f"Files of {self.table} without V-Order",
+            label="KiB",
+            fmt="{x:,.1f}",
+        )
+
+    def __repr__(self) -> str:
+        if not self.outcomes:
+            return f"{self.table}: no file is without V-Order"
+        verb = "became" if self.applied else "would become"
+        gain = 100 * (1 - self.bytes_after / max(1, self.bytes_before))
+        return (
+            f"{self.table}: {self.ordered} of {counted(len(self.outcomes), 'file')} in V-Order,"
+            f" {self.bytes_before:,} bytes {verb} {self.bytes_after:,} ({gain:.1f} % less)"
+        )
+
+    def shown(self) -> TextTable:
+        """Return one row per file."""
+        # These names are the keys of `vorder --json`.
+        columns = ("file", "rows", "bytes", "bytes after", "order", "sorted by", "why it stays")
+        return TextTable(
+            columns,
+            tuple(
+                (one.path, one.rows, one.size, one.new_size, one.order, ", ".join(one.columns),
+                 one.reason)
+                for one in self.outcomes
+            ),
+        )  # fmt: skip
+
+
+def vorder_table(
+    table: TableHandle,
+    *,
+    apply: bool,
+    sort_by: Sequence[str] = (),
+    again: bool = False,
+    where: str | None = None,
+) -> VOrderReport:
+    """Write files in V-Order that are not yet, in commits of bounded size.
+
+    A dry run examines as many files as one commit may rewrite. Arguments and errors are those of
+    `Optimize.vorder`.
+    """
+    sort_prefix(table.snapshot().metadata, sort_by)  # raises before anything is read
+    job = _Job(table, tuple(sort_by), again, where)
+    if not apply:
+        return VOrderReport(str(table.name), False, (), job.dry_run())
+    commits: list[Rewrite] = []
+    outcomes: list[FileOutcome] = []
+    make = partial(rewrite_files, table.spark, table.path, job.choose, job.write, note=_NOTE)
+    while (commit := make()) is not None:
+        commits.append(commit)
+        outcomes += job.outcomes
+        job.done |= {one.new_path or one.path for one in job.outcomes}
+    return VOrderReport(str(table.name), bool(commits), tuple(commits), tuple(outcomes))
+
+
+@dataclass
+class _Job:
+    """The choice and the writing of one table's files."""
+
+    table: TableHandle
+    sort_by: tuple[str, ...]
+    again: bool
+    where: str | None
+    outcomes: tuple[FileOutcome, ...] = ()
+    done: set[str] = field(default_factory=set)
+
+    def choose(self, files: DataFrame) -> DataFrame:
+        """Return the files without V-Order, the largest first; with `again` all not yet done."""
+        if self.where is not None:
+            files = in_partitions(files, self.table.snapshot(), self.where)
+        if self.again:
+            chosen = files.where(~F.col("path").isin(list(self.done)))
+        else:
+            marks = map(tag, (OPEN_TAG, TRIED_TAG, MICROSOFT_TAG))
+            chosen = files.where(F.coalesce(*marks).isNull())
+        return chosen.orderBy(F.desc("size"), "path")
+
+    def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
+        """Write the files that become smaller; the others only get a tag."""
+        self.outcomes = self._order(txn, chosen, write=True)
+        by_path = {add["path"]: add for add in chosen}
+        replaced, adds, kept = [], [], []
+        for one in self.outcomes:
+            add = by_path[one.path]
+            if one.reason:
+                kept.append(add | {"tags": (add.get("tags") or {}) | {TRIED_TAG: one.reason}})
+            else:
+                replaced.append(add)
+                adds.append(ordered_add(add, one))
+        return Written(replaced, adds, kept)
+
+    def dry_run(self) -> tuple[FileOutcome, ...]:
+        """Order files in memory, without writing them."""
+        with transaction(self.table.spark, self.table.path) as txn:
+            paths = within(self.choose(txn.files()), Bounds())
+            if not paths:
+                return ()
+            return self._order(txn, txn.take(paths), write=False)
+
+    def _order(
+        self, txn: DeltaTransaction, chosen: Sequence[Add], *, write: bool
+    ) -> tuple[FileOutcome, ...]:
+        metadata = txn.metadata()
+        # The columns of row ids and of commit versions, as a tracking table's files name them.
+        hidden = ("", "")
+        if txn.tracks_rows:
+            properties = metadata["configuration"]
+            hidden = properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
+        prefix = sort_prefix(metadata, self.sort_by)
+        # A partitioned file must remain sorted by its key.
+        key = [(add.get("tags") or {}).get(SORTED_TAG) for add in chosen]
+        firsts = [prefix if name is None else (name, *prefix) for name in key]
+        tasks = [
+            Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)
+        ]
+        table = self.table
+        return order_files(table.spark, table.storage, table.name, tasks)
+
+
+def in_partitions(files: DataFrame, snapshot: Snapshot, where: str) -> DataFrame:
+    """Return the files of the partitions that a predicate selects.
+
+    Args:
+        files: one row per `add`, with the log's field names.
+        snapshot: the table's snapshot.
+        where: SQL on partition columns only.
+    """
+    schema = StructType.fromJson(snapshot.schema_document)
+    names = physical_names(snapshot.metadata)
+    values = [
+        F.try_element_at("partitionValues", F.lit(names[column]))
+        .cast(schema[column].dataType)
+        .alias(column)
+        for column in snapshot.partition_columns
+    ]
+    return files.select(F.struct("*").alias("_file"), *values).where(where).select("_file.*")

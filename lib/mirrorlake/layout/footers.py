@@ -1,8 +1,8 @@
-"""Parquet footers of many files at once, read by the executors: the end of each file and no more.
+"""Read the Parquet footers of many files on the executors; only the end of each file is read.
 
-One range request a file (two for a large footer), several at a time in every task. What is read
-here is what a footer proves, as columns of facts, not objects a file; what the log says about a
-file travels along untouched. Field numbers are parquet.thrift's.
+Each file costs one range request, or two for a large footer; every task has several requests in
+flight. The result is columns of facts, not one object per file. Columns from the log are passed
+through. Field numbers are those of parquet.thrift.
 """
 
 from __future__ import annotations
@@ -21,8 +21,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.actions import HADOOP_URI, Places
-from mirrorlake.layout.leaves import Bools, Bytes, Ints, cut, read_bounds
-from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
+from mirrorlake.layout.thrift import (
+    Bools,
+    Bytes,
+    Ints,
+    Level,
+    Parsed,
+    Path,
+    cut,
+    parse_footers,
+    read_bounds,
+)
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.storage.files import Storage
 
@@ -35,7 +44,7 @@ _MAGIC = b"PAR1"
 MICROSOFT_ENABLED = "com.microsoft.parquet.vorder.enabled"
 MICROSOFT_LEVEL = "com.microsoft.parquet.vorder.level"
 OPEN_KEY = "org.mirrorlake.vorder"
-"""This project's own footer key; its value is the sort key that was chosen, as JSON."""
+"""This project's own footer key; its value is the chosen sort key, as JSON."""
 _ROWS, _KEYS, _WRITER, _GROUP_ROWS = (3,), (5,), (6,), (3,)
 _ENCODINGS, _CODEC, _VALUES, _UNCOMPRESSED, _COMPRESSED = ((3, n) for n in (2, 4, 5, 6, 7))
 _DATA_PAGE, _DICT_PAGE, _PAGES = (3, 9), (3, 11), (3, 13)
@@ -51,12 +60,12 @@ _NO_FALLBACK = sum(1 << number for number in (2, 3, 4, 8))
 
 
 def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
-    """Adds a column `footer` to the files' rows: what it says of the file and its row groups.
+    """Add a column `footer` to files: facts about the file and its row groups.
 
     Args:
-        files: has the columns `path`, as the log has it but decoded, and `size`, in bytes.
+        files: the columns `path`, decoded from the log, and `size`, in bytes.
         storage: the lake's files.
-        table_path: the table's folder, which the paths are relative to.
+        table_path: the table's folder, to which the paths are relative.
     """
     footer = StructField("footer", from_arrow_type(footer_facts([]).type))
     schema = StructType([*files.schema.fields, footer])
@@ -71,11 +80,11 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
 
 
 def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
-    """One row a column chunk: `path`, `group` and its `rows`, and `c` with what the footer says.
+    """Return one row per column chunk: `path`, `group` with its `rows`, and `c` with its facts.
 
     Args:
-        files: as for `read_footers`, with `stats` as the log has them; each footer is read anew,
-            for most analyses never ask, and to keep all chunks of large tables would cost more.
+        files: as for `read_footers`, with `stats` as in the log. Each footer is read again, because
+            most analyses need no chunks, and caching all chunks of large tables would cost more.
         storage: the lake's files.
         table_path: the table's folder.
     """
@@ -95,7 +104,7 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
 def _in_parts(
     batches: Iterable[pa.RecordBatch], stores: Storages
 ) -> Iterator[tuple[pa.RecordBatch, list[bytes | str]]]:
-    """Files with their footers, as many at a time as may be in memory together."""
+    """Yield files with their footers, as many at a time as fit into memory together."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch in batches:
             paths, sizes = (batch.column(name).to_pylist() for name in ("path", "size"))
@@ -111,21 +120,24 @@ def _in_parts(
 
 
 class Storages(Places):
-    """Where a table's files lie: mostly in its own folder, a clone's in another's.
+    """Resolver of a table's file paths that also reads footers.
 
     Args:
         storage: the lake's files.
-        table_path: the table's folder, relative to its root.
+        table_path: the table's folder, relative to the lake's root.
     """
 
     def all_local(self, paths: Sequence[str]) -> bool:
-        """Whether files lie on local disks, where threads cost more than they save."""
+        """Return whether all files are on local disks, where threads cost more than they save."""
         return self._own.local is not None and not any(
             match[0].lower() != "file:/" for match in map(HADOOP_URI.match, paths) if match
         )
 
     def try_tail(self, path: str, size: int) -> bytes | str:
-        """A file's footer, or what is wrong with the file: one must not hide the others."""
+        """Return a file's footer, or the problem with the file.
+
+        One unreadable file must not hide the others.
+        """
         try:
             return read_tail(*self.place(path), size)
         except FileNotFoundError:
@@ -135,7 +147,7 @@ class Storages(Places):
 
 
 def read_tail(storage: Storage, path: str, size: int) -> bytes:
-    """A Parquet file's serialised footer with the 8 bytes behind it.
+    """Return a Parquet file's serialised footer with the 8 bytes after it.
 
     Raises:
         ValueError: the file does not end as a Parquet file does.
@@ -152,30 +164,31 @@ def read_tail(storage: Storage, path: str, size: int) -> bytes:
 
 
 def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
-    """The facts of files and of their row groups, in the fields that Spark's column gets.
+    """Return facts about files and their row groups, in the fields of Spark's column.
 
     Args:
-        tails: each file's serialised footer with the 8 bytes behind it, or what is wrong with it.
+        tails: each file's serialised footer with the 8 bytes after it, or the problem with the
+            file.
     """
     parsed, problems = parse_footers(tails)
     found = pa.concat_arrays([_file_facts(some) for some in parsed])
-    # The files in the order in which they were given; NULL for those with a problem.
+    # The files in the order of `tails`; NULL for files with a problem.
     places = np.full(len(tails), -1, np.int64)
     places[[file for some in parsed for file in some.files]] = np.arange(len(found))
     fields = {
         f.name: child.take(pa.array(places, mask=places < 0))
         for f, child in zip(found.type, found.flatten(), strict=True)
     }
-    said = [problems.get(number) for number in range(len(tails))]
-    return _struct(fields | {"problem": pa.array(said, pa.string())})
+    texts = [problems.get(number) for number in range(len(tails))]
+    return _struct(fields | {"problem": pa.array(texts, pa.string())})
 
 
 def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa.Table:
-    """The facts of column chunks: `file`, by its number, `group`, `rows`, and the struct `c`.
+    """Return facts about column chunks: the number of the `file`, `group`, `rows`, and `c`.
 
     Args:
         tails: as for `footer_facts`; files with a problem have no chunks.
-        stats: each file's statistics in the log, which have bounds where a footer has none.
+        stats: each file's statistics in the log, whose bounds are used if a footer has none.
     """
     parsed, _ = parse_footers(tails)
     return pa.concat_tables([_chunk_table(some, stats) for some in parsed])
@@ -207,7 +220,7 @@ def _file_facts(some: Parsed) -> pa.StructArray:
 
 
 def _file_codecs(some: Parsed) -> pa.Array:
-    """The codecs in each file: most often it is one."""
+    """Return the codecs of each file; usually it is one."""
     codecs = _known(some.chunks.values(_CODEC), len(_CODECS) - 1)
     return _names(_as_bits(codecs, some.file_of_chunk, some.top.count), _CODECS)
 
@@ -256,10 +269,14 @@ def _chunks(some: Parsed) -> dict[str, pa.Array]:
 
 
 def _encodings(chunks: Level) -> tuple[Ints, Bools, Bools]:
-    """By chunk: its encodings as bits, whether pages fell back from the dictionary, if proven.
+    """Return facts about the encodings of each chunk.
 
-    The statistics of a chunk's encodings count its pages. Without them only a chunk that has no
-    other encoding is proven: a dictionary's own page may be plain too.
+    The statistics of a chunk's encodings count its pages. Without them, only a chunk without other
+    encodings is proven, because a dictionary's own page may be plain too.
+
+    Returns:
+        The encodings as bits, whether pages fell back from the dictionary, and whether that is
+        proven.
     """
     listed = chunks.list_of(_ENCODINGS)
     kinds = _known(listed.values(()), len(_ENCODING_NAMES) - 1)
@@ -275,19 +292,19 @@ def _encodings(chunks: Level) -> tuple[Ints, Bools, Bools]:
 
 
 def _known(kinds: Ints, other: int) -> Ints:
-    """Numbers of kinds, those that nobody knows yet as `other`."""
+    """Replace unknown numbers of kinds by `other`."""
     return np.where((kinds >= 0) & (kinds < other), kinds, other)
 
 
 def _as_bits(kinds: Ints, owners: Ints, count: int) -> Ints:
-    """For each owner which kinds it has, as bits."""
+    """Return the kinds of each owner as bits."""
     masks = np.zeros(count, np.int64)
     np.bitwise_or.at(masks, owners, 1 << kinds)
     return masks
 
 
 def _names(masks: Ints, names: Sequence[str]) -> pa.Array:
-    """Kinds that are kept as bits, by name."""
+    """Return the names of kinds that are stored as bits."""
     distinct, which = np.unique(masks, return_inverse=True)
     texts = [
         ", ".join(sorted(n for i, n in enumerate(names) if mask >> i & 1)) for mask in distinct
@@ -296,7 +313,7 @@ def _names(masks: Ints, names: Sequence[str]) -> pa.Array:
 
 
 def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Array]:
-    """One side's texts and sort keys, for all chunks of one type at a time."""
+    """Return texts and sort keys of minima or maxima, for all chunks of one type at a time."""
     (starts, lengths), (old_starts, old_lengths) = map(some.chunks.spans, (field, old_field))
     kinds = list(dict.fromkeys(kind for _, kind in some.leaves))
     kind_of = np.array([kinds.index(kind) for _, kind in some.leaves], np.int64)[some.leaf]
@@ -318,9 +335,9 @@ def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Ar
 
 
 def _fill_bounds(columns: dict[str, pa.Array], some: Parsed, logged: Sequence[str | None]) -> None:
-    """Takes the log's bounds where the footer has none, as for INT96 moments.
+    """Use the bounds of the log if the footer has none, as for INT96 timestamps.
 
-    They are texts that sort as the moments do, and they hold for the file, not for a row group.
+    They are texts that sort like the timestamps, and they apply to the file, not to a row group.
     """
     empty = pc.equal(columns["nulls"], columns["value_count"]).fill_null(False)
     first = some.group_of == some.per_file[some.file_of_chunk]
@@ -343,7 +360,7 @@ def _fill_bounds(columns: dict[str, pa.Array], some: Parsed, logged: Sequence[st
 
 
 def _keys(top: Level, data: Bytes) -> dict[str, pa.Array]:
-    """The footers' own signals of V-Order."""
+    """Return the V-Order keys of the footers."""
     pairs = top.list_of(_KEYS)
     names = {MICROSOFT_ENABLED: "vorder", MICROSOFT_LEVEL: "vorder_level", OPEN_KEY: "open_vorder"}
     found: dict[str, list[str | None]] = {name: [None] * top.count for name in names.values()}

@@ -1,8 +1,8 @@
-"""Guardrails of Direct Lake by SKU: how near a table is to them, and what happens beyond.
+"""Compare tables with the guardrails of Direct Lake, by SKU.
 
-The figures are data, in `guardrails.yaml` with their source and date. Beyond the model's size every
-query falls back to DirectQuery; beyond a table's files, row groups or rows the queries that touch
-the table do. Memory is no guardrail: over it columns are paged in and out.
+The figures are data, in `guardrails.yaml` with their source and date. If the model is too large,
+every query falls back to DirectQuery. If a table has too many files, row groups or rows, the
+queries on that table do. Memory is not a guardrail: beyond it, columns are paged.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Sku:
-    """One capacity's limits; None is no limit.
+    """The limits of one capacity; None means no limit.
 
     Attributes:
-        name: such as F64.
-        files: Parquet files of a table.
-        row_groups: row groups of a table.
-        rows: rows of a table.
+        name: the name, such as F64.
+        files: Parquet files per table.
+        row_groups: row groups per table.
+        rows: rows per table.
         model_gb: GB on disk of all tables of a model.
-        memory_gb: GB of memory before columns are paged; no guardrail.
+        memory_gb: GB of memory before columns are paged; not a guardrail.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Sku:
 
 @dataclass(frozen=True)
 class Limit:
-    """One guardrail and how a table stands to it.
+    """One guardrail compared with a table.
 
     Attributes:
-        guardrail: its name.
-        value: what the table has.
-        limit: what the SKU allows; None is no limit.
-        after_optimize: what the table would have after OPTIMIZE, about.
-        consequence: what happens beyond; empty when within.
+        guardrail: the guardrail's name.
+        value: the table's value.
+        limit: the SKU's limit; None without a limit.
+        after_optimize: the approximate value after OPTIMIZE.
+        consequence: the effect of exceeding the limit; empty within it.
     """
 
     guardrail: str
@@ -76,24 +76,24 @@ class Limit:
 
     @property
     def used(self) -> float:
-        """What part of the limit is used; above 1 beyond it, 0 where there is none."""
+        """The share of the limit that is used; above 1 it is exceeded, 0 without a limit."""
         return self.value / self.limit if self.limit else 0.0
 
     @property
     def headroom(self) -> float | None:
-        """What part of the limit is left, in percent; negative beyond it."""
+        """The share of the limit that is left, in percent; negative if it is exceeded."""
         return None if self.limit is None else 100.0 * (1 - self.used)
 
 
 @dataclass(frozen=True)
 class GuardrailReport(Result):
-    """A table against one SKU.
+    """A table compared with one SKU.
 
     Attributes:
         sku: the SKU.
-        limits: one entry a guardrail.
+        limits: one entry per guardrail.
         smallest: the smallest F SKU that fits, or None.
-        smallest_after_optimize: the same once OPTIMIZE has run.
+        smallest_after_optimize: the smallest F SKU that fits after OPTIMIZE, or None.
     """
 
     sku: str
@@ -103,12 +103,12 @@ class GuardrailReport(Result):
 
     @property
     def exceeded(self) -> tuple[Limit, ...]:
-        """The guardrails that are broken."""
+        """The guardrails that are exceeded."""
         return tuple(limit for limit in self.limits if limit.consequence)
 
     def __repr__(self) -> str:
         broken = ", ".join(limit.guardrail for limit in self.exceeded)
-        return f"{self.sku}: {f'beyond {broken}' if broken else 'within all guardrails'}"
+        return f"{self.sku}: {f'exceeds {broken}' if broken else 'within all guardrails'}"
 
     def shown(self) -> TextTable:
         """Return one row per guardrail, for people."""
@@ -129,7 +129,14 @@ class GuardrailReport(Result):
             )
             for one in self.limits
         )
-        columns = (f"guardrail of {self.sku}", "now", "limit", "used", "after OPTIMIZE", "so")
+        columns = (
+            f"guardrail of {self.sku}",
+            "now",
+            "limit",
+            "used",
+            "after OPTIMIZE",
+            "consequence",
+        )
         return TextTable(columns, rows)
 
     def plot(self) -> Chart:
@@ -141,7 +148,7 @@ class GuardrailReport(Result):
             for one in self.limits
             if one.limit
         }
-        return plot_gauge(parts, title=f"Guardrails of {self.sku}: part that is used")
+        return plot_gauge(parts, title=f"Guardrails of {self.sku}: share used")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the columns and rows that `--json` prints."""
@@ -163,7 +170,7 @@ def _used(one: Limit) -> str:
 
 @cache
 def skus() -> Mapping[str, Sku]:
-    """All SKUs by name, the smallest first."""
+    """Return all SKUs by name, the smallest first."""
     text = files("mirrorlake.layout").joinpath("guardrails.yaml").read_text(encoding="utf-8")
     found: dict[str, Sku] = {}
     for entry in yaml.safe_load(text)["classes"]:
@@ -173,25 +180,25 @@ def skus() -> Mapping[str, Sku]:
 
 
 def find_sku(name: str) -> Sku:
-    """A SKU by its name, in any case.
+    """Return a SKU by its name, in any case.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the SKU does not exist.
     """
     if (sku := skus().get(name.upper())) is None:
-        raise UsageError(f"There is no SKU {name!r}.", hint=f"one of {', '.join(skus())}.")
+        raise UsageError(f"There is no SKU {name!r}.", hint=f"choose from {', '.join(skus())}.")
     return sku
 
 
 def check_guardrails(
     now: Mapping[str, float], after: Mapping[str, float], sku: str | None = None
 ) -> GuardrailReport:
-    """How measures stand to a SKU's guardrails.
+    """Compare measures with a SKU's guardrails.
 
     Args:
-        now: `files`, `row_groups`, `rows`, and `model_gb`: the GB of all tables of the model.
-        after: the same as they would be after OPTIMIZE.
-        sku: by default the smallest that fits, else the largest.
+        now: `files`, `row_groups`, `rows`, and `model_gb`, the GB of all tables of the model.
+        after: the same measures after OPTIMIZE.
+        sku: the SKU; by default the smallest that fits, else the largest.
     """
     smallest = _smallest(now)
     chosen = find_sku(sku) if sku else skus()[smallest or list(skus())[-1]]
@@ -205,10 +212,10 @@ def check_guardrails(
 
 
 def measure(summaries: list[Mapping[str, Any]]) -> dict[str, float]:
-    """The measures of a model's tables: the largest of each, and the bytes of all.
+    """Return the measures of a model: the largest value of any table, and the size of all.
 
     Args:
-        summaries: the summaries of their analyses.
+        summaries: the summaries of the tables' analyses.
     """
     keys = {"files": "Parquet Files", "row_groups": "Row Groups", "rows": "Row Count"}
     most = {key: max((s[name] for s in summaries), default=0) for key, name in keys.items()}
@@ -216,9 +223,10 @@ def measure(summaries: list[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def after_optimize(facts: DataFrame, now: Mapping[str, float]) -> dict[str, float]:
-    """About what OPTIMIZE would leave: within each partition small files become files of 1 GiB.
+    """Estimate the measures after OPTIMIZE.
 
-    Row groups follow from parquet-mr's 128 MiB before compression. Rows and bytes stay.
+    OPTIMIZE merges the small files of each partition to files of 1 GiB. Row groups are estimated
+    from parquet-mr's 128 MiB before compression. Rows and bytes do not change.
     """
     from pyspark.sql import functions as F
 
@@ -238,7 +246,7 @@ def after_optimize(facts: DataFrame, now: Mapping[str, float]) -> dict[str, floa
         F.sum(groups + F.col("large_groups")).alias("row_groups"),
     ).first()
     found = {} if row is None else {key: float(value or 0) for key, value in row.asDict().items()}
-    # One that lists fewer than it would leave is as good as it gets.
+    # OPTIMIZE never increases a measure.
     return dict(now) | {key: min(value, now[key]) for key, value in found.items()}
 
 
@@ -251,5 +259,5 @@ def _smallest(measured: Mapping[str, float]) -> str | None:
 
 
 def _consequence(key: str) -> str:
-    whose = "every query of the model" if key == "model_gb" else "each query that touches the table"
-    return f"{whose} falls back to DirectQuery; where falling back is switched off, it fails"
+    whose = "every query of the model" if key == "model_gb" else "each query on the table"
+    return f"{whose} falls back to DirectQuery, or fails if fallback is disabled"

@@ -1,7 +1,8 @@
-"""The tables of an analysis: made from the files' facts; for columns also from the rows."""
+"""Compute the tables of an analysis with Spark: files, row groups, column chunks, columns."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,14 +15,18 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_name,
+)
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.guardrails import GuardrailReport, after_optimize, check_guardrails, measure
-from mirrorlake.layout.leaves import Leaf
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.spark.executors import map_in_arrow, parallelism
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 
 MICROSOFT_TAG = "VORDER"
@@ -34,12 +39,12 @@ _RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
 
 
 class Planned(Mapping[str, DataFrame]):
-    """DataFrames by name, each made once, when it is first asked for.
+    """DataFrames by name, each created when it is first used.
 
-    To plan all tables of an analysis takes Spark longer than to fill the one that is looked at.
+    Planning all tables of an analysis takes Spark longer than computing one of them.
 
     Args:
-        makers: how each is made.
+        makers: the functions that create the DataFrames.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], DataFrame]]) -> None:
@@ -58,22 +63,22 @@ class Planned(Mapping[str, DataFrame]):
         return len(self._makers)
 
     def made(self) -> Iterator[DataFrame]:
-        """Those that were asked for."""
+        """Return the DataFrames that were created."""
         return iter(self._made.values())
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one version of a table is made of, in numbers.
+    """The measured facts about one version of a table.
 
     Attributes:
-        table: which table.
+        table: the table.
         snapshot: the version: its number, schema, properties and protocol.
-        summary: the summary's fields.
+        summary: the fields of the summary.
         tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
-            Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
+            Sizes, Partitions, Stale Files, Change History; each is planned on first use.
         facts: one row per file, with its footer.
-        kept: what other tables are made of.
+        kept: intermediate DataFrames from which the tables are computed.
     """
 
     table: TableHandle
@@ -84,10 +89,20 @@ class Measured:
     kept: Planned = field(repr=False)
 
     def guardrails(self, sku: str | None = None) -> GuardrailReport:
-        """Return how the table alone, as a whole model, stands to a SKU's guardrails.
+        """Compare the table alone, as a whole model, with the guardrails of a SKU.
+
+        Args:
+            sku: the SKU, such as F64; by default the smallest that fits, else the largest.
+
+        Returns:
+            One entry per guardrail.
 
         Raises:
-            UsageError: there is no such SKU.
+            UsageError: the SKU does not exist.
+
+        Example:
+            >>> lake.table("sales").analyze().guardrails("F64")  # doctest: +SKIP
+            F64: within all guardrails
         """
         now = measure([self.summary])
         return check_guardrails(now, after_optimize(self.facts, now), sku)
@@ -99,7 +114,7 @@ class Measured:
 
     @property
     def version(self) -> int:
-        """Which version of the table."""
+        """The version of the table."""
         return self.snapshot.version
 
     @property
@@ -109,23 +124,23 @@ class Measured:
 
     @property
     def hidden_columns(self) -> dict[str, str]:
-        """What the hidden columns of row tracking are: their names are numbers to nobody's use."""
+        """Descriptions of row tracking's hidden columns, by their generated names."""
         known = self.snapshot.properties
-        told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
-        return {known[name]: text for name, text in told.items() if name in known}
+        texts = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
+        return {known[name]: text for name, text in texts.items() if name in known}
 
     def rows(self) -> DataFrame:
-        """The rows of the version that was analysed."""
+        """Return the rows of the analysed version."""
         return self.table.rows(self.version)
 
     def release(self) -> None:
-        """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
+        """Release the cached DataFrames; a table is computed again if it is used later."""
         for frame in (self.facts, *self.kept.made(), *self.tables.made()):
             frame.unpersist()
 
 
 def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
-    """One row a file: rows with and without deletion vectors, and every signal of V-Order."""
+    """Return one row per file: rows with and without deleted ones, and each V-Order signal."""
     everything = Window.partitionBy()
     signals = _vorder_signals(properties)
     found = facts.select(
@@ -147,7 +162,7 @@ def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
 
 
 def row_groups(facts: DataFrame) -> DataFrame:
-    """One row a row group."""
+    """Return one row per row group."""
     everything = Window.partitionBy()
     groups = facts.select("path", F.explode("footer.groups").alias("g"))
     all_rows = F.sum("g.rows").over(everything)
@@ -166,7 +181,7 @@ def row_groups(facts: DataFrame) -> DataFrame:
 
 
 def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
-    """One row a column chunk."""
+    """Return one row per column chunk."""
     named = _named(chunks, known)
     bounds = "coalesce(concat('min ', c.minimum, ', max ', c.maximum, ', '), '')"
     statistics = F.expr(f"concat({bounds}, 'nulls ', c.nulls)")  # NULL where none are counted
@@ -194,9 +209,9 @@ def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
 def columns(
     facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame
 ) -> DataFrame:
-    """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
+    """Return one row per column: its size, its number of values, and the overlap of the files."""
     everything = Window.partitionBy()
-    # Row counts of row groups are as written; what deletion vectors took is the file's.
+    # Row groups count deleted rows too; only the file's rows are without them.
     rows = facts.agg(total(_rows()).alias("table_rows"))
     grouped = (
         _named(chunks, known)
@@ -215,7 +230,7 @@ def columns(
         .crossJoin(rows)
         .join(_overlap(chunks), "physical_path", "left")
     )
-    # An estimate must not exceed the rows; `least` alone would take them for a NULL.
+    # An estimate must not exceed the rows. `least` alone would replace a NULL by the rows.
     bounded = F.when(F.col("cardinality") >= 0, F.least("cardinality", "table_rows"))
     joined = grouped.join(scanned, "physical_path", "left").withColumn("cardinality", bounded)
     size = F.sum("compressed").over(everything)
@@ -245,7 +260,7 @@ def columns(
 def summary(
     facts: DataFrame, stale: DataFrame, version: int, properties: dict[str, str]
 ) -> DataFrame:
-    """The one row of the summary; an empty table has one too."""
+    """Return the single row of the summary; an empty table has one too."""
     signals = _vorder_signals(properties)
     left = stale.agg(F.count("*").alias("Stale Files"), total("Size").alias("Stale Size"))
     compressed = F.expr("aggregate(footer.groups.compressed, 0L, (a, b) -> a + b)")
@@ -276,14 +291,14 @@ def summary(
 
 
 def file_sizes(facts: DataFrame) -> DataFrame:
-    """Files by size: many small ones are what OPTIMIZE is for."""
+    """Return the number of files by size."""
     bounds = {f"{bound} MiB": bound * _MIB for bound in _SIZES}
     sizes = facts.select(F.col("size").alias("value"), _rows().alias("rows"), "size")
     return _histogram(sizes, bounds, "File Size", "Files")
 
 
 def row_group_sizes(facts: DataFrame) -> DataFrame:
-    """Row groups by rows."""
+    """Return the number of row groups by rows."""
     bounds = {f"{bound:,}": bound for bound in _GROUP_ROWS}
     groups = facts.select(F.explode("footer.groups").alias("g")).select(
         F.col("g.rows").alias("value"), F.col("g.rows").alias("rows"),
@@ -293,7 +308,7 @@ def row_group_sizes(facts: DataFrame) -> DataFrame:
 
 
 def partitions(facts: DataFrame) -> DataFrame:
-    """One row a partition, and how it compares with the median one; `{}` without partitions."""
+    """Return one row per partition, compared with the median; `{}` without partitions."""
     grouped = facts.groupBy(F.col("partition").alias("Partition")).agg(
         F.count("*").alias("Files"), total(_rows()).alias("Rows"), total("size").alias("Size")
     )
@@ -308,15 +323,15 @@ def _physical_rows() -> Column:
 
 
 def _rows() -> Column:
-    """A file's rows after its deletion vector; from the log if the file is missing."""
+    """Return a file's rows without deleted ones; from the log if the file is missing."""
     return _physical_rows() - F.col("deleted")
 
 
 def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
-    """What footer, tag and property say, and whether they contradict each other.
+    """Return the V-Order signals of footer, tag and property, and whether they contradict.
 
-    The footer is the file's own word. A footer without the key says no; a tag or property that is
-    not there says nothing.
+    The footer is the most reliable. A footer without the key means no; a missing tag or property
+    means nothing.
     """
     wanted = next((properties[name] for name in PROPERTIES if name in properties), None)
     footer = F.lower(F.coalesce("footer.vorder", F.lit("false"))) == "true"
@@ -338,7 +353,7 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
 
 
 def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
-    """Adds `name` and `kind`; a column that the schema lacks keeps the files' name."""
+    """Add `name` and `kind`; a column that the schema lacks keeps its name in the files."""
     rows = [(leaf.physical, leaf.name, leaf.kind) for leaf in known]
     names = chunks.sparkSession.createDataFrame(
         rows, "physical_path string, known string, kind string"
@@ -349,10 +364,10 @@ def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
 
 
 def _overlap(chunks: DataFrame) -> DataFrame:
-    """For each column, how many other files a file's range of values meets, on average.
+    """Return, for each column, the average number of other files whose range overlaps a file's.
 
-    A file's range misses those that end before it starts, and those that start after it ends. Both
-    are counted by one pass over all ends in order.
+    A file's range does not overlap those that end before it starts, nor those that start after it
+    ends. One pass over all ends in order counts both.
     """
     ranges = (
         chunks.groupBy(F.col("c.name").alias("physical_path"), "path")
@@ -374,7 +389,7 @@ def _overlap(chunks: DataFrame) -> DataFrame:
 
 
 def _histogram(values: DataFrame, bounds: dict[str, int], title: str, count: str) -> DataFrame:
-    """Counts of `value` between bounds, with the sums of `rows` and `size`; empty bins too."""
+    """Count `value` per bin with the sums of `rows` and `size`; empty bins are included."""
     above = (F.when(F.col("value") >= bound, 1).otherwise(0) for bound in bounds.values())
     bin_of, names = sum(above, F.lit(0)), list(bounds)
     middle = [f"{low} to {high}" for low, high in pairwise(names)]
@@ -396,14 +411,14 @@ def _histogram(values: DataFrame, bounds: dict[str, int], title: str, count: str
 def scan_columns(
     table: TableHandle, version: int, facts: DataFrame, known: list[Leaf], *, exact: bool
 ) -> DataFrame:
-    """What only the rows show of columns: distinct values, NULL not counted, and runs.
+    """Compute from the rows what footers lack: distinct values without NULL, and runs.
 
     Args:
         table: the table.
-        version: which version of it.
-        facts: of the version's files.
+        version: its version.
+        facts: facts about the version's files.
         known: the leaves of the schema; those within lists and maps are left out.
-        exact: count the values, in place of an estimate.
+        exact: count the values exactly, instead of estimating them.
     """
     wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
     if not wanted:
@@ -423,7 +438,7 @@ def scan_columns(
 def _count_runs(
     facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
 ) -> DataFrame:
-    """Runs of equal values by column, as they lie in the files, summed over the files."""
+    """Count runs of equal values by column, in the files' order, summed over the files."""
     depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -453,16 +468,64 @@ def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
     for batch in file.iter_batches(columns=[name]):
         if not batch.num_rows:
             continue
-        # The one field that was asked for of a struct; NULL where the struct is.
+        # A nested field is read through its structs, and is NULL where a struct is NULL.
         column = batch.column(0)
         values = pc.struct_field(column, [0] * depth) if depth else column
-        if pa.types.is_string_view(values.type):  # as delta-rs's files name it; it has no runs
+        if pa.types.is_string_view(
+            values.type
+        ):  # delta-rs writes views, which have no run-end encoding
             values = values.cast(pa.string())
         elif pa.types.is_binary_view(values.type):
             values = values.cast(pa.binary())
         ends = pc.run_end_encode(values)
         first, runs_here = ends.values[0], len(ends.values)
-        # A run goes on over the seam of two batches.
+        # A run may continue in the next batch.
         runs += runs_here - (last is not None and last.equals(first))
         last = ends.values[runs_here - 1]
     return runs
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a schema.
+
+    Attributes:
+        physical: its path in the Parquet schema, joined by dots.
+        name: its path by the names of the table.
+        kind: Spark's type.
+        parts: the names of the structs that contain it, and its own; empty within lists and maps.
+    """
+
+    physical: str
+    name: str
+    kind: str
+    parts: tuple[str, ...]
+
+
+def leaves(metadata: dict[str, Any]) -> list[Leaf]:
+    """Return the leaves of a Delta table's schema, in its order.
+
+    Args:
+        metadata: the log's `metaData`.
+    """
+    schema = json.loads(metadata["schemaString"])
+    return list(_walk(schema, [], [], nested=False))
+
+
+def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
+    if isinstance(kind, str):
+        parts = () if nested else tuple(names)
+        yield Leaf(".".join(physical), ".".join(names), kind, parts)
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            inside = physical_name(field)
+            yield from _walk(
+                field["type"], [*physical, inside], [*names, field["name"]], nested=nested
+            )
+    elif kind["type"] == "array":
+        steps = ["list", "element"]
+        yield from _walk(kind["elementType"], physical + steps, names + steps, nested=True)
+    elif kind["type"] == "map":
+        for side in ("key", "value"):
+            steps = ["key_value", side]
+            yield from _walk(kind[f"{side}Type"], physical + steps, names + steps, nested=True)

@@ -1,46 +1,214 @@
-"""Reads many Parquet footers in step: Thrift's compact protocol, row groups, chunks, schemas.
+"""Parse Parquet footers: Thrift's compact protocol, row groups, column chunks, schemas, bounds.
 
 The files of a table are alike: most have the same fields in the same order. So one step reads the
-same value of all of them at once, as numpy arrays; where some differ they go their own way until
-the end of the struct, and where only a few are left they are read one by one. Sources: the compact
-protocol's specification, and parquet.thrift.
+same value of all footers at once, as numpy arrays. Footers that differ are read separately until
+the end of the struct, and where only a few are left they are read one by one.
+
+A bound is the least or greatest value of a column chunk, as text for people and as bytes that sort
+alike. A table's files may hold one column in several types (widened, or timestamps in other units);
+the bytes compare all the same. Sources: the compact protocol's specification, and parquet.thrift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.layout.leaves import Ints, LeafType
-
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+_MICROS = {"milliseconds": (1_000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1_000)}
+_TEXTS = ("String", "Enum", "JSON")
+_SIGN = np.uint64(1 << 63)
+_DECIMAL_BYTES = 16
 Path = tuple[int, ...]
-At = TypeVar("At", int, Ints)  # of one struct, or of many in step
+At = TypeVar("At", int, Ints)  # the offset of one struct, or of many in step
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_SKIPPED = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}  # nobody asks for these: their bytes
+_SKIPPED = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}  # lengths of unused fields
 _FEW = 12
 _LONG = 15
 _SHIFT = 56
 _SCHEMA, _GROUPS, _CHUNKS = (2,), (4,), (1,)  # of parquet.thrift
 
 
+@dataclass(frozen=True)
+class LeafType:
+    """The type of a leaf column's values.
+
+    Attributes:
+        physical: Parquet's physical type.
+        logical: Parquet's logical type as JSON: its name as `Type`, and its parameters.
+        shown: the logical type as text.
+    """
+
+    physical: str
+    logical: str
+    shown: str = ""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The logical type's name, as `Type`, and its parameters."""
+        found: dict[str, Any] = json.loads(self.logical)
+        return found
+
+    @property
+    def signed(self) -> bool:
+        """Whether the statistics of old writers, which assumed signed values, can be trusted."""
+        return self.physical in _WIDTHS and bool(self.parameters.get("isSigned", True))
+
+
+def cut(data: Bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
+    """Return pieces of a buffer as binary values; NULL where a length is negative."""
+    sizes = np.maximum(lengths, 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[places])]
+    pieces = pa.BinaryArray.from_buffers(pa.binary(), len(starts), buffers)
+    return spread(pieces, lengths >= 0) if (lengths < 0).any() else pieces
+
+
+def spread(values: pa.Array, there: Bools) -> pa.Array:
+    """Return the values at the positions where `there` is true, and NULL elsewhere.
+
+    Args:
+        values: as many values as positions, or as many as true positions.
+        there: one flag per position.
+    """
+    places = np.arange(len(there)) if len(values) == len(there) else np.cumsum(there) - 1
+    return values.take(pa.array(np.maximum(places, 0), mask=~there))
+
+
+def read_bounds(
+    data: Bytes, starts: Ints, lengths: Ints, leaf: LeafType
+) -> tuple[pa.StringArray, pa.BinaryArray]:
+    """Return texts and sort keys of a leaf's minimum or maximum values.
+
+    Args:
+        data: the footers.
+        starts: the offset of each value in the footers.
+        lengths: the length of each value in bytes; negative without a value.
+        leaf: the type of the values.
+
+    Returns:
+        Texts and keys; both are NULL without a value, or if its type has no order here.
+    """
+    width = _WIDTHS.get(leaf.physical)
+    there = lengths >= 0 if width is None else lengths == width
+    starts, lengths = starts[there], lengths[there]
+    texts, keys = _no_order(len(starts))
+    if len(starts) and width is not None:
+        raw = np.ascontiguousarray(data[starts[:, None] + np.arange(width)])
+        texts, keys = _numbers(raw, leaf)
+    elif len(starts) and leaf.physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+        texts, keys = _bytes(data, starts, lengths, leaf.parameters)
+    return spread(texts, there), spread(keys, there)
+
+
+def _numbers(raw: Bytes, leaf: LeafType) -> tuple[pa.Array, pa.Array]:
+    logical = leaf.parameters
+    kind, unit = logical.get("Type"), logical.get("timeUnit", "")
+    if leaf.physical == "BOOLEAN":
+        return pa.array(np.where(raw[:, 0], "True", "False")), _fixed(raw)
+    if leaf.physical in ("FLOAT", "DOUBLE"):
+        floats = raw.view("<f4" if leaf.physical == "FLOAT" else "<f8").ravel()
+        bits = floats.astype("<f8").view(np.uint64)
+        return pa.array(floats).cast(pa.string()), _big_endian(
+            np.where(bits >= _SIGN, ~bits, bits ^ _SIGN)
+        )
+    code = f"{'i' if leaf.signed else 'u'}{raw.shape[1]}"
+    native = raw.view(f"<{code}").ravel()
+    if not leaf.signed:
+        return pa.array(native).cast(pa.string()), _big_endian(native.astype(np.uint64))
+    values = native.astype(np.int64)
+    if kind == "Decimal":
+        halves = np.stack([values.view(np.uint64), (values >> 63).view(np.uint64)], 1)
+        return _decimals(halves, logical)
+    shown = pa.array(values)
+    if kind == "Date":
+        shown = pa.array(values.astype(np.int32)).cast(pa.date32())
+    elif kind == "Timestamp":
+        zone = "UTC" if logical["isAdjustedToUTC"] else None
+        shown = shown.cast(pa.timestamp(_UNITS[unit], zone))
+    elif kind == "Time":
+        shown = pa.array(native).cast((pa.time32 if len(raw[0]) == 4 else pa.time64)(_UNITS[unit]))
+    times, parts = _MICROS.get(unit, (1, 1))
+    biased = (values * times // parts).view(np.uint64) ^ _SIGN
+    return shown.cast(pa.string()), _big_endian(biased)
+
+
+def _bytes(
+    data: Bytes, starts: Ints, lengths: Ints, logical: Mapping[str, Any]
+) -> tuple[pa.Array, pa.Array]:
+    kind = logical.get("Type")
+    if kind == "Float16":
+        return _no_order(len(starts))
+    if kind == "Decimal":
+        if lengths.max() > _DECIMAL_BYTES:
+            return _no_order(len(starts))
+        # Values are aligned at their last byte and filled with their sign on the left.
+        places = (starts + lengths)[:, None] - _DECIMAL_BYTES + np.arange(_DECIMAL_BYTES)
+        sign = np.where(data[starts] >= 0x80, 0xFF, 0).astype(np.uint8)
+        wide = np.where(places >= starts[:, None], data[np.maximum(places, 0)], sign[:, None])
+        halves = np.ascontiguousarray(wide).view(">u8").astype(np.uint64)
+        return _decimals(halves[:, ::-1], logical)
+    raw = cut(data, starts, lengths)
+    if kind in _TEXTS:
+        texts = [value.decode(errors="replace") for value in raw.to_pylist()]
+    else:
+        texts = [str(value) for value in raw.to_pylist()]
+    return pa.array(texts, pa.string()), raw
+
+
+def _decimals(
+    halves: npt.NDArray[np.uint64], logical: Mapping[str, Any]
+) -> tuple[pa.Array, pa.Array]:
+    """Return texts and sort keys of unscaled numbers, given as halves, the lower one first."""
+    kind = pa.decimal128(38, logical["scale"])
+    buffer = pa.py_buffer(np.ascontiguousarray(halves, "<u8"))
+    shown = pa.Array.from_buffers(kind, len(halves), [None, buffer]).cast(pa.string())
+    upwards = np.stack([halves[:, 1] ^ _SIGN, halves[:, 0]], 1)
+    return shown, _fixed(np.ascontiguousarray(upwards, ">u8").view(np.uint8))
+
+
+def _big_endian(values: npt.NDArray[np.uint64]) -> pa.Array:
+    return _fixed(values.astype(">u8").view(np.uint8).reshape(-1, 8))
+
+
+def _fixed(rows: Bytes) -> pa.Array:
+    """Return rows of equally many bytes as binary values."""
+    count, width = rows.shape
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.Array.from_buffers(pa.binary(width), count, buffers).cast(pa.binary())
+
+
+def _no_order(count: int) -> tuple[pa.Array, pa.Array]:
+    return pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
+
+
 class MalformedError(ValueError):
-    """What was read is not Thrift's compact protocol, or is cut short."""
+    """The input is not Thrift's compact protocol, or is truncated."""
 
 
 class Level:
-    """All structs that lie at one place of the document, and their fields as arrays.
+    """All structs at one place of the document, with their fields as arrays.
 
-    A field is named by the way to it, for a struct in a struct is no level of its own; a list is.
-    Structs get numbers as they are read; `sort` puts them into the order of the files.
+    A field is identified by its path. A struct within a struct is not a level of its own; a list
+    is. Structs are numbered in the order in which they are read; `sort` restores the order of the
+    files.
 
     Attributes:
-        count: how many there are.
-        below: the lists in them, by their fields.
-        owners: the place of the struct above each, once they are sorted.
+        count: the number of structs.
+        below: the lists in them, by field.
+        owners: the position of each struct's parent, after sorting.
     """
 
     def __init__(self) -> None:
@@ -51,23 +219,23 @@ class Level:
         self._fields: dict[Path, list[tuple[Ints | int, Ints | int]]] = {}
 
     def add(self, owners: Ints) -> Ints:
-        """Makes room for more structs, each in the list of its owner; returns their numbers."""
+        """Add structs, each to the list of its owner, and return their numbers."""
         self._owners.append(owners)
         self.count += len(owners)
         return np.arange(self.count - len(owners), self.count)
 
     def put(self, field: Path, which: Ints | int, values: Ints | int) -> None:
-        """Keeps one field of one struct or of many."""
+        """Store one field of one struct or of several."""
         self._fields.setdefault(field, []).append((which, values))
 
     def sort(self, places: Ints) -> None:
-        """Once all are read: takes the order of the structs above, which have these places."""
+        """Order the structs by their parents' positions; called once all structs are read."""
         owners = places[np.concatenate([np.empty(0, np.int64), *self._owners])]
         self._order = np.argsort(owners, kind="stable")
         self.owners = owners[self._order]
 
     def values(self, field: Path) -> Ints:
-        """A field of all structs; -1 where it is missing."""
+        """Return a field of all structs; -1 if it is missing."""
         found = np.full(self.count, -1, np.int64)
         for which, values in self._fields.get(field, ()):
             found[which] = values
@@ -75,23 +243,23 @@ class Level:
         return ordered
 
     def spans(self, field: Path) -> tuple[Ints, Ints]:
-        """Where a text or a list starts, and its bytes; -1 where it is missing."""
+        """Return the offset and the length in bytes of a text or list; -1 if it is missing."""
         return self.values((*field, -1)), self.values((*field, -2))
 
     def list_of(self, field: Path) -> Level:
-        """The level of a list, sorted; an empty one where no struct has it."""
+        """Return the sorted level of a list; an empty one if no struct has it."""
         found = self.below.get(field, Level())
         found.sort(np.argsort(self._order))
         return found
 
 
 class Footers:
-    """Serialised structs that follow each other in one buffer, read in step.
+    """Serialised structs in one buffer, which are read in step.
 
     Args:
         data: the buffer.
-        starts: where each begins.
-        ends: where each ends.
+        starts: the offset at which each struct begins.
+        ends: the offset at which each struct ends.
     """
 
     def __init__(self, data: bytes, starts: Ints, ends: Ints) -> None:
@@ -100,10 +268,10 @@ class Footers:
         self._starts, self._ends = starts, ends
 
     def read(self) -> Level:
-        """The structs.
+        """Read the structs.
 
         Raises:
-            MalformedError: one of them is not well formed.
+            MalformedError: a struct is malformed.
         """
         top = Level()
         which = top.add(np.zeros(len(self._starts), np.int64))
@@ -173,7 +341,7 @@ class Footers:
         for number in range(int(sizes.max(initial=0))):
             live = np.flatnonzero(sizes > number)
             for kind, rows in _groups(heads[live] & 15, live):
-                shift = kind in (_TRUE, _FALSE)  # within a list a boolean has a byte of its own
+                shift = kind in (_TRUE, _FALSE)  # a boolean in a list has a byte of its own
                 at[rows] = shift + self._value(kind, at[rows], inner, (), firsts[rows] + number)
         level.put((*path, -1), which, start)
         level.put((*path, -2), which, at - start)
@@ -181,7 +349,7 @@ class Footers:
 
     def _check_sizes(self, at: At, sizes: At) -> None:
         if isinstance(at, int):
-            return  # to read beyond the end is an IndexError
+            return  # reading beyond the end raises IndexError
         end = self._ends[np.searchsorted(self._starts, at, "right") - 1]
         if ((sizes < 0) | (sizes > end - at)).any():
             raise MalformedError("a value in its footer is longer than the footer")
@@ -249,7 +417,7 @@ class Footers:
 
 
 def _groups(keys: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """Rows that have the same key: most often there is one."""
+    """Yield the rows of each distinct key; usually there is one key."""
     if not len(keys):
         return
     if (keys == keys[0]).all():
@@ -266,18 +434,18 @@ def _next(shift: int) -> int:
 
 
 class Parsed:
-    """Footers that were read in step, their row groups and chunks in the files' order.
+    """Footers that were read in step, with row groups and chunks in the files' order.
 
     Attributes:
-        files: the files' numbers.
-        file_of: for each row group its file, counted within these.
-        group_of: for each chunk its row group.
-        file_of_chunk: for each chunk its file.
-        per_file: where each file's row groups begin, and the last one's end.
-        per_group: where each row group's chunks begin, and the last one's end.
-        number: each chunk's place in its row group.
-        leaves: paths and types from the schemas, each of which pyarrow reads once.
-        leaf: each chunk's leaf, among all of them.
+        files: the numbers of the files.
+        file_of: each row group's file, as a position within `files`.
+        group_of: each chunk's row group.
+        file_of_chunk: each chunk's file.
+        per_file: the position of each file's first row group, and the end of the last.
+        per_group: the position of each row group's first chunk, and the end of the last.
+        number: each chunk's position in its row group.
+        leaves: paths and types of all schemas; pyarrow reads each distinct schema once.
+        leaf: each chunk's position in `leaves`.
     """
 
     def __init__(self, files: Sequence[int], tails: Sequence[bytes]) -> None:
@@ -301,17 +469,25 @@ class Parsed:
 
 
 def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[Parsed], dict[int, str]]:
-    """Footers that were read together, and what is wrong with the others, by their numbers."""
+    """Parse footers in step.
+
+    Args:
+        tails: each file's serialised footer with the 8 bytes after it, or the problem with the
+            file.
+
+    Returns:
+        The parsed footers, and the problem of each other file by its number.
+    """
     good = {number: tail for number, tail in enumerate(tails) if isinstance(tail, bytes)}
     problems = {number: tail for number, tail in enumerate(tails) if isinstance(tail, str)}
-    parsed = [Parsed([], [])]  # it has nothing to say, but all the types
+    parsed = [Parsed([], [])]  # empty, but with all the types
     waiting = [list(good)] if good else []
     while waiting:
         files = waiting.pop()
         try:
             parsed.append(Parsed(files, [good[number] for number in files]))
         except (MalformedError, pa.ArrowException) as error:
-            # There is a bad one among them: half of them, and the other half.
+            # At least one footer is malformed: bisect to find it.
             if len(files) == 1:
                 problems[files[0]] = f"unreadable: {error}"
             else:
@@ -323,7 +499,7 @@ def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[Parsed], dict[int,
 def _schemas(
     top: Level, text: bytes, tails: Sequence[bytes]
 ) -> tuple[list[tuple[str, LeafType]], Ints, Ints]:  # fmt: skip
-    """The leaves of all schemas; for each file its first one among them, and how many it has."""
+    """Return the leaves of all schemas, and each file's first leaf and number of leaves."""
     leaves: list[tuple[str, LeafType]] = []
     known: dict[bytes, tuple[int, int]] = {}
     found: list[tuple[int, int]] = []
@@ -348,7 +524,7 @@ def _leaves(tail: bytes) -> list[tuple[str, LeafType]]:
             (column.path, LeafType(column.physical_type, kind.to_json(), str(kind)))
             for column, kind in zip(columns, logical, strict=True)
         ]
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a corrupt column name
         raise MalformedError(str(error)) from error
 
 

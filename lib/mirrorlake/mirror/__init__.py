@@ -1,1 +1,1 @@
-"""From the landing zone to Delta tables: what is pending, planned, collapsed, applied, reported."""
+"""Mirror the landing zone into Delta tables: decide, apply, keep state, report and repair."""

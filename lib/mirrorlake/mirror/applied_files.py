@@ -1,12 +1,12 @@
-"""Applied files: moved out of the way, kept for a while, and applied once more on demand.
+"""Move, keep and delete applied files, and apply them again (replay, reseed).
 
-They lie in `_ProcessedFiles` first, where a slow publisher can still find its own, then in
-`_FilesReadyToDelete`, and go for good when they were applied long enough ago. The last one stays
-in the folder, so that a publisher can go on counting.
+An applied file moves to `_ProcessedFiles`, where a slow publisher still finds it, then to
+`_FilesReadyToDelete`, and is deleted at the end of its retention. The last applied file stays in
+the folder, so that publishers can continue its numbering.
 
-A range of them again, or all from the beginning, goes the ordinary way, through the landing zone:
-a replayed file is published again under the next number, a reseeded folder gets a new incarnation
-and replaces its table in one commit.
+Replayed and reseeded files pass through the landing zone like any others. A replayed file is
+published again under the next number. A reseeded folder starts a new incarnation, which replaces
+the table in one commit.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
-from mirrorlake.mirror.options import paused, read_settings, side_by_side
-from mirrorlake.mirror.plan import Plan, is_as_planned, is_foreign, plan_of
+from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
+from mirrorlake.mirror.options import map_concurrently, paused, read_settings
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
-from mirrorlake.results import Outcome
+from mirrorlake.results import Outcome, counted
 from mirrorlake.storage.files import Entry, Storage
 
-_IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
+_IN_PROCESSED = 1 / 7  # the share of the retention in `_ProcessedFiles`: a day of a week
 
 
 def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Plan) -> None:
-    """Moves what a commit has just applied, and the file that an earlier commit left as the last.
+    """Move the files of a commit, and the file that the commit before left as its last one.
 
     Raises:
-        SequenceError: a number was used twice.
+        SequenceError: A number was used twice.
     """
-    # By the plan's names: where files have no numbers of their own, the folder may count another
-    # way, and would send away what nobody applied. What was replaced meanwhile stays, too.
+    # By the names in the plan: the folder may number files without numbers in another way, and
+    # files that were not applied must stay, as must files that were replaced after the listing.
     listed = {entry.name: entry for entry in folder.listing.files}
     here = {entry.name: entry for entry in storage.list(identity.table.folder).files}
     numbers = {name: number for name, number in plan.numbers.items() if number < plan.last}
@@ -69,11 +69,11 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
 def move_leftovers(
     storage: Storage, identity: Identity, folder: Folder, last: int
 ) -> SequenceError | None:
-    """Moves applied files that a killed mirror left behind.
+    """Move applied files that a killed mirror has left in the folder.
 
     Returns:
-        What is wrong with the first file whose number was applied before, with another content. It
-        is never applied, and stays where it is; the others are moved all the same.
+        The error of the first file whose number was applied before with other content, or `None`.
+        Such a file is never applied and is not moved; the others are moved.
     """
     plan: Plan | None = None
     reused: SequenceError | None = None
@@ -92,9 +92,9 @@ def move_leftovers(
 
 
 def _is_moved(storage: Storage, identity: Identity, plan: Plan | None, entry: Entry) -> bool:
-    """Whether a file that a plan knows by its tag has a copy among the applied ones, to compare.
+    """Return whether a file that is planned by its ETag has a moved copy to compare it with.
 
-    The same content has another tag where it was uploaded once more.
+    The same content has another ETag if it is uploaded again.
     """
     planned = plan.file(entry.name) if plan else None
     if plan is None or planned is None or planned.etag is None or planned.size != entry.size:
@@ -106,12 +106,12 @@ def _is_moved(storage: Storage, identity: Identity, plan: Plan | None, entry: En
 def _move_all(
     storage: Storage, identity: Identity, files: Iterable[tuple[int, Entry]]
 ) -> SequenceError | None:
-    """Moves applied files, in a store many at a time; each number is the file's own.
+    """Move applied files, given with their numbers; concurrently in an object store.
 
     Returns:
-        What is wrong with the first one that can't be moved; the others are.
+        The error of the first file that can't be moved, or `None`. The others are moved.
     """
-    done = side_by_side(storage, lambda file: _move(storage, identity, *file), files)
+    done = map_concurrently(storage, lambda file: _move(storage, identity, *file), files)
     storage.delete_files(path for path in done if isinstance(path, str))
     return next((error for error in done if isinstance(error, SequenceError)), None)
 
@@ -119,9 +119,9 @@ def _move_all(
 def _move(
     storage: Storage, identity: Identity, number: int, entry: Entry
 ) -> str | SequenceError | None:
-    """Moves a file, or copies it and returns the path that is left to be deleted.
+    """Move a file, or copy it and return the path of the original, which is to be deleted.
 
-    Where it can't be moved, returns why.
+    If it can't be moved, return the error.
     """
     folder = identity.table.folder
     source = f"{folder}/{entry.name}"
@@ -130,24 +130,31 @@ def _move(
     try:
         moved = (storage.copy_small if is_copied else storage.rename)(source, target)
     except FileNotFoundError:
-        return None  # another mirror moved it, or the folder is being deleted
+        return None  # another mirror moved it, or the folder was deleted
     if moved:
-        storage.touch(target)  # from now on it tells when the file was applied
+        storage.touch(target)  # its modification time is now when it was applied
         return source if is_copied else None
     if not storage.exists(target) or file_hash(storage, source) != file_hash(storage, target):
         return _reused(entry)
-    return source  # a rename that was cut short between its two halves
+    return source  # a rename that was interrupted between its copy and its deletion
 
 
 def _processed_name(number: int, name: str) -> str:
-    """What an applied file is called; its number comes first where its own name has none."""
+    """Return the name of an applied file: its own name, with its number first if it has none."""
     return name if file_number(name) == number else f"{number:020d}-{name}"
 
 
 def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep: timedelta) -> None:
-    """Moves applied files on, and deletes those that were applied longer ago than `keep`.
+    """Move applied files to `_FilesReadyToDelete`, and delete them at the end of their retention.
 
-    Files that nobody applied, whatever their age, stay.
+    Files that were not applied stay, whatever their age.
+
+    Args:
+        storage: the lake's files.
+        table: the table's name.
+        last: the last applied number.
+        now: the current time.
+        keep: the retention of applied files.
     """
 
     def old(folder: str, age: timedelta) -> list[str]:
@@ -161,23 +168,23 @@ def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep:
 
     def move_on(name: str) -> None:
         source = f"{table.folder}/{PROCESSED}/{name}"
-        with suppress(FileNotFoundError):  # another mirror sweeps, too
+        with suppress(FileNotFoundError):  # another mirror has moved it
             if not storage.rename(source, f"{table.folder}/{READY_TO_DELETE}/{name}"):
                 storage.delete(source)
 
-    side_by_side(storage, move_on, old(PROCESSED, keep * _IN_PROCESSED))
+    map_concurrently(storage, move_on, old(PROCESSED, keep * _IN_PROCESSED))
     done = old(READY_TO_DELETE, keep)
     storage.delete_files(f"{table.folder}/{READY_TO_DELETE}/{name}" for name in done)
 
 
 def _processed_number(name: str) -> int | None:
-    """The number that an applied file's name begins with; None if it is no such name."""
+    """Return the number at the beginning of an applied file's name, or `None`."""
     return file_number(name[:20])
 
 
 def _reused(entry: Entry) -> SequenceError:
     return SequenceError(
-        "The file's number was applied before; it is not applied again.",
+        "The file's number was applied before, so this file is not applied.",
         file=entry.name,
         hint="publish its rows under the next free number, then delete this file.",
     )
@@ -193,30 +200,30 @@ def replay(
     footer: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Outcome:
-    """Publishes applied files again, in their order, after everything that is published.
+    """Publish applied files again; see `Operations.replay`.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        first: the first file's number.
-        last: the last file's; by default the last applied one.
-        as_is: whether inserts stay inserts. Otherwise they become upserts, since the rows may be
-            in the table already.
-        footer: what the footers of the new files carry besides.
-        dry_run: only say which files would be published again.
+        table: the table's name.
+        first: the number of the first file.
+        last: the number of the last file; by default the last applied file.
+        as_is: whether inserts stay inserts. If false, they become upserts, because their rows may
+            already be in the table.
+        footer: additional metadata for the footers of the new files.
+        dry_run: preview the files and change nothing.
 
     Returns:
-        With the new files' names; after a dry run with those of the applied files.
+        The names of the new files; after a dry run, those of the applied files.
 
     Raises:
-        SequenceError: a file of the range was not applied, or is no longer kept.
-        UsageError: inserts into a table without keys would be doubled, and `as_is` is not set.
+        SequenceError: A file of the range was not applied, or is no longer kept.
+        UsageError: The table has no keys, so inserts would be duplicated, and `as_is` is not set.
     """
     metadata = read_metadata(storage, table)
     if not metadata.keys and not as_is:
         raise UsageError(
-            f"{table} has no keys: its rows would be there twice.",
-            hint="replay them as they are with --as-is, or reseed the table.",
+            f"{table} has no keys, so replaying its files would duplicate their rows.",
+            hint="replay with as_is=True to keep inserts as inserts, or reseed the table.",
         )
     applied = last_applied(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
@@ -225,14 +232,16 @@ def replay(
     if dry_run:
         done = [kept[number].rpartition("/")[2] for number in numbers]
     else:
-        publisher = Publisher(storage, table, footer=footer, load=as_is)
+        publisher = Publisher(storage, table, footer=footer)
         for number in numbers:
             with ExitStack() as opened:
                 batches = _read(storage, kept[number], metadata, opened)
-                published = publisher.write(batches if as_is else _upserts(batches))
+                published = publisher.load(batches) if as_is else publisher.write(_upserts(batches))
             if published.file is not None:
                 done.append(published.file)
-    effect = f"the files {first} to {numbers[-1]} are published again"
+    effect = f"files {first} to {numbers[-1]} are published again"
+    if len(numbers) == 1:
+        effect = f"file {first} is published again"
     return Outcome("replay", str(table), effect, not dry_run, tuple(done))
 
 
@@ -250,7 +259,7 @@ def _read(
 
 
 def _upserts(batches: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The same rows, those to be inserted as upserts."""
+    """Return the same rows with upserts in place of inserts."""
     found = next((name for name in batches.schema.names if name.lower() == MARKER.lower()), None)
     fields = [field for field in batches.schema if field.name != found]
     schema = pa.schema([*fields, pa.field(MARKER, pa.int32())])
@@ -278,20 +287,21 @@ def reseed(
     footer: Mapping[str, str] | None = None,
     apply: bool = False,
 ) -> Outcome:
-    """Lets the next cycle replace the table in one commit; its history stays.
+    """Replace the table with the next cycle, in one commit; see `Operations.reseed`.
 
-    The table is paused meanwhile, so that a killed reseed harms nothing: run it again.
+    The table is paused during the call, so an interrupted call is safe: run it again.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        files: a new initial load; by default the applied files, as far as all are kept.
-        footer: what the footers of the new load carry besides.
-        apply: do it; by default the files are only checked, and nothing changes.
+        table: the table's name.
+        files: the files of a new initial load. By default, the applied files are used, which must
+            all be kept.
+        footer: additional metadata for the footers of the new load.
+        apply: reseed the table. By default, only check the files.
 
     Raises:
-        SequenceError: an applied file is no longer kept.
-        MirrorlakeError: a file of the new load is not sound; nothing has changed then.
+        SequenceError: An applied file is no longer kept.
+        MirrorlakeError: A file of the new load is invalid. Nothing has changed.
     """
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
@@ -300,8 +310,8 @@ def reseed(
         checked = Publisher(scratch, table, keys=keys, footer=footer)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
         kept = {} if loads else _all_kept(storage, table)
-        source = f"{len(names)} new files" if loads else f"its {len(kept)} kept files"
-        effect = f"the next cycle replaces it from {source}, in one commit"
+        source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
+        effect = f"the next cycle replaces it with the rows of {source}, in one commit"
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
@@ -309,7 +319,7 @@ def reseed(
             if loads:
                 _set_aside(storage, table)
             else:
-                _take_back(storage, table)
+                _move_back_all(storage, table)
             renew_identity(storage, table)
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
@@ -317,25 +327,25 @@ def reseed(
 
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
-    """The kept files by number, all applied ones among them, but those that were passed over."""
+    """Return the kept files by number; all applied files that were not skipped must be kept."""
     applied = last_applied(storage, table)
     skipped = read_settings(storage, table).skip
     numbers = [number for number in range(1, applied + 1) if number not in skipped]
     return _kept_files(storage, table, numbers, applied)
 
 
-def _take_back(storage: Storage, table: TableName) -> None:
-    """Puts all applied files back into the folder, in their order."""
-    # Listed again: until the pause a mirror may have applied and moved some.
+def _move_back_all(storage: Storage, table: TableName) -> None:
+    """Move all applied files back into the folder, in their order."""
+    # List again: a mirror may have applied and moved files before the pause.
     for _number, path in sorted(_all_kept(storage, table).items()):
         name = path.rpartition("/")[2]
         if path != f"{table.folder}/{name}":
             storage.rename(path, f"{table.folder}/{name}")
-        storage.touch(f"{table.folder}/{name}")  # files without numbers go by their time
+        storage.touch(f"{table.folder}/{name}")  # files without numbers are ordered by time
 
 
 def _set_aside(storage: Storage, table: TableName) -> None:
-    """Moves all data files away, applied or not: the new load takes their place."""
+    """Move all data files away, applied or not; the new load replaces them."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = f"{STATE}/reseeded/{table.place}/{stamp}"
     for path, entry in every_file(storage, table):
@@ -353,7 +363,7 @@ def _copy(source: Storage, target: Storage, path: str) -> None:
 def _kept_files(
     storage: Storage, table: TableName, numbers: Iterable[int], applied: int
 ) -> dict[int, str]:
-    """The paths of the data files that are still there, by number; some have to be."""
+    """Return the paths of the kept data files by number, and check that `numbers` are kept."""
     kept: dict[int, tuple[str, Entry]] = {}
     for path, entry in every_file(storage, table):
         if (number := _processed_number(entry.name)) is not None:
@@ -362,20 +372,20 @@ def _kept_files(
     for number in numbers:
         if not 1 <= number <= applied:
             raise SequenceError(
-                f"Number {number} was not applied; {applied} is the last one.",
+                f"Number {number} was not applied; the last applied number is {applied}.",
                 hint="choose a range of applied files.",
             )
         if number not in kept:
             raise SequenceError(
                 f"File {number} is no longer kept.",
-                hint="reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="reseed the table with the files of a new initial load.",
             )
         path, entry = kept[number]
-        in_folder = path == f"{table.folder}/{entry.name}"  # only applied content is moved away
-        if identity and in_folder and is_foreign(storage, identity, number, entry):
+        in_folder = path == f"{table.folder}/{entry.name}"  # moved files are always applied ones
+        if identity and in_folder and differs_from_applied(storage, identity, number, entry):
             raise SequenceError(
-                f"File {number} is not the one that was applied.",
+                f"The content of file {number} is not the content that was applied.",
                 file=entry.name,
-                hint="leave it out, or reseed from a new initial load: reseed ROOT TABLE FILE…",
+                hint="leave it out, or reseed the table with the files of a new initial load.",
             )
     return {number: path for number, (path, _) in kept.items()}

@@ -1,7 +1,12 @@
-"""Carries one plan out: one Delta commit, exactly once; and compacts a table now and then.
+"""Commit one batch to its Delta table exactly once: by append, MERGE or deletion vectors.
 
-The commit carries appId = table and incarnation, txnVersion = the plan's last number. With those
-set a session skips every further write, so each apply has a session of its own.
+The commit carries `appId` (table and incarnation) and `txnVersion` (the last number of the plan).
+A session in which these are set skips every further write, so each commit uses a new session.
+
+The mirror's own transaction (`exchange_batch`) costs as much as the changes, not as much as the
+files that they touch. It looks up the rows of the changed keys once, marks the old rows in deletion
+vectors and writes the new rows as new files. The commit also contains the change feed that MERGE
+would write. Updated rows keep their row ids. MERGE handles every other case.
 """
 
 from __future__ import annotations
@@ -9,14 +14,33 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from mirrorlake.delta.exchange import MOST_DELETED
-from mirrorlake.delta.snapshot import FEED, Snapshot, read_snapshot
+from mirrorlake.delta.exchange import (
+    LARGE_ROWS,
+    MOST_DELETED,
+    count_rows,
+    exchange_rows,
+    mark_rows,
+    placed_rows,
+)
+from mirrorlake.delta.log_files import Action
+from mirrorlake.delta.snapshot import (
+    FEED,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    VECTORS,
+    Snapshot,
+    physical_names,
+    read_snapshot,
+)
 from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
-from mirrorlake.errors import SchemaError
+from mirrorlake.errors import OtherDeltaError, SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import (
     ACTION,
@@ -24,36 +48,83 @@ from mirrorlake.mirror.batch import (
     DELETE,
     KEPT,
     REPLACE,
+    Bounds,
     compact_changes,
+    file_limits,
     key_bounds,
     key_conditions,
+    may_match,
     read_batch,
-    refuse_kept,
-    refused,
+    require_values,
+    value_or_error,
+    wide_bounds,
 )
-from mirrorlake.mirror.exchange import Changes, exchange_batch
 from mirrorlake.mirror.next_batch import Batch, TableContext, check_keys_known
-from mirrorlake.mirror.options import Step
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, keys_property
-from mirrorlake.spark.jvm import can_exchange
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    Step,
+    has_partitioning_policy,
+    keys_property,
+)
+from mirrorlake.names import quote
+from mirrorlake.spark.jvm import (
+    MOST_BROADCAST,
+    DeltaTransaction,
+    can_exchange,
+    rows_among,
+    transaction,
+)
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, spark_message, temporary_view
 
+_REWRITE_SHARE = 0.25  # of the rows in the touched files
+_REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
+_FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
+_SHUFFLES = "spark.sql.shuffle.partitions"
+_SETTINGS = {
+    # Rows of the table and of its feed go to different folders. One writer would sort them.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+    # Cached rows are read once or twice, within seconds.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # By default a small file counts as 4 MiB, which puts two large files into one task.
+    "spark.sql.files.openCostInBytes": str(128 * 2**10),
+}
+_BROADCAST_BYTES = 64 * 2**20
+# The supported writer features: others may require values or actions that are not written here.
+_FEATURES = frozenset(
+    (
+        "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
+        "columnMapping", "deletionVectors", "domainMetadata", "inCommitTimestamp", "invariants",
+        "rowTracking", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+        "variantType",
+    )
+)  # fmt: skip
+_CHANGE_TYPE = "_change_type"
+_KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
+_BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
+_TABLE = ""  # the kind of rows that are written to the table, not to its feed
 _TRIES = 5
 CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
 )
-# How a Spark before 4.0 refuses WITH SCHEMA EVOLUTION, and Delta 4.0 a new column with it.
-_UNKNOWN_WORDS = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
-_EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # the session is this apply's own
-_FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
+# Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
+_NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
+_EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
+_FEED_RESTS = "mirrorlake.feedRests"  # the mirror has switched the feed off for one commit
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
+# Files of 128 MiB and more are not rewritten unless many of their rows are deleted: the cost
+# depends on the new data, not on the size of the table.
+_CONFS = {
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MOST_DELETED / 2),
+    "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
+    "spark.databricks.delta.optimize.maxFileSize": str(256 * 2**20),
+}
 
 
 def commit_with_retries(commit: Callable[[], None]) -> None:
-    """Runs a commit again when another writer of the table, an OPTIMIZE perhaps, was quicker.
+    """Run a commit, and retry it after a conflict with another writer, such as OPTIMIZE.
 
-    That is safe: a commit whose txnVersion the log has already is skipped by Delta.
+    A retry is safe: Delta skips a commit if its `txnVersion` is already in the log.
     """
     for attempt in range(1, _TRIES + 1):
         try:
@@ -65,20 +136,11 @@ def commit_with_retries(commit: Callable[[], None]) -> None:
             time.sleep(0.2 * 2**attempt)
 
 
-# Files of 128 MiB and more are left alone, unless many of their rows are deleted: the cost follows
-# what is new, not the table.
-_CONFS = {
-    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MOST_DELETED / 2),
-    "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
-    "spark.databricks.delta.optimize.maxFileSize": str(256 * 2**20),
-}
-
-
 def compact(spark: SparkSession, path: str) -> bool:
-    """Compacts a Delta table; no row changes, and readers notice nothing.
+    """Compact the small files of a Delta table; rows do not change, and readers are not affected.
 
     Returns:
-        False if another writer was quicker: then it is worth another try after the next commit.
+        False after a conflict with another writer; the next commit can try again.
     """
     session = new_session(spark)
     for name, value in _CONFS.items():
@@ -95,16 +157,16 @@ def compact(spark: SparkSession, path: str) -> bool:
 def write_batch(
     spark: Callable[[], SparkSession], batch: Batch, done: Callable[[Step], None]
 ) -> None:
-    """Makes version 0, or adds what an existing table lacks; then commits the data.
+    """Create the table or add missing properties, then commit the data of a batch.
 
     Args:
-        spark: called when a session is needed.
-        batch: what to commit; a table that is only declared has no data, unless it replaces one.
-        done: is called after every finished step.
+        spark: returns a Spark session; called only when one is needed.
+        batch: the batch to commit; it has no data if the table is only declared.
+        done: called after every finished step.
     """
     at = batch.at
     if at.snapshot is None:
-        # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
+        # Version 0 has all properties and no rows, so that feed and row ids cover every row.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
         wanted = batch.properties | OWN_TABLE | made_for | keys_property(at.metadata)
@@ -122,13 +184,13 @@ def write_batch(
 
 
 def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
-    """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
+    """Return properties to add to an existing table, for new keys, column names and types."""
     known, at, columns = snapshot.properties, batch.at, batch.target.columns
     wanted = batch.properties | mapping_property(columns)
     if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
-        wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
+        wanted["delta.feature.timestampNtz"] = "supported"  # Delta enables it only at creation
     wanted |= keys_property(at.metadata)
     if at.recreated:
         wanted |= _suspend_feed(snapshot, columns)
@@ -138,14 +200,14 @@ def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
 
 
 def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
-    """What to set before a table is replaced by one of other columns; empty where nothing is.
+    """Return properties to set before a table is replaced by one with other columns.
 
-    With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
-    on. No feed can be read across that commit anyway.
+    With column mapping, Delta can't drop columns and write rows in one commit while the change feed
+    is enabled. The feed can't be read across that commit in any case.
 
     Args:
-        snapshot: the table as it is.
-        after: the columns it will have, with their types.
+        snapshot: the current snapshot.
+        after: the columns after the commit, with their types.
     """
     mapped = snapshot.is_mapped or mapping_property(after)
     drops = any(after.get(name) != str(kind) for name, kind in snapshot.schema.items())
@@ -155,14 +217,14 @@ def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
 
 
 def _reenable_feed(known: dict[str, str]) -> dict[str, str]:
-    """What to set after such a commit."""
+    """Return properties that enable the change feed again after such a commit."""
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
 def _set_properties(
     spark: Callable[[], SparkSession], at: TableContext, properties: dict[str, str]
 ) -> None:
-    """Writes properties into an existing table, in a commit before the data's."""
+    """Set properties of an existing table, in a commit before that of the data."""
     if not properties:
         return
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
@@ -170,7 +232,7 @@ def _set_properties(
 
 
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
-    """Commits the plan's files to the existing table; nothing happens if that is done already."""
+    """Commit the planned files to the existing table; do nothing if they are already committed."""
     session, at = new_session(spark), batch.at
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
@@ -183,7 +245,9 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     changes = compact_changes(rows, keys, markers, unchanged)
     if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
-        _write(refuse_kept(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch)
+        _write(
+            require_values(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch
+        )
         return
     bounds = key_bounds(
         (file.bounds for file in batch.facts if file.skipped is None), keys, batch.target
@@ -216,7 +280,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
         [f"t.{quote(key)} = s.{quote(key)}" for key in changes.keys]
         + key_conditions(changes.bounds, batch.target)
     )
-    if can_exchange(session):  # where files are to be written anew, vectors go with them
+    if can_exchange(session):  # MERGE shall rewrite files, without new deletion vectors
         session.conf.set(_MARKS, "false")
     clauses = f"""
         ON {on} AND {action} <> '{APPEND}'
@@ -231,7 +295,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             statement = f"MERGE INTO {delta_name(batch.at.path)} t USING {view} s {clauses}"
             _run_merge(session, statement, evolves=batch.target.evolved)
     except Exception as error:
-        # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
+        # Delta 4.4 does not escape backticks in names when it writes the change rows of updates.
         ticked = next((name for name in batch.target.columns if "`" in name), None)
         if ticked is None or "INVALID_ATTRIBUTE_NAME_SYNTAX" not in str(error):
             raise
@@ -239,7 +303,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             f"Delta can't merge changes into a table with a column {ticked!r}.",
             file=batch.facts[0].name,
             column=ticked,
-            hint="rename the column, without a backtick, and publish into a new folder.",
+            hint="rename the column to a name without backticks, and publish to a new folder.",
         ) from error
 
 
@@ -250,7 +314,7 @@ def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
     try:
         session.sql(statement.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1))
     except Exception as error:
-        if not _UNKNOWN_WORDS.search(str(error)):
+        if not _NO_EVOLUTION.search(str(error)):
             raise
         session.conf.set(_EVOLVES, "true")
         session.sql(statement)
@@ -259,7 +323,7 @@ def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
 def _values(
     batch: Batch, names: list[str], unchanged: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What a MERGE sets each column to: of a row that is there, and of one that is not."""
+    """Return the SQL values of each column in MERGE: for updated rows, and for inserted rows."""
     updated = {name: f"s.{name}" for name in names}
     inserted = dict(updated)
     spelled = {name.lower(): name for name in batch.target.columns}
@@ -267,8 +331,239 @@ def _values(
     kept = f"s.{quote(KEPT)}"
     for name in unchanged:
         column = quote(spelled[name.lower()])
-        inserted[column] = updated[column] = refused(name, f"s.{column}", kept)
+        inserted[column] = updated[column] = value_or_error(name, f"s.{column}", kept)
         if name.lower() in known:
-            says = f"array_contains({kept}, {literal(name)})"
-            updated[column] = f"CASE WHEN {says} THEN t.{column} ELSE s.{column} END"
+            is_kept = f"array_contains({kept}, {literal(name)})"
+            updated[column] = f"CASE WHEN {is_kept} THEN t.{column} ELSE s.{column} END"
     return updated, inserted
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The collapsed changes of a batch.
+
+    Attributes:
+        rows: the result of `compact_changes`.
+        keys: the key columns as the table spells them.
+        unchanged: columns that some update leaves unchanged.
+        bounds: the known bounds of the keys.
+    """
+
+    rows: DataFrame
+    keys: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    bounds: Bounds
+
+
+def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> bool:
+    """Commit a batch with deletion vectors if the table has them and this is cheaper than MERGE.
+
+    Returns:
+        True if the batch is committed, now or by an earlier attempt. If false, use MERGE.
+
+    Raises:
+        ConflictError: Another writer changed rows at the same time.
+    """
+    try:
+        return _exchange(session, changes, batch)
+    except OtherDeltaError:
+        return False  # nothing is committed: this Delta lacks the methods for it
+
+
+def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
+    at = batch.at
+    has_vectors = VECTORS in batch.properties or bool(at.snapshot and at.snapshot.has_vectors)
+    if not has_vectors or batch.target.evolved or not can_exchange(session):
+        return False
+    confs, note = _settings(session, batch), json.dumps(batch.note)
+    with transaction(session, at.path, note=note, confs=confs, own=False) as txn:
+        folder = at.identity.table.table_path
+        snapshot = read_snapshot(at.storage, folder, txn.version)
+        if snapshot is None or not _is_fit(snapshot, batch):
+            return False
+        if txn.has_seen(at.identity.app_id, batch.last):
+            return True
+        names = physical_names(snapshot.metadata)
+        live = at.files.of(txn.version)
+        limits, bounds = [file_limits(add) for add in live], changes.bounds
+        pairs = zip(live, limits, strict=True)
+        files = [add for add, known in pairs if may_match(known, bounds, names)]
+        if is_rewrite_cheaper(files, batch.row_count):
+            return False
+        with _Exchange(txn, snapshot, changes, batch) as exchange:
+            exchange.commit(files, wide_bounds(bounds, limits, names, batch.target))
+    return True
+
+
+def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
+    """Return whether rewriting the touched files is cheaper than marking rows as deleted.
+
+    Args:
+        files: the files that can have the rows, see `live_files`.
+        changed: the number of changed rows.
+    """
+    touched = sum(int(add["size"]) for add in files)
+    return touched >= _REWRITE_BYTES and changed > _REWRITE_SHARE * count_rows(files)
+
+
+def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
+    """Return the session's settings for the commit; few changes need no adaptive execution."""
+    if not _is_small(batch):
+        return _SETTINGS
+    shuffles = min(_FEW_SHUFFLES, int(session.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
+    return _SETTINGS | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
+
+
+def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
+    """Return whether the changes are small enough to broadcast them."""
+    size = sum(file.size for file in batch.facts)
+    return batch.row_count <= rows and size <= _BROADCAST_BYTES
+
+
+def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
+    if not snapshot.has_vectors:
+        return False
+    if snapshot.properties.get("delta.appendOnly", "false").lower() == "true":
+        return False
+    # Delta can't write change rows for names with a backtick; MERGE raises the error.
+    if any("`" in name for name in snapshot.schema):
+        return False
+    known = set(snapshot.writer_features) <= _FEATURES
+    return known and not has_partitioning_policy(batch.at.storage, batch.at.identity.table)
+
+
+class _Exchange:
+    """One attempt to commit; it caches rows in memory until it is closed."""
+
+    def __init__(
+        self, txn: DeltaTransaction, snapshot: Snapshot, changes: Changes, batch: Batch
+    ) -> None:
+        self._txn = txn
+        self._batch = batch
+        self._columns = tuple(snapshot.schema)
+        self._keys = changes.keys
+        self._unchanged = {name.lower() for name in changes.unchanged}
+        self._has_feed = snapshot.has_feed
+        self._ids = [
+            snapshot.properties[name]
+            for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
+            if txn.tracks_rows
+        ]
+        self._new = {name: f"{_NEW}{place}" for place, name in enumerate(self._columns)}
+        columns = [F.col(quote(name)).alias(new) for name, new in self._new.items()]
+        kept = [KEPT] if changes.unchanged else []
+        self._changes = changes.rows.select(*columns, ACTION, *kept).persist()
+        self._frames = [self._changes]
+
+    def __enter__(self) -> _Exchange:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for frame in self._frames:
+            frame.unpersist()
+
+    def commit(self, files: Sequence[Action], bounds: Bounds) -> None:
+        """Replace the rows of changed keys in the files; outside the bounds, no key can match."""
+        table = placed_rows(self._txn, files, keep_ids=True)
+        self._txn.read_all()
+        found = self._find(table, bounds, is_large=count_rows(files) >= LARGE_ROWS)
+        self._frames.append(found)
+        marked = mark_rows(self._txn, found)
+        gone = updated = marked.rows
+        if gone and self._batch.rows.get(Marker.DELETE):
+            updated = found.where(F.col(ACTION) != DELETE).count()
+        parts = [self._changed(found)] if updated or (gone and self._has_feed) else []
+        if self._inserts:
+            parts.append(self._inserted(found, fed=gone > 0))
+        exchange_rows(
+            self._txn,
+            marked,
+            reduce(DataFrame.unionByName, parts) if parts else None,
+            expected=self._batch.row_count,
+            updated=updated,
+            app_id=self._batch.at.identity.app_id,
+            number=self._batch.last,
+        )
+
+    @property
+    def _inserts(self) -> bool:
+        """True if a change can insert a row."""
+        return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
+
+    def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
+        """Return the rows of the table that change, joined with their changes."""
+        for condition in key_conditions(bounds, self._batch.target, None):
+            table = table.where(condition)
+        changes = self._changes.where(F.col(ACTION) != APPEND)
+        if is_large:
+            new = {key: self._new[key] for key in self._keys}
+            table = rows_among(table, changes, new, self._batch.row_count)
+        on = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
+        return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
+
+    def _small(self, rows: DataFrame) -> DataFrame:
+        """Return rows as one side of a join, broadcast if they are few."""
+        return F.broadcast(rows) if _is_small(self._batch, MOST_BROADCAST) else rows
+
+    def _changed(self, found: DataFrame) -> DataFrame:
+        """Return updated rows, and the rows of the feed before and after each change."""
+        before, after = [_BEFORE, _AFTER] if self._has_feed else [], [_TABLE]
+        deleted = [_DELETED] if self._has_feed else []
+        kinds = f"IF({ACTION} = '{DELETE}', {_texts(deleted)}, {_texts([*before, *after])})"
+        is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
+
+        def value(name: str) -> str:
+            keeps = is_old
+            if name.lower() in self._unchanged:
+                keeps += f" OR coalesce(array_contains({KEPT}, {literal(name)}), false)"
+            return f"IF({keeps}, {quote(name)}, {self._new[name]})"
+
+        values = {name: value(name) for name in self._columns}
+        ids = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
+        return self._written(found, kinds, values, ids, found)
+
+    def _inserted(self, found: DataFrame, *, fed: bool) -> DataFrame:
+        """Return rows to insert: those with new keys, and those to append in any case."""
+        hits = {self._new[key]: f"{_HIT}{place}" for place, key in enumerate(self._keys)}
+        existing = found.selectExpr(*[f"{new} AS {hit}" for new, hit in hits.items()])
+        same = [f"{new} = {hit}" for new, hit in hits.items()]
+        wanted = self._changes.where(f"{ACTION} IN ('{REPLACE}', '{APPEND}')")
+        on = F.expr(" AND ".join([f"{ACTION} = '{REPLACE}'", *same]))
+        rows = wanted.join(self._small(existing), on, "left_anti")
+        kinds = _texts([_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE])
+        values = {
+            name: value_or_error(name, new, KEPT) if name.lower() in self._unchanged else new
+            for name, new in self._new.items()
+        }
+        return self._written(rows, kinds, values, {}, found)
+
+    def _written(
+        self,
+        rows: DataFrame,
+        kinds: str,
+        values: Mapping[str, str],
+        ids: Mapping[str, str],
+        found: DataFrame,
+    ) -> DataFrame:
+        """Return rows in the form that a transaction writes.
+
+        The values are SQL texts, because Spark parses them in one step.
+
+        Args:
+            rows: the rows to write, once per kind.
+            kinds: the array of kinds of a row.
+            values: the values of the table's columns.
+            ids: the values of row id columns that a row keeps; the others get new ids.
+            found: rows with the row id columns: Delta identifies these by their metadata.
+        """
+        made = [F.expr(f"{value} AS {quote(name)}") for name, value in values.items()]
+        for name in self._ids:
+            number = F.expr(ids.get(name, "CAST(NULL AS BIGINT)"))
+            made.append(number.alias(name, metadata=found.schema[name].metadata))
+        change_type = F.expr(f"IF({_KIND} <> '{_TABLE}', {_KIND}, NULL) AS {_CHANGE_TYPE}")
+        return rows.selectExpr("*", f"explode({kinds}) AS {_KIND}").select(*made, change_type)
+
+
+def _texts(kinds: Sequence[str]) -> str:
+    """Return an array of texts as SQL."""
+    return f"CAST(array({', '.join(map(literal, kinds))}) AS ARRAY<STRING>)"

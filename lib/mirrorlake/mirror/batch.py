@@ -1,14 +1,14 @@
-"""A plan's files as one DataFrame, its changes collapsed per key, and the range of its keys.
+"""Read a batch's files as one DataFrame, collapse its changes per key, and bound its keys.
 
-The collapse is what each key's rows become: a function per key, not the last change. With n
-existing rows of the key it says: keep, delete, or replace them; insert a row if there was none;
-append further rows (marker 0 does not look for duplicates). `tests/helpers/model.py` is the same
-thing as a loop over rows.
+`compact_changes` turns the changes of a key into actions on the rows of that key in the table:
+keep, delete or replace them; insert a row if none exists; append rows (marker 0 does not check for
+duplicates). `tests/helpers/model.py` has the same semantics as a loop over rows.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -18,25 +18,38 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import decoded_path
-from mirrorlake.landing import rows
+from mirrorlake.delta.log_files import Action
+from mirrorlake.landing import check
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.next_batch import Batch, Target
-from mirrorlake.names import file_number
+from mirrorlake.names import file_number, quote
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import escape_glob, literal, quote
+from mirrorlake.spark.sql import escape_glob, literal
 from mirrorlake.storage.files import Storage
 
-# Columns of the engine's own; a published column can't have these names.
+# Columns that the engine adds; published columns can't have these names.
 MARKER = "__mirrorlake_marker"
 POSITION = "__mirrorlake_position"
 ACTION = "__mirrorlake_action"
-KEPT = "__mirrorlake_kept"  # the columns whose values are the table's
-
+KEPT = "__mirrorlake_kept"  # the names of columns that keep the table's values
 DELETE = "delete"  # remove the key's rows
-REPLACE = "replace"  # replace the key's rows; insert this one if there is none
-REPLACE_ONLY = "replace_only"  # replace the key's rows; nothing if there is none
-APPEND = "append"  # insert, whatever there is
+REPLACE = "replace"  # replace the key's rows; insert this row if none exists
+REPLACE_ONLY = "replace_only"  # replace the key's rows; do nothing if none exists
+APPEND = "append"  # insert this row in any case
+_ROWS = 2**40  # more rows than a file can hold: the distance between the files' positions
+_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_FILE_NAME = "_metadata.file_name"  # URL-encoded
+_NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
+_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
+# ASCII texts without escapes or variables compare alike in Python, in the log and in Spark.
+_PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
+_UNKNOWN: tuple[check.Bounds, ...] = ((None, None),)
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STEPS = 16  # about as many steps divide the range of a table's keys
+Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The smallest and the largest values of columns, from a file's statistics."""
 
 
 def compact_changes(
@@ -45,17 +58,17 @@ def compact_changes(
     markers: set[Marker],
     unchanged: tuple[str, ...] = (),
 ) -> DataFrame:
-    """The actions that bring a table from before a batch to after it.
+    """Return the actions that apply a batch of changes to a table.
 
     Args:
-        batch: the changes, with `MARKER` and `POSITION` (the order of application, unique).
+        batch: the changes, with `MARKER` and `POSITION` (the unique order of application).
         keys: the key columns, never NULL.
-        markers: which markers occur in the batch at all; the fewer, the cheaper.
-        unchanged: the columns that some update leaves as they are; then the batch has `KEPT`.
+        markers: the markers that occur in the batch; fewer markers make a cheaper query.
+        unchanged: columns that some update leaves unchanged; the batch then has `KEPT`.
 
     Returns:
-        The data columns and `ACTION`; for each key at most one row that is not `APPEND`. With
-        `unchanged` also `KEPT`: what no change of the batch gives a value.
+        The data columns and `ACTION`, with at most one row per key that is not `APPEND`. With
+        `unchanged`, also `KEPT`: the columns to which no change of the batch assigns a value.
     """
     key = Window.partitionBy(*[F.col(quote(name)) for name in keys])
     marker, position = F.col(MARKER), F.col(POSITION)
@@ -75,9 +88,9 @@ def compact_changes(
         }
     )
     deleted, updated = F.col("__deleted"), F.col("__updated")
-    alive = position > deleted  # what came before the last delete of the key has no effect
+    alive = position > deleted  # changes before the last delete of the key have no effect
     if Marker.INSERT in markers:
-        # An update makes the rows inserted before it its own, and inserts only if it meets none.
+        # An update replaces the rows inserted before it, and inserts a row only if none exists.
         first_update = F.min(F.when(is_update & alive, position)).over(key)
         first_insert = F.min(F.when(is_insert & alive, position)).over(key)
         replaced = F.sum((is_insert & alive & (position < updated)).cast("int")).over(key)
@@ -112,17 +125,17 @@ def compact_changes(
 def _fill(
     found: DataFrame, unchanged: tuple[str, ...], key: WindowSpec, last_update: Column
 ) -> DataFrame:
-    """Gives a key's last update what it leaves as it is, as far as an earlier change has it."""
+    """Fill the unchanged columns of a key's last update from earlier changes in the batch."""
     position = F.col(POSITION)
     alive = (position > F.col("__deleted")) & (position <= F.col("__updated"))
     values: dict[str, Column] = {}
     missing = []
     for name in unchanged:
-        told = F.when(alive & ~_keeps(name), position)
-        value = F.max_by(F.col(quote(name)), told).over(key)
+        assigned = F.when(alive & ~_keeps(name), position)
+        value = F.max_by(F.col(quote(name)), assigned).over(key)
         values[name] = F.when(last_update, value).otherwise(F.col(quote(name)))
-        is_told = F.max(told).over(key).isNotNull()
-        missing.append(F.when(last_update & ~is_told, F.lit(name)))
+        has_value = F.max(assigned).over(key).isNotNull()
+        missing.append(F.when(last_update & ~has_value, F.lit(name)))
     return found.withColumns(values | {KEPT: F.array_compact(F.array(*missing))})
 
 
@@ -130,32 +143,29 @@ def _keeps(name: str) -> Column:
     return F.array_contains(F.coalesce(F.col(KEPT), F.array().cast("array<string>")), name)
 
 
-def refuse_kept(changes: DataFrame, unchanged: tuple[str, ...]) -> DataFrame:
-    """Rows for a table that has none of their keys; fails where a value would be the table's."""
-    values = {name: F.expr(refused(name, quote(name), quote(KEPT))) for name in unchanged}
+def require_values(changes: DataFrame, unchanged: tuple[str, ...]) -> DataFrame:
+    """Return rows for a table without their keys; the query fails if a row needs a kept value."""
+    values = {name: F.expr(value_or_error(name, quote(name), quote(KEPT))) for name in unchanged}
     return changes.withColumns(values).drop(KEPT)
 
 
-def refused(name: str, value: str, kept: str) -> str:
-    """SQL for a column's value that fails if the row leaves it to the table."""
-    text = literal(f"An update leaves {name!r} as it is, but the table does not have its row.")
-    says = f"array_contains({kept}, {literal(name)})"
-    return f"CASE WHEN {says} THEN raise_error({text}) ELSE {value} END"
-
-
-_ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
-_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
-_FILE_NAME = "_metadata.file_name"  # URL-encoded
-_NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
+def value_or_error(name: str, value: str, kept: str) -> str:
+    """Return SQL for the value of a column that fails if the row keeps the table's value."""
+    text = literal(f"An update leaves {name!r} unchanged, but the table does not have its row.")
+    is_kept = f"array_contains({kept}, {literal(name)})"
+    return f"CASE WHEN {is_kept} THEN raise_error({text}) ELSE {value} END"
 
 
 def read_batch(spark: SparkSession, batch: Batch, *, ordered: bool) -> DataFrame:
-    """Reads the files, one scan per identical footer schema; an empty frame if there are none.
+    """Read the files of a batch, with one scan per distinct footer schema.
 
     Args:
-        spark: the session of this apply.
+        spark: the session of this commit.
         batch: the files, in order.
         ordered: whether `MARKER` and `POSITION` are needed; an append needs neither.
+
+    Returns:
+        The rows; an empty DataFrame if all files are skipped.
     """
     files = [file for file in batch.facts if file.skipped is None]
     if not files:
@@ -181,7 +191,7 @@ def _read_group(
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
     if sample.unchanged:
         fields.append(f"{quote(UNCHANGED)} array<string>")
-    if not fields:  # nothing but NULLs: one column of them tells how many rows there are
+    if not fields:  # all columns are NULL: read one of them for the number of rows
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
     raw = _read_files(spark, batch.at.storage, files, ", ".join(fields))
     if sample.left_out:
@@ -213,9 +223,9 @@ def _read_group(
 
 
 def published_reader(spark: SparkSession, schema: str) -> DataFrameReader:
-    """What reads published Parquet files.
+    """Return a reader of published Parquet files.
 
-    Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
+    Dates before 1582 are read as written, whatever the session's setting for files of Spark 2.
     """
     options = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
     return spark.read.options(**options).schema(schema)
@@ -229,17 +239,17 @@ def _read_files(
     names = {file.source.rpartition("/")[2] for file in files}
     plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
     if storage.local is None and len(folders) == 1 and plain and has_gateway(spark):
-        # One listing of a store's folder, where each path by itself is asked for three times.
+        # One listing of the folder; Spark makes three requests for each path given by itself.
         folder = escape_glob(storage.path(folders.pop()))
         raw = reader.option("pathGlobFilter", f"{{{','.join(sorted(names))}}}").parquet(folder)
         found = [path.rpartition("/")[2] for path in raw.inputFiles()]
         if sorted(found) == sorted(names):
-            return raw  # else one is gone, and Spark shall say which
+            return raw  # otherwise a file is missing, and Spark names it below
     return reader.parquet(*[escape_glob(storage.path(file.source)) for file in files])
 
 
 def _is_left_out(files: list[FileFacts]) -> Column:
-    """Whether a row is one of those that its file is applied without."""
+    """Return the condition that a row is one of its file's rejected rows."""
     row = F.col("_metadata.row_index")
     names = {file.source.rpartition("/")[2]: file.left_out for file in files}
     plain = decoded_path(F.col(_FILE_NAME))
@@ -250,17 +260,20 @@ def _is_left_out(files: list[FileFacts]) -> Column:
 def _with_place(
     spark: SparkSession, raw: DataFrame, files: list[FileFacts], first: int
 ) -> tuple[DataFrame, Column]:
-    """Each row with its file's place in the batch: by the name, else by a small joined table.
+    """Return the rows with the place of their file in the batch, from its name or from a join.
 
     Args:
-        spark: the session of this apply.
+        spark: the session of this commit.
         raw: the rows.
-        files: theirs.
-        first: the number of the batch's first file.
+        files: the files of these rows.
+        first: the number of the first file of the batch.
+
+    Returns:
+        The rows, and the column with the place.
     """
     names = {file.source.rpartition("/")[2]: file.number for file in files}
     if all(file_number(name) == number for name, number in names.items()):
-        # A whole number becomes part of the code that Spark compiles, in each cycle; this does not.
+        # An integer literal would change the code that Spark compiles in each cycle.
         number, before = F.substring(_FILE_NAME, 1, 20), F.lit(str(first))
         return raw, (number.cast("decimal(20,0)") - before.cast("decimal(20,0)")).cast("long")
     places = [(name, number - first) for name, number in names.items()]
@@ -271,34 +284,29 @@ def _with_place(
     return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found
 
 
-_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
-_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
-# Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
-_PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
-Bounds = Mapping[str, rows.Bounds]
+Bounds = Mapping[str, check.Bounds]
 """The smallest and largest value of key columns."""
 
 
 def key_bounds(
-    files: Iterable[Mapping[str, Sequence[rows.Bounds]]], keys: tuple[str, ...], target: Target
-) -> dict[str, rows.Bounds]:
-    """The smallest and largest value of each key column whose bounds all footers tell.
+    files: Iterable[Mapping[str, Sequence[check.Bounds]]], keys: tuple[str, ...], target: Target
+) -> dict[str, check.Bounds]:
+    """Return the smallest and largest value of each key column with bounds in all footers.
 
     Args:
-        files: the bounds of each of the batch's files, see `footer_bounds`.
-        keys: the key columns in the table's spelling.
+        files: the bounds of each file of the batch, see `footer_bounds`.
+        keys: the key columns as the table spells them.
         target: the table's columns.
 
     Returns:
-        Only columns whose values surely compare alike here, in the log and in Spark; often none.
+        Only columns whose values certainly compare alike in Python, in the log and in Spark.
     """
-    known = [key for key in keys if target.columns[key] in _TYPES]
-    told = list(files)
-    found: dict[str, rows.Bounds] = {}
-    for key in known:
+    comparable = [key for key in keys if target.columns[key] in _TYPES]
+    known = list(files)
+    found: dict[str, check.Bounds] = {}
+    for key in comparable:
         kind = target.columns[key]
-        bounds = [pair for file in told for pair in file.get(key.lower(), _UNKNOWN)]
+        bounds = [pair for file in known for pair in file.get(key.lower(), _UNKNOWN)]
         if not bounds or not all(isinstance(end, _TYPES[kind]) for pair in bounds for end in pair):
             continue
         low, high = min(pair[0] for pair in bounds), max(pair[1] for pair in bounds)
@@ -308,12 +316,12 @@ def key_bounds(
 
 
 def key_conditions(bounds: Bounds, target: Target, table: str | None = "t") -> list[str]:
-    """What is true of a row of the table if a row of the batch can match it, as SQL.
+    """Return SQL conditions that every row of the table fulfils if a row of the batch matches it.
 
     Args:
-        bounds: what `key_bounds` found.
+        bounds: the result of `key_bounds`.
         target: the table's columns.
-        table: what the table is called; None leaves that out.
+        table: the table's alias; None for no alias.
     """
     of = f"{table}." if table else ""
     return [
@@ -324,9 +332,64 @@ def key_conditions(bounds: Bounds, target: Target, table: str | None = "t") -> l
 
 
 def _literal(value: Any, kind: str) -> str | None:
-    """A bound as SQL of the column's own type, so that it is compared without a cast."""
+    """Return a bound as SQL of the column's type, so that it is compared without a cast."""
     if kind in _SUFFIX:
         return f"{value}{_SUFFIX[kind]}"
     if kind == "date":
         return f"DATE'{value.isoformat()}'"
     return literal(value) if _PLAIN_TEXT.fullmatch(value) else None
+
+
+def file_limits(add: Action) -> Limits:
+    """Return the limits from the statistics of an `add` action; empty without statistics."""
+    stats = json.loads(add.get("stats") or "{}")
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
+
+
+def may_match(limits: Limits, bounds: Bounds, names: Mapping[str, str]) -> bool:
+    """Return whether a file of the table can have rows within the bounds, by its statistics.
+
+    Args:
+        limits: the limits of the file.
+        bounds: see `key_bounds`.
+        names: the physical column names.
+    """
+    least_of, most_of = limits
+    for key, (low, high) in bounds.items():
+        least, most = least_of.get(names[key]), most_of.get(names[key])
+        if least is None or most is None:
+            continue
+        # The log has dates as ISO text, and truncates long texts to bounds that still hold.
+        first, last = (str(end) if isinstance(end, dt.date) else end for end in (low, high))
+        if type(least) is type(most) is type(first) and (most < first or least > last):
+            return False
+    return True
+
+
+def wide_bounds(
+    bounds: Bounds, limits: Sequence[Limits], names: Mapping[str, str], target: Target
+) -> Bounds:
+    """Return wider bounds that are equal for many batches: multiples of a large step.
+
+    Spark compiles the code of a query for each number in a filter. Rounded bounds limit how often.
+
+    Args:
+        bounds: see `key_bounds`.
+        limits: the limits of the table's files.
+        names: the physical column names.
+        target: the table's columns.
+    """
+    found = dict(bounds)
+    whole = {key: bits for key in bounds if (bits := _BITS.get(target.columns[key]))}
+    for key, bits in whole.items():
+        low, high = bounds[key]
+        values = (known.get(names[key]) for pair in limits for known in pair)
+        ends = [end for end in values if isinstance(end, int)]
+        if not ends:
+            continue
+        step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
+        if high - low < step:
+            continue  # exact bounds read fewer rows
+        most = (1 << (bits - 1)) - 1
+        found[key] = max(low - low % step, ~most), min(high - high % step + step - 1, most)
+    return found

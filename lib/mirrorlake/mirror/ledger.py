@@ -1,7 +1,7 @@
-"""What became of each published file: the ledger of the applied, the quarantine of the passed over.
+"""Report what became of each published file: the ledger, and the quarantine (dead letters).
 
-Plans and commits are the ledger: nothing else is written down, so that it can't disagree with what
-happened. The quarantine is a Delta table of rows and files, with reasons; only its rows need Spark.
+The ledger is computed from plans and commits and is not stored, so it can't disagree with them. The
+quarantine is a Delta table of skipped rows and files with reasons. Only its rows need Spark.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.actions import Places, live_files
+from mirrorlake.delta.actions import Places, live_files, without_deleted
 from mirrorlake.delta.commits import parse_note, read_commit_info, versions
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds
-from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
-from mirrorlake.mirror.next_batch import Batch
-from mirrorlake.mirror.plan import find_plan, staging
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.next_batch import Batch, find_plan, staging
+from mirrorlake.mirror.options import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
@@ -41,11 +39,11 @@ _COLUMNS = (
     "`schema` string, `table` string, `file` string, `number` long, `row` long, `column` string,"
     " `reason` string, `content` string, `incarnation` string, `at` timestamp"
 )
-_BACK = 50  # versions to look through for the mirror's own last commit
+_BACK = 50  # versions to search for the mirror's last commit
 
 
 def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
-    """The note of one version; empty if another writer made it, or the log no longer has it."""
+    """Return the mirror's commit metadata of a version; empty for other or missing commits."""
     info = read_commit_info(storage, table.table_path, version)
     note = parse_note(info.get("userMetadata"))
     if "incarnation" not in note:
@@ -57,7 +55,7 @@ def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any
 def last_note(
     storage: Storage, table: TableName, snapshot: Snapshot | None, incarnation: str | None = None
 ) -> dict[str, Any]:
-    """The newest note in the last versions, of one incarnation or of any; else empty."""
+    """Return the newest commit metadata of an incarnation, or of any; empty without one."""
     newest = snapshot.version if snapshot else -1
     for version in range(newest, max(-1, newest - _BACK), -1):
         note = read_note(storage, table, version)
@@ -69,13 +67,13 @@ def last_note(
 def committed_version(
     storage: Storage, table: TableName, before: int, note: dict[str, Any]
 ) -> int | None:
-    """The version that a commit with this note has just made; only what is new is looked at.
+    """Return the version of a commit that was just made; read only versions after `before`.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        before: the version before the commit; -1 for none.
-        note: what the commit carried.
+        table: the table's name.
+        before: the version before the commit; -1 if the table did not exist.
+        note: the metadata of the commit.
     """
     ours = (note["incarnation"], note["last"])
     for version in count(before + 1):
@@ -83,13 +81,13 @@ def committed_version(
         if (found.get("incarnation"), found.get("last")) == ours:
             return version
         if not found and not read_commit_info(storage, table.table_path, version):
-            break  # the log's end, or a commit that says nothing of itself
+            break  # the end of the log, or a commit without information
     newest = read_snapshot(storage, table.table_path)
     return last_note(storage, table, newest, note["incarnation"]).get("version")
 
 
 def with_note(state: TableState, note: dict[str, Any]) -> TableState:
-    """A table's state by its newest note; an empty one says that nothing was applied."""
+    """Return a state updated from the newest commit metadata; empty means nothing was applied."""
     return replace(
         state,
         state=REPLICATING if note.get("last") else INITIALIZED,
@@ -103,13 +101,13 @@ def with_note(state: TableState, note: dict[str, Any]) -> TableState:
 
 
 def read_mirrored(storage: Storage, table: TableName) -> Snapshot | None:
-    """The table as it is, if a mirror made it."""
+    """Return the snapshot of a table if a mirror created it, else `None`."""
     snapshot = read_snapshot(storage, table.table_path)
     return snapshot if snapshot and KEYS_PROPERTY in snapshot.properties else None
 
 
 def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:
-    """States from the tables' own logs, where the kept ones are lost."""
+    """Rebuild the states of tables from their Delta logs."""
     states = {}
     for table in tables:
         if snapshot := read_mirrored(storage, table):
@@ -123,15 +121,18 @@ class LedgerEntry:
     """One file of a table's folder.
 
     Attributes:
-        sha256: of its bytes; empty where it never came, and where its plan has the store's tag.
-        rows: rows by operation.
-        rejected: rows that were left out.
-        skipped: why nothing of the file was applied; None if it was.
-        version: the Delta version that holds it; None if it is only planned, or if the table's
-            log no longer reaches back to it.
-        published: when it was published, ISO-8601 UTC; None if it never came.
+        number: the number of the file.
+        file: the name of the file.
+        bytes: the size of the file.
+        sha256: SHA-256 of its bytes; empty if it never arrived, or if the plan has its ETag only.
+        rows: the number of rows per operation.
+        rejected: the number of skipped rows.
+        skipped: why the whole file was skipped; None if it was applied.
+        version: the version that contains it; None if it is only planned, or if the log no longer
+            has that version.
+        published: when it was published, ISO-8601 UTC; None if it never arrived.
         applied: when it was applied, ISO-8601 UTC; None as for `version`.
-        lag_seconds: from the one to the other.
+        lag_seconds: the time from publication to application, in seconds.
     """
 
     number: int
@@ -149,20 +150,20 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class Ledger(Result):
-    """A table's files in the order of their numbers."""
+    """The planned and applied files of a table, by number."""
 
     table: str
     entries: tuple[LedgerEntry, ...]
 
     def __repr__(self) -> str:
-        return f"{self.table}: {len(self.entries)} files planned or applied"
+        return f"{self.table}: {counted(len(self.entries), 'file')} planned or applied"
 
     def document(self) -> dict[str, Any]:
-        """Columns and rows, as `--json` prints them."""
+        """Return the columns and rows that `--json` prints."""
         return TextTable.of(self.entries, tuple(LedgerEntry.__dataclass_fields__)).document()
 
     def shown(self) -> TextTable:
-        """One row for each file."""
+        """Return one row per file."""
         columns = ("number", "file", "rows", "rejected", "skipped", "version", "lag_seconds")
         rows = tuple(
             (
@@ -180,12 +181,12 @@ class Ledger(Result):
 
 
 def read_ledger(storage: Storage, table: TableName, *, last: int | None = None) -> Ledger:
-    """The ledger of the folder's incarnation; reads its plans and the commits in the log.
+    """Return the ledger of the folder's incarnation, from its plans and the commits in the log.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        last: only the newest plans, so many of them; what is read of the log goes back as far.
+        table: the table's name.
+        last: the number of newest plans to read, with the commits since then; by default all.
     """
     identity = read_identity(storage, table)
     if identity is None:
@@ -231,13 +232,15 @@ def _lag(published: str | None, applied: str | None) -> float | None:
     return max(0.0, round(seconds.total_seconds(), 3))
 
 
-def put_into_quarantine(spark: SparkSession, batch: Batch, *, at: str) -> None:
-    """Appends a batch's bad rows and files, once: the commit carries the batch's last number.
+def write_quarantine(spark: SparkSession, batch: Batch, *, at: str) -> None:
+    """Append a batch's bad rows and files to the quarantine exactly once.
+
+    The commit carries the last number of the batch as `txnVersion`.
 
     Args:
         spark: the running session.
-        batch: the files, those without anything bad included.
-        at: when the batch was planned, ISO-8601; the same at every try.
+        batch: the batch, with valid files, too.
+        at: when the batch was planned, ISO-8601; equal in every attempt.
     """
     from mirrorlake.spark.session import new_session
 
@@ -266,30 +269,30 @@ def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Itera
             "at": at,
         }
         if error := file.skipped:
-            fault = {"row": error.row, "column": error.column, "reason": error.message}
-            yield known | fault | {"content": None}
+            details = {"row": error.row, "column": error.column, "reason": error.message}
+            yield known | details | {"content": None}
         for reject in file.rejects:
             yield known | asdict(reject)
 
 
 def count_quarantined(storage: Storage) -> dict[str, int]:
-    """How many rows and files were passed over, by a table's full name; starts no Spark."""
+    """Count the skipped rows and files by full table name, without Spark."""
     snapshot, places = read_snapshot(storage, QUARANTINE), Places(storage, QUARANTINE)
     found: Counter[str] = Counter()
     for file in live_files(storage, QUARANTINE, snapshot.version) if snapshot else ():
         where, path = places.place(unquote(file["path"]))
         with where.open(path) as source:
             rows = pq.ParquetFile(source).read(columns=["schema", "table"])
-        # Somebody may delete what is dealt with.
+        # Rows may be deleted after they were handled.
         rows = without_deleted(rows, places.place, file.get("deletionVector"))
-        counted = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
-        for row in counted.to_pylist():  # a row a table
+        totals = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
+        for row in totals.to_pylist():  # one row per table
             found[".".join(filter(None, (row["schema"], row["table"])))] += row["count_all"]
     return dict(found)
 
 
 def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:
-    """The quarantine's rows, of one table or of all; none if nothing was ever passed over."""
+    """Return the quarantine's rows of one table or of all; empty if nothing was ever skipped."""
     if read_snapshot(storage, QUARANTINE) is None:
         return spark.createDataFrame([], _COLUMNS)
     rows = spark.sql(f"SELECT * FROM {delta_name(storage.path(QUARANTINE))}")

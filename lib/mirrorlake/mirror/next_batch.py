@@ -1,17 +1,21 @@
-"""Decide which files come next: what a cycle knows of a table, its numbered files, and the batch.
+"""Decide which files come next, and record them in a plan before they are applied.
 
-The next batch is the files after the last applied number without a gap, cut to the cycle's bounds,
-as far as they are sound. A plan that an earlier cycle left is completed first, unchanged.
-`preview_batch` makes the same decision and writes nothing.
+The next batch is the longest run of valid files after the last applied number, without a gap and
+within the bounds of the cycle. If an earlier cycle left a plan, the cycle completes it first,
+unchanged. `preview_batch` makes the same decision and writes nothing.
+
+A plan is created only if none exists for its table, incarnation and first number. Every mirror that
+finds a plan applies exactly its files. Without the plan, a larger batch after a crash would apply
+its first files twice, because Delta's `txnVersion` skips only equal or lower numbers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
@@ -24,25 +28,27 @@ from mirrorlake.errors import (
     SchemaError,
     SequenceError,
 )
-from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
+from mirrorlake.landing.check import SMALL, FileFacts, file_hash, inspect_file, skipped_file
 from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder, by_number, by_time
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.plan import (
-    Plan,
-    find_plan,
-    is_as_planned,
-    is_foreign,
-    plan_of,
-    renew_plan,
-    staging,
+from mirrorlake.mirror.options import (
+    KEYS_PROPERTY,
+    SKIP_FILE,
+    SKIP_ROW,
+    STOP,
+    MirrorOptions,
+    declared_keys,
+    is_stale_incarnation,
 )
-from mirrorlake.mirror.properties import KEYS_PROPERTY, declared_keys, is_stale_incarnation
 from mirrorlake.mirror.state import TableState, file_signature
-from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, file_name, file_number
-from mirrorlake.storage.files import Entry, Listing, Storage
+from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, STATE, file_name, file_number
+from mirrorlake.storage.files import Entry, Listing, Storage, to_json
+from mirrorlake.storage.kept import read_kept
 
+PLAN_FORMAT = 3
+PLAIN_PLAN_FORMAT = 2  # of plans that earlier versions can read, too
+_NEAR = 1000  # the usual largest number of files in one plan
 _READERS = 8
 
 
@@ -51,9 +57,9 @@ class Target:
     """The columns of a table after a batch.
 
     Attributes:
-        columns: name to type, the table's own first; types as Delta names them.
-        added: the names among them that the table does not have yet.
-        widened: those that the table has with a narrower type.
+        columns: Delta types by column name, existing columns first.
+        added: names of columns that the table does not have yet.
+        widened: names of columns that get a wider type.
     """
 
     columns: dict[str, str]
@@ -62,15 +68,15 @@ class Target:
 
     @property
     def evolved(self) -> bool:
-        """Whether the table's schema changes with the batch."""
+        """True if the batch changes the table's schema."""
         return bool(self.added or self.widened)
 
 
 def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
-    """The keys in the table's spelling.
+    """Return the key columns as the table spells them.
 
     Raises:
-        MetadataError: a key is no column of the table.
+        MetadataError: The table does not have a key column.
     """
     spelled = {name.lower(): name for name in target.columns}
     for key in keys:
@@ -83,17 +89,17 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TableContext:
-    """What a step of the cycle works on; each step returns the next one instead of changing it.
+    """The input of a step of the cycle; each step returns a new context instead of changing it.
 
     Attributes:
         storage: the lake's files.
-        identity: whose files they are.
-        metadata: what the folder declares.
-        snapshot: the Delta table as it is, or None.
-        last: the last number that the table's own log shows as applied.
+        identity: the identity of the table's folder.
+        metadata: the declared metadata of the folder.
+        snapshot: the current snapshot of the Delta table; None if it does not exist.
+        last: the number of the last applied file according to the Delta log.
         folder: the folder's files by number.
-        state: what will be kept of the table.
-        files: of the Delta table, as this cycle reads them.
+        state: the state to save for the table.
+        files: the live data files of the Delta table.
     """
 
     storage: Storage
@@ -107,47 +113,47 @@ class TableContext:
 
     @property
     def path(self) -> str:
-        """The Delta table, full path."""
+        """The full path of the Delta table."""
         return self.storage.path(self.identity.table.table_path)
 
     @property
     def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier incarnation of the folder."""
+        """True if the existing table belongs to an earlier incarnation of the folder."""
         return is_stale_incarnation(self.snapshot, self.identity)
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a batch has to fit; none for a table that is to be replaced."""
+        """The columns that a batch must fit; empty if the batch replaces the table."""
         if self.snapshot is None or self.recreated:
             return {}
         return {name: str(kind) for name, kind in self.snapshot.schema.items()}
 
     @property
     def tail(self) -> str | None:
-        """The signature of the last applied file, if it is in the folder."""
+        """The signature of the last applied file; None if it is not in the folder."""
         applied = self.folder.numbered.get(self.last)
         return file_signature(applied) if applied else None
 
-    def last_file_fault(self) -> SequenceError | None:
-        """Return why the folder does not go on after its last applied file, if that is so."""
+    def last_file_error(self) -> SequenceError | None:
+        """Return why the folder does not continue after its last applied file, or `None`."""
         known = self.state.tail
-        return last_file_fault(self.storage, self.identity, self.folder, self.last, known)
+        return last_file_error(self.storage, self.identity, self.folder, self.last, known)
 
 
 def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) -> Target:
-    """The columns after files of the folder: the union of the table's, the declared and the files'.
+    """Return the table's columns after the files: the union of existing, declared and new columns.
 
-    A column that has only NULLs so far has no type yet and is left out until it has one.
+    A column with only NULLs has no type yet. It is added as soon as a file has a value in it.
 
     Args:
-        at: what the files are to be applied to.
-        files: what is to be applied, in order.
-        widen: whether a column of the table may get a wider type that holds all values, old and
-            new; otherwise that is an error like any other change of type.
+        at: the state of the table before the files.
+        files: the files to apply, in order.
+        widen: whether a column of the table may get a wider type that holds all old and new
+            values. If false, this is an error like any other change of type.
 
     Raises:
-        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
-            or no column has a type at all.
+        SchemaError: A column of a file does not fit the type in the table or in an earlier file,
+            or no column has a type.
     """
     table = at.columns
     columns = dict(table)
@@ -159,7 +165,7 @@ def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) ->
                 f"Column {column!r} is declared as {wanted}, but the table has {known}.",
                 file=METADATA,
                 column=column,
-                hint="declare it as it was, or delete the table's folder and publish it again.",
+                hint="restore the declared type, or delete the folder and publish it again.",
             )
     wide: dict[str, str] = {}
     last: FileFacts | None = None
@@ -175,7 +181,7 @@ def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) ->
             if fits(kind.table, known):
                 continue
             if name not in table and fits(known, kind.table):
-                columns[name] = kind.table  # not in the table yet: the wider of two files wins
+                columns[name] = kind.table  # a new column: the wider type of two files wins
                 continue
             wider = widened(known, kind.table)
             if widen and wider is not None:
@@ -188,13 +194,13 @@ def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) ->
                 file=file.name,
                 column=name,
                 hint="delete the table's folder and publish it again with the new type"
-                + ("." if wider is None else ", or mirror with --widen."),
+                + ("." if wider is None else ", or mirror with widen=True."),
             )
     if last is not None and not columns:
         raise SchemaError(
-            "All columns have only NULLs so far, so that none has a type.",
+            "All columns contain only NULLs, so no column has a type.",
             file=last.name,
-            hint="publish a row with values, or give the columns types.",
+            hint="publish a row with values, or declare the columns' types.",
         )
     added = tuple(name for name in columns if name not in table)
     return Target(columns, added, tuple(wide))
@@ -202,16 +208,16 @@ def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) ->
 
 @dataclass(frozen=True)
 class Batch:
-    """The files of one commit, checked.
+    """The checked files of one commit.
 
     Attributes:
-        at: what the commit starts from.
-        facts: the sound files; none for a table that is only declared.
-        target: the table's columns after the commit; none if there is nothing to commit.
-        plan: the files as planned; None for a table that is only declared.
-        error: what is wrong with the next file.
-        note: what the commit's userMetadata says.
-        properties: what options and defaults ask of the table from now on.
+        at: the state of the table before the commit.
+        facts: the valid files; empty for a table that is only declared.
+        target: the table's columns after the commit; without columns there is nothing to commit.
+        plan: the plan of these files; None for a table that is only declared.
+        error: the error of the file after them.
+        note: the content of the commit's `userMetadata`.
+        properties: table properties to set, from options and defaults.
     """
 
     at: TableContext
@@ -224,17 +230,17 @@ class Batch:
 
     @property
     def last(self) -> int:
-        """The last file's number; 0 where there is only a declared schema."""
+        """The number of the last file; 0 for a table that is only declared."""
         return self.plan.last if self.plan else 0
 
     @property
     def rows(self) -> Counter[Marker]:
-        """Rows by operation, over all files."""
+        """The number of rows per operation, over all files."""
         return sum((file.rows for file in self.facts), Counter())
 
     @property
     def row_count(self) -> int:
-        """All rows of all files."""
+        """The number of rows in all files."""
         return sum(file.row_count for file in self.facts)
 
 
@@ -246,12 +252,12 @@ def load_context(
     listing: Listing,
     state: TableState,
 ) -> TableContext:
-    """What a cycle starts from.
+    """Return the state of a table at the start of its cycle.
 
     Raises:
-        InvalidNameError: the table there was not made by a mirror.
-        MetadataError: its keys are others than those declared now.
-        SequenceError: the files' numbers make no sense.
+        InvalidNameError: A table of that name exists that no mirror created.
+        MetadataError: The declared keys differ from the keys of the table.
+        SequenceError: A file number is invalid or used twice.
     """
     table = identity.table
     if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
@@ -276,15 +282,15 @@ def check_batch(
     stage: bool = True,
     inspect: Callable[..., FileFacts] = inspect_file,
 ) -> Batch:
-    """The longest sound beginning of a batch, and what is wrong with the next file.
+    """Return the valid files at the beginning of a batch, and the error of the file after them.
 
     Args:
-        at: what the batch is to be applied to.
-        names: the files, numbered from the last applied one on.
-        options: say what bad files do, and whether columns may be widened.
-        skip: numbers of files that are passed over in any case, with the reason.
-        stage: whether text is left in the lake as Parquet.
-        inspect: what looks into a file, called as `inspect_file` is.
+        at: the state of the table before the batch.
+        names: the files, numbered from the last applied number + 1.
+        options: how bad files are handled, and whether columns may be widened.
+        skip: numbers of files to skip, with the reason.
+        stage: whether text files are staged in the lake as Parquet.
+        inspect: the function that checks a file; it is called like `inspect_file`.
     """
     if not names:
         return Batch(at)
@@ -306,9 +312,9 @@ def check_batch(
             return skipped_file(at.storage, path, number, error)
         except FileNotFoundError:
             return SequenceError(
-                "The file is gone since the listing.",
+                "The file was deleted after the folder was listed.",
                 file=name,
-                hint="upload it again, or delete the whole folder to drop the table.",
+                hint="upload the file again, or delete the whole folder to drop the table.",
             )
 
     sound: list[FileFacts] = []
@@ -333,7 +339,7 @@ def check_batch(
                     for file in facts
                 )
                 continue
-            # Only the files before the one that the error names.
+            # Keep only the files before the one with the error.
             before = [file.name for file in facts]
             facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
             error = misfit
@@ -341,23 +347,23 @@ def check_batch(
                 return Batch(at, error=error)
 
 
-def late_file(
+def late_file_error(
     storage: Storage, identity: Identity, last: int, entry: Entry
 ) -> SequenceError | None:
-    """What is wrong with a file without a number that is older than the last applied one."""
+    """Return the error of a file that is older than the last applied file, or `None`."""
     plan = plan_of(storage, identity, last) if last else None
     latest = plan.files[-1].published if plan else None
     if latest is None or entry.modified >= datetime.fromisoformat(latest):
         return None
     return SequenceError(
-        f"The file is older than the last applied one, which is of {latest}.",
+        f"The file is older than the last applied file, which was published at {latest}.",
         file=entry.name,
-        hint="upload it again if its changes are new, or allow late files.",
+        hint="upload the file again if its changes are new, or mirror with late_files=True.",
     )
 
 
 def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]:
-    """The names of the first files that together stay within both bounds, at least one."""
+    """Return the names of the first files within both bounds, at least one file."""
     names: list[str] = []
     total = 0
     for entry in entries:
@@ -371,17 +377,17 @@ def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]
 def number_files(
     storage: Storage, identity: Identity, metadata: TableMetadata, listing: Listing, last: int
 ) -> Folder:
-    """The folder's data files by their place in the table's sequence.
+    """Return the data files of a folder by number, in the order in which they are applied.
 
     Args:
         storage: the lake's files.
-        identity: whose files they are.
-        metadata: says which of the two orders counts.
-        listing: what lies in the folder.
+        identity: the identity of the folder.
+        metadata: declares whether files are ordered by number or by time.
+        listing: the listing of the folder.
         last: the last applied number.
 
     Raises:
-        SequenceError: numbers in names that make no sense.
+        SequenceError: A number in a file name is invalid or used twice.
     """
     if metadata.strategy != BY_TIME:
         return by_number(identity.table, listing)
@@ -394,28 +400,30 @@ def number_files(
     return by_time(identity.table, listing, applied, last)
 
 
-def last_file_fault(
+def last_file_error(
     storage: Storage, identity: Identity, folder: Folder, last: int, known: str | None
 ) -> SequenceError | None:
-    """Return why a folder does not go on after its last applied file, if that is so.
+    """Return why a folder does not continue after its last applied file, or `None`.
 
-    The last applied file stays in its folder. If it has other content, or if it is gone and lower
-    numbers have other content, the folder may have been filled again. Nothing can be applied then
-    without the risk of losing rows.
+    The last applied file stays in its folder. If its content differs, or if it is missing and files
+    with lower numbers have other content, the folder may have been refilled. Applying further files
+    could then lose rows.
 
     Args:
         storage: the lake's files.
-        identity: whose files they are.
+        identity: the identity of the folder.
         folder: its files by number.
         last: the last applied number.
-        known: the signature of the last applied file when it was compared last. The file is read
-            only if its signature differs.
+        known: the signature of the last applied file at the last comparison. The file is read only
+            if its signature differs.
     """
     entry = folder.numbered.get(last)
     if entry is not None:
-        if file_signature(entry) == known or not is_foreign(storage, identity, last, entry):
+        if file_signature(entry) == known or not differs_from_applied(
+            storage, identity, last, entry
+        ):
             return None
-        text = "The last applied file was replaced by other content, which is not applied."
+        text = "The last applied file was replaced by other content, which was not applied."
         return _refilled(text, entry, last)
     for number, lower in sorted(folder.numbered.items()):
         if number > last:
@@ -431,8 +439,8 @@ def _refilled(text: str, entry: Entry, last: int) -> SequenceError:
         text,
         file=entry.name,
         hint=(
-            f"to go on, delete the files up to number {last} and publish their new rows under "
-            f"the numbers from {last + 1} on; to build the table anew, reseed it with these files, "
+            f"to continue, delete the files up to number {last} and publish their new rows under "
+            f"the numbers from {last + 1} on; to rebuild the table, reseed it with these files, "
             "or delete the whole folder and publish it again."
         ),
     )
@@ -443,8 +451,8 @@ def is_refilled(storage: Storage, identity: Identity, metadata: TableMetadata, l
 
     Args:
         storage: the lake's files.
-        identity: whose folder it is.
-        metadata: what the folder declares; files without numbers are never applied twice.
+        identity: the identity of the folder.
+        metadata: the declared metadata; files ordered by time are never applied twice.
         last: the last applied number.
     """
     folder = identity.table.folder
@@ -453,18 +461,20 @@ def is_refilled(storage: Storage, identity: Identity, metadata: TableMetadata, l
     if metadata.strategy == BY_TIME or 1 not in dict(again):
         return False
     moved = (storage.list(f"{folder}/{name}").files for name in (PROCESSED, READY_TO_DELETE))
-    return not any(moved) and all(is_foreign(storage, identity, *found) for found in again)
+    return not any(moved) and all(
+        differs_from_applied(storage, identity, *found) for found in again
+    )
 
 
 @dataclass(frozen=True)
 class ChosenFiles:
-    """The files of the next batch, not checked yet.
+    """The files of the next batch before they are checked.
 
     Attributes:
-        names: the files, numbered from the last applied one on.
-        on_error: what bad rows and files do: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
-        skip: numbers of files that are passed over, with the reason.
-        error: why no file can be applied.
+        names: the files, numbered from the last applied number + 1.
+        on_error: how bad rows and files are handled: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
+        skip: numbers of files to skip, with the reason.
+        error: the reason why no file can be applied.
     """
 
     names: list[str]
@@ -474,11 +484,11 @@ class ChosenFiles:
 
 
 def planned_files(plan: Plan, skip: dict[int, str]) -> ChosenFiles:
-    """Return the files of a plan, with the treatment of bad rows that it was made with.
+    """Return the files of a plan, with the error handling that it was created with.
 
     Args:
         plan: the plan of an earlier cycle or of another mirror.
-        skip: numbers that an operator wants to be passed over, with the reason.
+        skip: numbers that an operator skips, with the reason.
     """
     numbered = enumerate(plan.files, plan.first)
     skipped = {number: file.skipped for number, file in numbered if file.skipped is not None}
@@ -489,15 +499,15 @@ def following_files(at: TableContext, options: MirrorOptions, skip: dict[int, st
     """Return the files after the last applied one, without a gap and within the cycle's bounds.
 
     Args:
-        at: what the batch is to be applied to.
-        options: the bounds of the cycle, and what it does with late and bad files.
-        skip: numbers that an operator wants to be passed over, with the reason; no gaps.
+        at: the state of the table before the batch.
+        options: the bounds of the cycle, and how it handles late and bad files.
+        skip: numbers that an operator skips, with the reason; they do not count as gaps.
     """
     ready, _ = at.folder.pending(at.last, skip)
     chosen = ChosenFiles(_cut(at, ready, options), options.on_error, dict(skip))
     if not ready or at.metadata.strategy != BY_TIME or options.late_files:
         return chosen
-    late = late_file(at.storage, at.identity, at.last, ready[0])
+    late = late_file_error(at.storage, at.identity, at.last, ready[0])
     if late is None:
         return chosen
     if options.on_error != SKIP_FILE:
@@ -506,16 +516,16 @@ def following_files(at: TableContext, options: MirrorOptions, skip: dict[int, st
 
 
 def _cut(at: TableContext, ready: list[Entry], options: MirrorOptions) -> list[str]:
-    """Return the files of one commit; a table that is to be replaced takes all of them."""
+    """Return the files of one commit; a commit that replaces the table takes all files."""
     if at.recreated:
         return [entry.name for entry in ready]
     return cut_batch(ready, options.batch_files, options.batch_bytes)
 
 
 def complete_plan(plan: Plan, batch: Batch) -> Batch:
-    """Return a plan's batch if all its files are sound, else only the error.
+    """Return the batch of a plan if all its files are valid, else only the error.
 
-    The plan is rewritten where a file was uploaded again after it was planned.
+    If a file was uploaded again after it was planned, the plan is rewritten.
     """
     if batch.error is not None:
         return Batch(batch.at, error=batch.error)
@@ -524,14 +534,213 @@ def complete_plan(plan: Plan, batch: Batch) -> Batch:
 
 
 def preview_batch(at: TableContext, options: MirrorOptions, skip: dict[int, str]) -> Batch:
-    """Return what the next cycle applies, a plan's files first; write nothing.
+    """Return the batch that the next cycle would apply, starting with an unfinished plan.
 
-    Late files are not recognized.
+    Write nothing. Late files are not detected.
     """
-    if (fault := at.last_file_fault()) is not None:
-        return Batch(at, error=fault)
+    if (last_error := at.last_file_error()) is not None:
+        return Batch(at, error=last_error)
     ready, _ = at.folder.pending(at.last, skip)
     plan = find_plan(at.storage, at.identity, at.last + 1)
     names = [file.name for file in plan.files] if plan else []
     names += _cut(at, ready[len(names) :], options)
     return check_batch(at, names, options, skip, stage=False)
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """One file of a plan, as it was when the plan was created.
+
+    Attributes:
+        sha256: SHA-256 of its bytes; empty if it never arrived, or if only `etag` is known.
+        published: the time of its last modification, ISO-8601 UTC; None if it never arrived.
+        rows: the number of rows per operation.
+        rejected: the number of rows that are not applied because they are invalid.
+        skipped: why the whole file is skipped; None if it is applied.
+        etag: the ETag of a larger file in an object store; None for a small or local file.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    published: str | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    rejected: int = 0
+    skipped: str | None = None
+    etag: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The files of one commit, numbered from `first` on without a gap.
+
+    Attributes:
+        planned: the time of planning, ISO-8601 UTC.
+        on_error: how bad rows and files are handled: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
+    """
+
+    first: int
+    files: tuple[PlannedFile, ...]
+    planned: str
+    on_error: str = STOP
+
+    @property
+    def last(self) -> int:
+        """The number of the last file; it is the `txnVersion` of the commit."""
+        return self.first + len(self.files) - 1
+
+    def file(self, name: str) -> PlannedFile | None:
+        """Return the file of that name, or `None`."""
+        return next((file for file in self.files if file.name == name), None)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of the files by name."""
+        return {file.name: self.first + place for place, file in enumerate(self.files)}
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan as the JSON document that is stored."""
+        files = [asdict(file) for file in self.files]
+        plain = [file for file in files if file["etag"] is None]
+        for file in plain:
+            del file["etag"]
+        return {
+            "format": PLAIN_PLAN_FORMAT if len(plain) == len(files) else PLAN_FORMAT,
+            "first": self.first,
+            "last": self.last,
+            "planned": self.planned,
+            "on_error": self.on_error,
+            "files": files,
+        }
+
+
+def plan_path(identity: Identity, first: int) -> str:
+    """Return the path of the plan that starts with a number."""
+    return f"{identity.plans}/{first:020d}.json"
+
+
+def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
+    """Return the plan that starts with a number, or `None`."""
+    document = read_kept(storage, plan_path(identity, first), PLAN_FORMAT)
+    if document is None:
+        return None
+    files = tuple(PlannedFile(**file) for file in document["files"])
+    return Plan(document["first"], files, document["planned"], document.get("on_error", STOP))
+
+
+def plan_of(storage: Storage, identity: Identity, number: int) -> Plan | None:
+    """Return the plan that contains a number, or `None`.
+
+    This costs one listing of the plans. An object store lists only plans that start at most 1,000
+    numbers before it, and all plans if none of these is found.
+    """
+    for back in (_NEAR, None):
+        start = "" if back is None else file_name(max(0, number - back))
+        names = storage.names_from(identity.plans, start)
+        firsts = (first for name in names if (first := file_number(name)) is not None)
+        first = max((first for first in firsts if first <= number), default=None)
+        if first is not None:
+            return find_plan(storage, identity, first)
+    return None
+
+
+def make_plan(
+    storage: Storage, identity: Identity, first: int, facts: Sequence[FileFacts], on_error: str
+) -> Plan:
+    """Create the plan of a batch; if another mirror has already created one, return that one.
+
+    Args:
+        storage: the lake's files.
+        identity: the identity of the table's folder.
+        first: the number of the first file.
+        facts: checked files with consecutive numbers, at least one.
+        on_error: how their bad rows and files are handled.
+    """
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    plan = Plan(first, _describe_files(storage, identity, facts), now, on_error)
+    if storage.create(plan_path(identity, plan.first), to_json(plan.document())):
+        return plan
+    return find_plan(storage, identity, plan.first) or plan
+
+
+def renew_plan(
+    storage: Storage, identity: Identity, plan: Plan, facts: Sequence[FileFacts]
+) -> None:
+    """Update a plan with the current content of its files if one was uploaded again.
+
+    The commit applies all files of the plan or none, so none has been applied yet, and a repaired
+    file can replace a broken one. The first and the last number do not change, so no file can be
+    applied twice.
+    """
+    files = _describe_files(storage, identity, facts)
+    if files != plan.files:
+        rewrite_plan(storage, identity, replace(plan, files=files))
+
+
+def rewrite_plan(storage: Storage, identity: Identity, plan: Plan) -> None:
+    """Replace the plan with the same first number."""
+    storage.write_json(plan_path(identity, plan.first), plan.document())
+
+
+def _describe_files(
+    storage: Storage, identity: Identity, facts: Sequence[FileFacts]
+) -> tuple[PlannedFile, ...]:
+    listed = {entry.name: entry for entry in storage.list(identity.table.folder).files}
+
+    def describe(file: FileFacts) -> PlannedFile:
+        entry = listed.get(file.name)
+        sha256, etag = file.sha256, None
+        if entry is None and file.skipped is None:
+            raise FileNotFoundError(file.name)  # it was deleted after the check
+        if entry is None:
+            sha256 = ""
+        elif sha256 is None and entry.etag and file.size > SMALL:
+            etag = entry.etag
+        if sha256 is None and etag is not None and file is not facts[-1]:
+            # Reading a large file only for its hash is slow. The last file needs one: it stays in
+            # the folder, and the same bytes get another ETag when they are uploaded again.
+            sha256 = ""
+        elif sha256 is None:
+            sha256 = file_hash(storage, f"{identity.table.folder}/{file.name}")
+        return PlannedFile(
+            file.name,
+            file.size,
+            sha256,
+            None if entry is None else entry.modified.isoformat(),
+            {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
+            len(file.rejects),
+            None if file.skipped is None else str(file.skipped),
+            etag,
+        )
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return tuple(pool.map(describe, facts))
+
+
+def staging(identity: Identity) -> str:
+    """Return the folder for staged Parquet copies of text files, relative to the lake's root."""
+    return f"{STATE}/staged/{identity.incarnation}"
+
+
+def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry: Entry) -> bool:
+    """Return whether a file is the planned one, not a new file with the same name."""
+    planned = plan.file(entry.name) if plan else None
+    if planned is None or planned.size != entry.size:
+        return False
+    if planned.etag is not None and planned.etag == entry.etag:
+        return True
+    path = f"{identity.table.folder}/{entry.name}"
+    return bool(planned.sha256) and planned.sha256 == file_hash(storage, path)
+
+
+def differs_from_applied(storage: Storage, identity: Identity, number: int, entry: Entry) -> bool:
+    """Return whether a file in the folder is proven to differ from the applied file of its number.
+
+    Without a plan there is no proof. A plan that has only the ETag of a large file is no proof
+    either: a copy of the same file has another ETag.
+    """
+    plan = plan_of(storage, identity, number)
+    if plan is None or is_as_planned(storage, identity, plan, entry):
+        return False
+    planned = plan.file(entry.name)
+    return planned is None or planned.size != entry.size or bool(planned.sha256)

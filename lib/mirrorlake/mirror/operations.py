@@ -1,35 +1,46 @@
-"""Operations on the mirror: pause, skip, replay, reseed, undrop, ledger and quarantine."""
+"""The operator's methods: pause, resume, skip, replay, reseed, undrop, ledger and quarantine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.errors import UsageError
+from mirrorlake.landing.publisher import find_sources
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
-from mirrorlake.mirror.options import pause, resume, skip
-from mirrorlake.mirror.properties import TableDefaults, read_defaults, write_defaults
+from mirrorlake.mirror.options import (
+    TableDefaults,
+    pause,
+    read_defaults,
+    resume,
+    skip,
+    write_defaults,
+)
 from mirrorlake.mirror.trash import dropped_tables, undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Storage, storage_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_READ_ONLY: Final = ("ledger", "quarantine")
+_ACTIONS: Final = (*_READ_ONLY, "pause", "resume", "skip", "replay", "reseed", "undrop")
+
 
 class Operations:
-    """To see what the mirror did, to stop and to repair. Only `quarantine` needs Spark.
+    """The operator's methods of a mirror. Only `quarantine` needs Spark.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed.
-        footer: what the footers of files that are published again carry besides.
+        spark: returns a Spark session; called only when one is needed.
+        footer: additional metadata for the footers of files that are published again.
     """
 
     def __init__(
@@ -43,14 +54,20 @@ class Operations:
         self._footer = footer
 
     def find(self, wanted: str) -> TableName:
-        """Return the name of a table that was published, mirrored or dropped.
+        """Return the name of a published, mirrored or dropped table.
 
-        A table that was published and not yet mirrored only has a folder in the landing zone; a
+        A table that is published and not yet mirrored only has a folder in the landing zone. A
         dropped table is kept for 7 days.
 
+        Args:
+            wanted: the name, in any case.
+
+        Returns:
+            The name as the lake spells it.
+
         Raises:
-            TableNotFoundError: there is no such table; the hint has the nearest names.
-            InvalidNameError: no table can have this name.
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+            InvalidNameError: No table can have this name.
 
         Example:
             >>> lake.operations.find("ORDERS")  # doctest: +SKIP
@@ -64,11 +81,16 @@ class Operations:
         raise no_table(storage, wanted.strip(), sorted({*known, *delta_tables(storage)}, key=str))
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Applies no further files of a table until it is resumed.
+        """Pause a table: no further files are applied until it is resumed.
+
+        A running commit finishes. Publishers can continue to publish.
 
         Args:
-            table: which table.
-            dry_run: only say what it would do.
+            table: the table's name.
+            dry_run: preview the effect and change nothing.
+
+        Returns:
+            What was done, or would be done.
 
         Example:
             >>> lake.operations.pause("orders")  # doctest: +SKIP
@@ -76,11 +98,14 @@ class Operations:
         return pause(self._storage, as_table(table), dry_run=dry_run)
 
     def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Lets a paused table go on.
+        """Resume a paused table with the next cycle.
 
         Args:
-            table: which table.
-            dry_run: only say what it would do.
+            table: the table's name.
+            dry_run: preview the effect and change nothing.
+
+        Returns:
+            What was done, or would be done.
 
         Example:
             >>> lake.operations.resume("orders")  # doctest: +SKIP
@@ -88,12 +113,17 @@ class Operations:
         return resume(self._storage, as_table(table), dry_run=dry_run)
 
     def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
-        """Passes over a file that can't be applied, or that never comes.
+        """Skip a file that can't be applied or never arrives.
+
+        The ledger and the quarantine record the skipped file.
 
         Args:
-            table: which table.
-            number: the file's number.
-            apply: do it; by default it is only checked.
+            table: the table's name.
+            number: the number of the file.
+            apply: skip the file. By default, only preview it.
+
+        Returns:
+            What was done, or would be done.
 
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
@@ -109,21 +139,23 @@ class Operations:
         as_is: bool = False,
         dry_run: bool = False,
     ) -> Outcome:
-        """Publishes applied files once more.
+        """Publish applied files again, in their order, after all published files.
 
         Args:
-            table: which table.
-            first: the first file's number.
-            last: the last file's number; by default the last applied one.
-            as_is: keep the files' markers; by default inserts become upserts, so that no row is
-                there twice.
-            dry_run: only say which files would be published again.
+            table: the table's name.
+            first: the number of the first file.
+            last: the number of the last file; by default the last applied file.
+            as_is: keep the files' row markers. By default, inserts become upserts, so that rows are
+                not duplicated.
+            dry_run: preview the files and change nothing.
 
         Returns:
-            With the names of the new files; after a dry run with those of the applied ones.
+            What was done, with the names of the new files. After a dry run, with the names of the
+            applied files.
 
         Raises:
-            SequenceError: a number was not applied, or its file is no longer kept.
+            SequenceError: A number was not applied, or its file is no longer kept.
+            UsageError: The table has no keys, and `as_is` is not set.
 
         Example:
             >>> lake.operations.replay("orders", 3, 5)  # doctest: +SKIP
@@ -141,16 +173,20 @@ class Operations:
     def reseed(
         self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
     ) -> Outcome:
-        """Lets the next cycle replace a table's rows in one commit; its history stays.
+        """Replace a table's rows with the next cycle, in one commit; its history is kept.
 
         Args:
-            table: which table.
-            files: a new initial load; by default the applied files, as far as all are kept.
-            apply: do it; by default it is only checked.
+            table: the table's name.
+            files: the files of a new initial load. By default, the applied files are used, which
+                must all be kept.
+            apply: reseed the table. By default, only check the files.
+
+        Returns:
+            What was done, or would be done.
 
         Raises:
-            SequenceError: an applied file is no longer kept.
-            MirrorlakeError: a file of the new load is not sound; nothing has changed then.
+            SequenceError: An applied file is no longer kept.
+            MirrorlakeError: A file of the new load is invalid. Nothing has changed.
 
         Example:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
@@ -160,15 +196,18 @@ class Operations:
     def defaults(
         self, *, deletion_vectors: bool | None = None, dry_run: bool = False
     ) -> TableDefaults:
-        """What new tables of the lake are made with; without arguments it only tells.
+        """Return the defaults of the lake's new tables, and set them if arguments are given.
 
         Args:
-            deletion_vectors: whether the mirror's new tables have deletion vectors, as with
-                `mirror(deletion_vectors=True)`.
-            dry_run: only say what they would be.
+            deletion_vectors: whether new mirrored tables have deletion vectors, as with
+                `mirror(deletion_vectors=True)`. By default, the setting is not changed.
+            dry_run: preview the new defaults and change nothing.
 
         Returns:
-            The defaults as they are now.
+            The defaults after the call.
+
+        Raises:
+            FormatError: The stored defaults have a newer format.
 
         Example:
             >>> lake.operations.defaults(deletion_vectors=True)  # doctest: +SKIP
@@ -182,14 +221,18 @@ class Operations:
         return found
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Brings back a table that was dropped with its folder in the last 7 days.
+        """Restore a table that was dropped with its folder in the last 7 days.
 
         Args:
-            table: which table.
-            dry_run: only say what it would do.
+            table: the table's name.
+            dry_run: preview the effect and change nothing.
+
+        Returns:
+            What was done, or would be done.
 
         Raises:
-            MirrorlakeError: none was dropped, or the name is taken.
+            TableNotFoundError: No dropped table of that name is kept.
+            UsageError: A table of that name exists again.
 
         Example:
             >>> lake.operations.undrop("orders")  # doctest: +SKIP
@@ -197,11 +240,14 @@ class Operations:
         return undrop(self._storage, as_table(table), dry_run=dry_run)
 
     def ledger(self, table: str | TableName, *, last: int | None = None) -> Ledger:
-        """Which files were applied, when, as what, and in which version.
+        """Return which files were applied, when, with how many rows, and in which version.
 
         Args:
-            table: which table.
-            last: only the newest batches, so many of them.
+            table: the table's name.
+            last: the number of newest batches to return; by default all.
+
+        Returns:
+            The ledger, one entry per file.
 
         Example:
             >>> lake.operations.ledger("orders")  # doctest: +SKIP
@@ -209,10 +255,13 @@ class Operations:
         return read_ledger(self._storage, as_table(table), last=last)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
-        """The rows and files that were passed over, with reasons.
+        """Return the skipped rows and files, with reasons.
 
         Args:
-            table: which table; by default all.
+            table: the table's name; by default all tables.
+
+        Returns:
+            A Spark DataFrame, one row per skipped row or file.
 
         Example:
             >>> lake.operations.quarantine("orders").show()  # doctest: +SKIP
@@ -220,3 +269,63 @@ class Operations:
         return read_quarantine(
             self._spark(), self._storage, None if table is None else as_table(table)
         )
+
+    def run(
+        self,
+        table: str | TableName,
+        action: str,
+        *,
+        first: int = 0,
+        last: int = 0,
+        source: str = "",
+        apply: bool = False,
+    ) -> Outcome:
+        """Run the operation of a name, as a notebook's parameters give it.
+
+        Args:
+            table: its name, in the lake's spelling.
+            action: pause, resume, skip, replay, reseed or undrop; ledger and quarantine change
+                nothing.
+            first: the number of the file to skip, or of the first file to replay.
+            last: the number of the last file to replay; 0 for the last applied file.
+            source: for reseed, the new initial load: a file, a folder or a glob. By default the
+                applied files.
+            apply: do it; by default it is only checked.
+
+        Raises:
+            UsageError: there is no such action, a number is missing, or no publisher feeds the
+                table.
+            MirrorlakeError: as the operation itself.
+
+        Example:
+            >>> lake.operations.run("orders", "skip", first=17)  # doctest: +SKIP
+            skip orders: file 17 is passed over. Nothing was changed: a dry run.
+        """
+        if action not in _ACTIONS:
+            raise UsageError(
+                f"There is no action {action!r}.", hint=f"choose one of {', '.join(_ACTIONS)}."
+            )
+        name = as_table(table)
+        if action in _READ_ONLY:
+            return Outcome(action, str(name), "only looks; nothing is changed", applied=True)
+        with storage_errors(self._storage.root):
+            if action == "undrop":
+                return self.undrop(name, dry_run=not apply)
+            if name not in published_tables(self._storage):
+                raise UsageError(
+                    f"No publisher feeds {name}: it has no folder in the landing zone.",
+                    hint=f"{action} is for tables that a mirror fills.",
+                )
+            if action in ("skip", "replay") and first < 1:
+                raise UsageError(
+                    f"{action} needs the number of a file.", hint="set first to 1 or more."
+                )
+            if action == "skip":
+                return self.skip(name, first, apply=apply)
+            if action == "replay":
+                return self.replay(name, first, last or None, dry_run=not apply)
+            if action == "reseed":
+                files = find_sources(source) if source else ()
+                return self.reseed(name, files, apply=apply)
+            verb = self.pause if action == "pause" else self.resume
+            return verb(name, dry_run=not apply)

@@ -1,30 +1,38 @@
-"""Options of a cycle, and an operator's settings for one table.
+"""Options of a cycle, an operator's settings of a table, and the properties of mirrored tables.
 
-An operator's settings (paused, files to skip) are one small file per table in the lake. Every
-mirror of the lake obeys them, and a killed one finds them again.
+An operator's settings (paused, skipped files) are one small file per table in the lake. Every
+mirror of the lake follows them, also after a restart.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.kept import read_kept
-from mirrorlake.storage.listing import AT_ONCE
+from mirrorlake.storage.files import AT_ONCE, Storage
+from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
-FORMAT = 1  # of settings
+SETTINGS_FORMAT = 1
+DEFAULTS_FORMAT = 1
+POLICY_FORMAT = 1  # of the partitioning policies
 _CONTROL = f"{STATE}/control"
+_DEFAULTS = f"{STATE}/defaults.json"
+KEYS_PROPERTY = "mirrorlake.keys"
+INCARNATION_PROPERTY = "mirrorlake.incarnation"
+VIEW_PROPERTY = "mirrorlake.view"
 _One = TypeVar("_One")
 _Done = TypeVar("_Done")
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
@@ -33,34 +41,41 @@ STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """Bounds of a cycle, and what it does with trouble.
+    """The options of a mirror cycle: its bounds, its error handling and its retention.
 
     Attributes:
-        batch_files: most files in one commit.
-        batch_bytes: most bytes of files in one commit, but at least one file.
-        driver_bytes: the largest file that the driver looks into itself where Spark runs on a
-            cluster; larger ones are checked, and made Parquet of, by executors.
-        patience: seconds to wait for another mirror of this lake; None does not look for one.
-        tables_at_once: how many tables are worked on side by side. A small commit waits now and
-            then, so that one more than there are cores keeps all of them busy: None takes this
-            machine's cores, at most 8, or those of the cluster, at most 32.
-        shard: `2/8` mirrors the second of eight shares of the tables, and leaves the others to
-            other mirrors; None mirrors all.
-        on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`
-            leaves bad rows out, `SKIP_FILE` bad files, and puts them into quarantine.
-        late_files: whether a file that is older than the last applied one may still be applied,
-            where files are ordered by time; otherwise it stops its table.
+        batch_files: the largest number of files in one commit.
+        batch_bytes: the largest total size of the files in one commit, in bytes. A commit has at
+            least one file, whatever its size.
+        driver_bytes: the largest file that the driver checks itself if Spark runs on a cluster, in
+            bytes. Executors check larger files and convert them to Parquet.
+        patience: how long to wait for another mirror of this lake, in seconds; None takes no lease.
+        tables_at_once: the number of tables that are processed concurrently. None is the number of
+            cores + 1, because a small commit sometimes waits: at most 8 on this machine, at most
+            32 on a cluster.
+        shard: `2/8` mirrors the second of eight equal parts of the tables; other mirrors process
+            the others. None mirrors all tables.
+        on_error: how bad rows and files are handled. `stop` stops their table until they are
+            repaired. `skip-row` skips bad rows, `skip-file` skips bad files; both write them to
+            the quarantine.
+        late_files: whether to apply a file that is older than the last applied one if files are
+            ordered by time. If false, such a file stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
-            digits); otherwise any other type stops its table.
-        deletion_vectors: whether tables get deletion vectors, with the next batch of theirs: no
-            file is written again then when few of its rows change, but not every reader reads
-            such tables. A table that has them keeps them.
-        compact_after: commits of a table after which its small files are put together; 0 never.
-        log_retention_days: how far back a mirrored table's log reaches; None leaves it as it is.
-        feed_retention_days: how long removed files and the change feed stay before a vacuum may
-            take them; None leaves it as it is.
-        keep_processed_days: how long applied files are kept.
-        keep_dropped_days: how long a dropped table can be taken back.
+            digits). If false, any other type stops its table.
+        deletion_vectors: whether tables get deletion vectors with their next batch. Files are then
+            not rewritten when few of their rows change, but not every reader can read such tables.
+            A table that has deletion vectors keeps them.
+        compact_after: the number of commits after which a table's small files are compacted; 0
+            never compacts them.
+        log_retention_days: the log retention of mirrored tables, in days; None does not change it.
+        feed_retention_days: how long VACUUM keeps removed files and the change feed, in days; None
+            does not change it.
+        keep_processed_days: the retention of applied files, in days.
+        keep_dropped_days: the retention of dropped tables, in days.
+
+    Example:
+        >>> MirrorOptions(on_error="skip-row", batch_files=100).on_error
+        'skip-row'
     """
 
     batch_files: int = 1000
@@ -80,12 +95,12 @@ class MirrorOptions:
     keep_dropped_days: float = 7
 
 
-def at_once(options: MirrorOptions, cores: int | None = None) -> int:
-    """How many tables are worked on side by side.
+def concurrent_tables(options: MirrorOptions, cores: int | None = None) -> int:
+    """Return the number of tables to process concurrently.
 
     Args:
-        options: as they were given.
-        cores: of the cluster; None where Spark runs on this machine.
+        options: the options of the cycle.
+        cores: the number of cores of the cluster; `None` if Spark runs on this machine.
     """
     if options.tables_at_once is not None:
         return options.tables_at_once
@@ -94,12 +109,12 @@ def at_once(options: MirrorOptions, cores: int | None = None) -> int:
     return min(_MOST_HERE, (os.cpu_count() or 1) + 1)
 
 
-def side_by_side(
+def map_concurrently(
     storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
 ) -> list[_Done]:
-    """What comes of each item: in a store many at a time, on a disk one after the other.
+    """Return the result for each item: concurrently in an object store, one by one on a disk.
 
-    There a step is so short that threads would only wait for each other.
+    On a disk, a step is so short that threads would only wait for each other.
     """
     if storage.local is not None:
         return [do(item) for item in items]
@@ -108,21 +123,31 @@ def side_by_side(
 
 
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
-    """The options with some of their fields set by name.
+    """Return the options with some of their fields set by name.
 
     Raises:
-        UsageError: there is no such field.
+        UsageError: there is no such field, or it has no such value.
     """
     known = [field.name for field in fields(MirrorOptions)]
     if unknown := [name for name in settings if name not in known]:
         raise UsageError(
             f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
         )
-    return replace(options or MirrorOptions(), **settings)
+    made = replace(options or MirrorOptions(), **settings)
+    if made.on_error not in (STOP, SKIP_ROW, SKIP_FILE):
+        raise UsageError(
+            f"on_error can't be {made.on_error!r}.",
+            hint=f"choose one of {STOP}, {SKIP_ROW}, {SKIP_FILE}.",
+        )
+    if made.batch_files < 1 or made.batch_bytes < 1:
+        raise UsageError(
+            "A batch has at least one file.", hint="set batch_files and batch_bytes to 1 or more."
+        )
+    return made
 
 
 class Step(Enum):
-    """What has just been done for a table."""
+    """A finished step of a table's cycle."""
 
     LISTED = "listed"
     IDENTIFIED = "identified"
@@ -143,8 +168,8 @@ class OperatorSettings:
     """An operator's settings for one table.
 
     Attributes:
-        paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
-        skip: numbers of files that are not to be applied, whether they are there or not.
+        paused: when the table was paused, ISO-8601 UTC; None if it is not paused.
+        skip: numbers of files to skip, whether they exist or not.
     """
 
     paused: str | None = None
@@ -156,29 +181,29 @@ def _settings_path(table: TableName) -> str:
 
 
 def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
-    """The settings of a table; the defaults if there are none.
+    """Return the settings of a table, or the defaults if none are stored.
 
     Raises:
-        FormatError: they are of a newer format.
+        FormatError: The settings have a newer format.
     """
-    document = read_kept(storage, _settings_path(table), FORMAT) or {}
+    document = read_kept(storage, _settings_path(table), SETTINGS_FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 
 def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
-    """The settings of a lake's tables, by table; raises as `read_settings`.
+    """Return a function that reads the settings of a table and raises like `read_settings`.
 
-    Costs a listing now, and one read per table that has some.
+    This costs one listing, and one read per table with settings.
     """
     listing = storage.list(_CONTROL)
     names = [entry.name for entry in listing.files]
     for folder in listing.folders:
         names += [f"{folder}/{entry.name}" for entry in storage.list(f"{_CONTROL}/{folder}").files]
-    there = {name.removesuffix(".json") for name in names}
+    stored = {name.removesuffix(".json") for name in names}
 
     @cache
     def settings_of(table: TableName) -> OperatorSettings:
-        return read_settings(storage, table) if table.place in there else OperatorSettings()
+        return read_settings(storage, table) if table.place in stored else OperatorSettings()
 
     return settings_of
 
@@ -187,12 +212,12 @@ def _write_settings(storage: Storage, table: TableName, settings: OperatorSettin
     if settings == OperatorSettings():
         storage.delete(_settings_path(table))
         return
-    document = {"format": FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
+    document = {"format": SETTINGS_FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
     storage.write_json(_settings_path(table), document)
 
 
 def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
-    """Lets no further file of the table be applied; what runs is ended."""
+    """Pause a table: a running commit finishes, and no further file is applied."""
     settings = read_settings(storage, table)
     if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -202,16 +227,17 @@ def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outco
 
 
 def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
-    """Lets the table go on."""
+    """Resume a paused table."""
     settings = read_settings(storage, table)
     if not dry_run:
         _write_settings(storage, table, OperatorSettings(None, settings.skip))
-    return Outcome("resume", str(table), "it goes on with the next cycle", applied=not dry_run)
+    effect = "files are applied again from the next cycle on"
+    return Outcome("resume", str(table), effect, applied=not dry_run)
 
 
 @contextmanager
 def paused(storage: Storage, table: TableName) -> Iterator[None]:
-    """Pauses a table meanwhile; after an error it stays so, until what was begun is ended."""
+    """Pause a table within the context; after an error it stays paused, to be run again."""
     before = read_settings(storage, table).paused
     pause(storage, table)
     yield
@@ -220,8 +246,78 @@ def paused(storage: Storage, table: TableName) -> Iterator[None]:
 
 
 def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
-    """Lets a file that can't be applied, or never comes, be passed over; says so, or does it."""
+    """Skip a file that can't be applied or never arrives; by default only preview it."""
     settings = read_settings(storage, table)
     if apply:
         _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
-    return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)
+    return Outcome("skip", str(table), f"file {number} is skipped", applied=apply)
+
+
+def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
+    """Return whether a table belongs to an earlier incarnation of its folder."""
+    if snapshot is None or identity.app_id in snapshot.txns:
+        return False
+    made_for = snapshot.properties.get(INCARNATION_PROPERTY)
+    return bool(snapshot.txns) or made_for != identity.incarnation
+
+
+def keys_property(metadata: TableMetadata) -> dict[str, str]:
+    """Return the table property with the keys as a JSON list."""
+    return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
+
+
+def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """Return the key columns that a table's properties declare."""
+    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
+
+
+def retention(options: MirrorOptions) -> dict[str, str]:
+    """Return Delta's properties for the retention of the log, and of removed files and the feed."""
+    days = {
+        "delta.logRetentionDuration": options.log_retention_days,
+        "delta.deletedFileRetentionDuration": options.feed_retention_days,
+    }
+    return {name: f"interval {int(n)} days" for name, n in days.items() if n is not None}
+
+
+@dataclass(frozen=True)
+class TableDefaults:
+    """The defaults of a lake's new tables.
+
+    Attributes:
+        deletion_vectors: whether new tables have deletion vectors; see `MirrorOptions`.
+    """
+
+    deletion_vectors: bool = False
+
+
+def read_defaults(storage: Storage) -> TableDefaults:
+    """Return a lake's defaults.
+
+    Raises:
+        FormatError: The defaults have a newer format.
+    """
+    document = read_kept(storage, _DEFAULTS, DEFAULTS_FORMAT) or {}
+    return TableDefaults(bool(document.get("deletion_vectors", False)))
+
+
+def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
+    """Write a lake's defaults."""
+    storage.write_json(_DEFAULTS, {"format": DEFAULTS_FORMAT} | asdict(defaults))
+
+
+def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocuments:
+    """Return the documents of a table's partitioning policy; `partitioning` writes them."""
+    return NumberedDocuments(storage, f"{table.partitioning_path}/policies", POLICY_FORMAT)
+
+
+def has_partitioning_policy(storage: Storage, table: TableName) -> bool:
+    """Check whether a policy partitions the table's files, so that compaction must not mix them.
+
+    The policy of an earlier table of the same name does not count.
+    """
+    newest = partitioning_policies(storage, table).newest()
+    if newest is None or newest["policy"] is None:
+        return False
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])

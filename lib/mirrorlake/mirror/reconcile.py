@@ -1,4 +1,4 @@
-"""Is everything there that the source has? Row counts and checksums against a manifest."""
+"""Compare tables with their sources: row counts and checksums from the publishers' manifests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
-from mirrorlake.names import TableName
-from mirrorlake.results import Finding, Findings
+from mirrorlake.names import TableName, quote
+from mirrorlake.results import Finding, Findings, counted
 from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
 _SUMS = "place int, rows long, total decimal(38,0)"
@@ -23,12 +23,12 @@ _SUMS = "place int, rows long, total decimal(38,0)"
 
 @dataclass(frozen=True)
 class Reconciliation(Findings):
-    """What a comparison found.
+    """The result of comparing tables with their sources.
 
     Attributes:
-        findings: where source and table differ; the rules are `rows-differ`, `values-differ`,
-            `not-applied-yet`, `no-manifest` and `no-such-version`.
-        compared: rows of all tables that were compared.
+        findings: the differences between sources and tables, with the rules `rows-differ`,
+            `values-differ`, `not-applied-yet`, `no-manifest` and `no-such-version`.
+        compared: the number of compared rows of all tables.
     """
 
     findings: tuple[Finding, ...]
@@ -36,19 +36,22 @@ class Reconciliation(Findings):
     fields = ("table", "rule", "message")
 
     def __repr__(self) -> str:
-        return f"{self.compared:,} rows compared, {len(self.findings)} differences"
+        differences = counted(len(self.findings), "difference")
+        return f"{counted(self.compared, 'row')} compared, {differences}"
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:
-    """Compares tables with the manifests that their publishers left."""
+    """Compare tables with the manifests of their publishers; see `Lake.reconcile`."""
     findings: list[Finding] = []
     compared = 0
     for table in tables:
         manifest = read_manifest(storage, table)
         if manifest is None:
             if len(tables) == 1:
-                text = "Its publisher left no manifest."
-                findings.append(_found("no-manifest", table, text, "publish one: manifest(rows)."))
+                text = "The publisher has published no manifest."
+                findings.append(
+                    _found("no-manifest", table, text, "publish one with `manifest(rows)`.")
+                )
             continue
         version = _version(storage, table, manifest.after)
         if isinstance(version, Finding):
@@ -67,17 +70,17 @@ def _found(
 
 
 def _version(storage: Storage, table: TableName, after: int) -> int | Finding:
-    """The table's version that has the files up to a number, and none of the later ones."""
+    """Return the version with the files up to a number and no later ones, or a finding."""
     applied = [e for e in read_ledger(storage, table).entries if e.version is not None]
     last = max((e.number for e in applied), default=0)
     if last < after:
-        text = f"The manifest was made after file {after}, but {last} is the last applied one."
-        return _found("not-applied-yet", table, text, "run mirror, then compare again.")
+        text = f"The manifest was made after file {after}, but the last applied file is {last}."
+        return _found("not-applied-yet", table, text, "mirror the table, then compare again.")
     here = next((e.version for e in applied if e.number == after), None)
     beyond = any(e.number > after and e.version == here for e in applied)
     if here is None or beyond:
         text = f"No version of the table ends with file {after}."
-        return _found("no-such-version", table, text, "publish a manifest of today's rows.")
+        return _found("no-such-version", table, text, "publish a manifest of the current rows.")
     return here
 
 
@@ -97,7 +100,7 @@ def _digest(
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        # A sum of digests is larger than a long.
+        # A sum of digests can exceed 64 bits.
         kinds = (pa.int32(), pa.int64(), pa.decimal128(38, 0))
         for batch in batches:
             found = zip(*digest_batch(batch, columns, key, starts), strict=True)
@@ -119,10 +122,10 @@ def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iter
     for theirs, mine, end in zip(manifest.ranges, ours, ends, strict=True):
         place = f"keys from {theirs.start or 'the first'} to {end or 'the last'}"
         if theirs.rows != mine.rows:
-            text = f"{place}: the source has {theirs.rows} rows, the table {mine.rows}."
-            fix = "look at the ledger and the quarantine; replay what is missing, or reseed."
+            text = f"{place}: the source has {theirs.rows:,} rows, the table has {mine.rows:,}."
+            fix = "check ledger and quarantine; replay the missing files, or reseed the table."
             yield _found("rows-differ", table, text, fix, column=manifest.key)
         elif theirs.checksum != mine.checksum:
-            text = f"{place}: {mine.rows} rows on both sides, with other values."
-            fix = "publish these rows again as upserts, or reseed."
+            text = f"{place}: both have {mine.rows:,} rows, but the values differ."
+            fix = "publish these rows again as upserts, or reseed the table."
             yield _found("values-differ", table, text, fix, column=manifest.key)

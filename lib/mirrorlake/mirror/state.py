@@ -1,46 +1,171 @@
-"""What the mirror knows of each table between cycles: its documents in the lake, its monitoring.
+"""Keep each table's state between cycles, and divide the tables among several mirrors (shards).
 
-The documents are a cache: all of it can be read again from the zone and the tables' logs. Up to 64
-tables are in `Files/_mirrorlake/state.json`. More are in `state-3-of-8.json` and so on, each with
-the tables of one share, see `shards`; a save writes those that have changed. The mirror of a shard
-has documents of its own, which are shares of its share, so that no two mirrors write one file.
+The state documents are a cache: their content can be rebuilt from the landing zone and the Delta
+logs. Up to 64 tables are stored in `Files/_mirrorlake/state.json`. More tables are stored in
+`state-3-of-8.json` and so on, one document per `Shard`; a save writes only documents that have
+changed. The mirror of a shard has its own documents, which divide that shard further, so two
+mirrors never write the same file.
 
-Documents may overlap: where one goes over from few tables to many, or to shards and back, and where
-a mirror was killed meanwhile. A table's state is in the newest of those that could have it.
+Documents can overlap after the number of documents or shards has changed, or after a mirror was
+killed. The newest document that can contain a table has its state.
 
-`Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
+`Files/Monitoring/` has the same facts in the format of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
 import re
+import time
 import uuid
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from hashlib import sha256
 from math import gcd
 from typing import Any
 
-from mirrorlake.errors import MirrorlakeError, with_place
+from mirrorlake.errors import MirrorlakeError, UsageError, with_place
 from mirrorlake.landing.metadata import SEQUENTIAL
-from mirrorlake.mirror.options import side_by_side
-from mirrorlake.mirror.shards import ALL, Shard
+from mirrorlake.mirror.options import map_concurrently
 from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.lease import PAUSE, busy, is_held, only_one
+
+_WRITTEN = re.compile(r"(\d{1,4})/(\d{1,4})", re.ASCII)
+_LOCK = f"{STATE}/mirror.lock"
+_SHARD_LOCK, _LOCK_ENDING = "mirror-", ".lock"  # before and after the label of a shard
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal parts of a lake's tables.
+
+    Several mirrors can work on one lake, each on its own shard. The shard of a table depends only
+    on its name and on the number of shards, so all processes on all machines agree about it.
+
+    Attributes:
+        number: the number of the shard, from 1.
+        count: the number of shards.
+
+    Raises:
+        UsageError: The number is not between 1 and the count.
+
+    Example:
+        >>> [n for n in (1, 2, 3) if Shard(n, 3).has("Files/LandingZone/orders")]
+        [2]
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise UsageError(
+                f"There is no shard {self}.", hint="eight shards are numbered from 1/8 to 8/8."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard:
+        """Parse a shard such as `2/8`; `None` is `ALL`.
+
+        Raises:
+            UsageError: The text has another form, or there is no such shard.
+        """
+        if text is None:
+            return ALL
+        found = _WRITTEN.fullmatch(text)
+        if found is None:
+            raise UsageError(f"{text!r} is not a shard.", hint="write the second of eight as 2/8.")
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def label(self) -> str:
+        """The shard as part of a file name."""
+        return f"{self.number}-of-{self.count}"
+
+    @classmethod
+    def of_label(cls, label: str) -> Shard | None:
+        """Parse the label of a shard; return `None` if the text is not one."""
+        with suppress(UsageError):
+            return cls.parse(label.replace("-of-", "/"))
+        return None
+
+    def has(self, folder: str) -> bool:
+        """Return whether a table is in this shard, by its folder relative to the lake's root."""
+        if self == ALL:
+            return True
+        digest = sha256(folder.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.number - 1
+
+
+ALL = Shard(1, 1)
+"""The shard with all tables."""
+
+
+@contextmanager
+def mirror_lease(storage: Storage, patience: float | None, shard: Shard = ALL) -> Iterator[None]:
+    """Hold the lease of the mirror of a lake, or of one shard.
+
+    Mirrors of different shards run concurrently; each has its own lease. None starts while a mirror
+    holds the lease of the whole lake, and that mirror waits until no lease of a shard is held.
+    Without a lease, plans and commits are still correct; two mirrors only repeat some work.
+
+    Args:
+        storage: the lake's files.
+        patience: how long to wait for another mirror, in seconds; `None` takes no lease.
+        shard: the mirror's shard; by default all tables.
+
+    Raises:
+        BusyError: Another mirror still holds the lease after `patience` seconds.
+    """
+    if patience is None:
+        yield
+        return
+    deadline = time.monotonic() + patience
+    what, path = "mirror of this lake", _LOCK
+    if shard != ALL:
+        what, path = f"{what}'s shard {shard}", f"{STATE}/{_SHARD_LOCK}{shard.label}{_LOCK_ENDING}"
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        with only_one(storage, path, left, what):
+            if shard == ALL:
+                _await_shards(storage, deadline)
+            if shard == ALL or not is_held(storage, _LOCK):
+                yield
+                return
+        # The mirror of a shard releases its lease, so that the two do not wait for each other.
+        if time.monotonic() >= deadline:
+            raise busy("mirror of this lake", "it has all tables")
+        time.sleep(PAUSE)
+
+
+def _await_shards(storage: Storage, deadline: float) -> None:
+    """Wait until no lease of a shard is held; none is taken while that of the lake is held."""
+    names = (entry.name for entry in storage.list(STATE).files)
+    for name in (n for n in names if n.startswith(_SHARD_LOCK) and n.endswith(_LOCK_ENDING)):
+        while is_held(storage, f"{STATE}/{name}"):
+            if time.monotonic() >= deadline:
+                shard = name[len(_SHARD_LOCK) : -len(_LOCK_ENDING)].replace("-of-", "/")
+                raise busy("mirror of this lake", f"that of shard {shard}")
+            time.sleep(PAUSE)
+
 
 FORMAT = 2
 TABLES = 64
-"""How many tables a document has before there are twice as many documents."""
+"""The number of tables in one document at which the number of documents doubles."""
 MOST = 64
-"""How many documents a mirror has at most: what an idle cycle reads does not grow further."""
-_WHOLE, _PART, _ENDING = "state.json", "state-", ".json"  # the latter two around a share's label
-_LARGEST = 9999  # the largest number of shares that a name can tell
+"""The largest number of documents of one mirror, which limits what an idle cycle reads."""
+_WHOLE, _PART, _ENDING = "state.json", "state-", ".json"  # the latter two enclose a shard's label
+_LARGEST = 9999  # the largest number of shards in a file name
 _NOW = datetime.max.replace(tzinfo=timezone.utc)
 _REPLICATOR = f"{MONITORING}/replicator.json"
-_NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
+_NEVER = "0001-01-01T00:00:00"  # the format's value for "not yet"
 _FILE = re.compile(r"(\d{20}\.\w+)")
 _LONGEST = 500
 
@@ -53,21 +178,21 @@ STOPPED = "Stopped"
 
 @dataclass(frozen=True)
 class TableState:
-    """One table as it was after the last cycle that looked at it.
+    """The state of a table after its last cycle.
 
     Attributes:
-        seen: when the folder's identity file was written; tells a recreated folder.
-        declared: when its metadata file was written.
-        strategy: how its files are ordered.
-        tail: the last applied file's signature when it was compared last; None if it was missing,
-            or had other content. An earlier version kept it only for files without numbers.
-        rows: operations applied so far, all markers counted.
-        bytes: sizes of the files applied so far.
-        synced: when the last commit was made, ISO-8601 UTC.
-        latency: seconds from the last applied file's publication to its commit.
-        compacted: the version after which small files were put together last.
-        swept: when applied files were looked through last, ISO-8601 UTC.
-        error: message, file, row, column; or None when well.
+        seen: when the folder's identity file was written; it changes if the folder is recreated.
+        declared: when the folder's metadata file was written.
+        strategy: how the folder's files are ordered.
+        tail: the signature of the last applied file at its last comparison; None if it was missing
+            or had other content. An earlier version stored it only for files without numbers.
+        rows: the number of operations applied so far, with any marker.
+        bytes: the total size of the files applied so far.
+        synced: the time of the last commit, ISO-8601 UTC.
+        latency: seconds from the publication of the last applied file to its commit.
+        compacted: the version of the last compaction.
+        swept: the time of the last sweep of applied files, ISO-8601 UTC.
+        error: message, file, row and column of the table's error; None without an error.
     """
 
     schema: str | None
@@ -90,39 +215,39 @@ class TableState:
 
     @property
     def table(self) -> TableName:
-        """Which table this is."""
+        """The table's name."""
         return TableName(self.schema, self.name)
 
     @property
     def folder(self) -> str:
-        """The table's folder in the landing zone, also of a name that no table can have."""
+        """The folder in the landing zone, also for an invalid table name."""
         return f"{ZONE}/{place_of(self.schema, self.name)}"
 
 
 def file_signature(entry: Entry) -> str:
-    """Return a text that changes with a file's name, size, time or tag."""
+    """Return a text that changes with a file's name, size, modification time or ETag."""
     return f"{entry.name} {entry.size} {entry.state}"
 
 
 def failed(state: TableState, error: BaseException) -> TableState:
-    """The same table, stopped by an error: its message, with file, row and column."""
+    """Return the state of a table that an error has stopped."""
     if isinstance(error, MirrorlakeError):
-        told = error.as_dict()
+        details = error.as_dict()
     else:
         text = spark_message(error)
-        named = _FILE.search(text)
-        file = named[1] if named and file_number(named[1]) is not None else None
-        told = {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
-    return replace(state, state=FAILED, error=told)
+        match = _FILE.search(text)
+        file = match[1] if match and file_number(match[1]) is not None else None
+        details = {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
+    return replace(state, state=FAILED, error=details)
 
 
 @dataclass(frozen=True)
 class _Document:
-    """The document of one share's tables.
+    """The state document of one shard.
 
     Attributes:
-        entry: its file as it was read; None for one that was just written, or not read at all.
-        states: what it holds; None if it is broken, of an older format, or not read.
+        entry: the file as it was read; None if it was just written, or not read.
+        states: the states in it; None if it is corrupt, of an older format, or not read.
     """
 
     entry: Entry | None
@@ -130,13 +255,13 @@ class _Document:
 
 
 class StateDocuments:
-    """The documents of one lake, as one mirror reads and writes them.
+    """The state documents of a lake, as one mirror reads and writes them.
 
-    It remembers what it has read: a store's file with the same tag is not read again.
+    Documents are cached: a file of an object store with an unchanged ETag is not read again.
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own share.
+        shard: the mirror's own shard.
     """
 
     def __init__(self, storage: Storage, shard: Shard = ALL) -> None:
@@ -145,14 +270,17 @@ class StateDocuments:
         self._known: dict[Shard, _Document] | None = None
 
     def load(self, *, some: bool = False) -> dict[str, TableState] | None:
-        """The states of all tables by their folders; None if this mirror's are in no document.
+        """Return the states of all tables by folder.
 
         Args:
-            some: whether they are wanted if only some of this mirror's tables have one, too.
+            some: return the states also if documents for some of this mirror's tables are missing.
+
+        Returns:
+            The states; `None` if documents for tables of this mirror are missing.
 
         Raises:
-            FormatError: a document is of a newer format. They could be made again, but a newer
-                mirror may keep more in other files, too; so it is left to people to overwrite them.
+            FormatError: A document has a newer format. It is not overwritten: a newer mirror may
+                store more in other files, too.
         """
         self._known = self._look(self._known or {})
         found = [(part, d) for part, d in self._known.items() if d.states is not None]
@@ -161,23 +289,23 @@ class StateDocuments:
         states: dict[str, TableState] = {}
         read: list[Shard] = []
         for part, document in sorted(found, key=_age):
-            if any(_meet(part, other) for other in read):  # most often all are of one size
+            if any(_meet(part, other) for other in read):  # documents usually don't overlap
                 states = {f: s for f, s in states.items() if not part.has(f)}
             states |= document.states or {}
             read.append(part)
         return states
 
     def save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
-        """Writes the documents that have changed since they were read, and the monitoring files.
+        """Write the documents that have changed since they were read, and the monitoring files.
 
         Args:
-            states: of all tables, by their folders; those of other shards stay where they are.
+            states: the states of all tables, by folder; those of other shards are not written.
             replicator: the state of the whole mirror.
         """
         self._write(states)
         if self.shard != ALL:
-            states = self.load() or states  # the others may have gone on
-        tell_states(self._storage, states, replicator)
+            states = self.load() or states  # other mirrors may have saved newer states
+        write_monitoring(self._storage, states, replicator)
 
     def _write(self, states: dict[str, TableState]) -> None:
         if self._known is None:
@@ -188,20 +316,20 @@ class StateDocuments:
         for part in parts:
             mine = {folder: state for folder, state in own.items() if part.has(folder)}
             before = self._known.get(part)
-            if before and before.states == mine and not _is_outdone(part, before, others):
+            if before and before.states == mine and not _is_superseded(part, before, others):
                 continue
             tables = {folder: asdict(state) for folder, state in mine.items()}
             document = {"format": FORMAT, "tables": tables}
             self._storage.write_json(f"{STATE}/{_name(part)}", document)
             self._known[part] = _Document(None, mine)
-        # Only now: what a kill leaves of both is read by its age.
+        # Delete old documents last: if both are left after a kill, the newer one counts.
         inside = [part for part in others if _is_inside(part, self.shard)]
         self._storage.delete_files(f"{STATE}/{_name(part)}" for part in inside)
         for part in inside:
             del self._known[part]
 
     def _parts(self, tables: int, there: Collection[Shard]) -> list[Shard]:
-        """The shares of this mirror's documents: as many as before, unless that is far off."""
+        """Return the shards of this mirror's documents; keep their number unless it is far off."""
         most = min(MOST, _LARGEST // self.shard.count)
         wanted = 1
         while wanted * 2 <= most and tables > wanted * TABLES:
@@ -210,12 +338,12 @@ class StateDocuments:
         return fewer if set(there).issuperset(fewer) else _split(self.shard, wanted)
 
     def _list(self) -> dict[Shard, Entry]:
-        """The documents that are there, by their shares."""
+        """List the documents, by shard."""
         entries = self._storage.list(STATE).files
         return {part: entry for entry in entries if (part := _part(entry.name))}
 
     def _look(self, before: dict[Shard, _Document]) -> dict[Shard, _Document]:
-        """Lists the documents and reads those that are not known."""
+        """List the documents and read those that are not cached."""
         found = self._list()
         same = {
             part: before[part]
@@ -223,13 +351,13 @@ class StateDocuments:
             if entry.etag and part in before and before[part].entry == entry
         }
         new = {part: entry for part, entry in found.items() if part not in same}
-        read = side_by_side(self._storage, self._read, new.values())
+        read = map_concurrently(self._storage, self._read, new.values())
         return same | dict(zip(new, read, strict=True))
 
     def _read(self, entry: Entry) -> _Document:
-        path, hint = f"{STATE}/{entry.name}", "make it again with status --rebuild"
+        path, hint = f"{STATE}/{entry.name}", "rebuild it with status(rebuild=True)"
         states = None
-        # One that is broken counts as none: it is a cache, and can be made again.
+        # A corrupt document is ignored: it is a cache and can be rebuilt.
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             document = read_kept(self._storage, path, FORMAT, hint=hint)
             if document is not None and document["format"] == FORMAT:
@@ -242,7 +370,7 @@ def _name(part: Shard) -> str:
 
 
 def _part(name: str) -> Shard | None:
-    """The share whose tables are in a document; None if the file is none of them."""
+    """Return the shard of a document, or `None` for any other file."""
     if name == _WHOLE:
         return ALL
     part = Shard.of_label(name.removeprefix(_PART).removesuffix(_ENDING))
@@ -250,26 +378,26 @@ def _part(name: str) -> Shard | None:
 
 
 def _age(one: tuple[Shard, _Document]) -> tuple[datetime, bool]:
-    """In which order documents count: a store's times are of whole seconds."""
+    """Return the sort key of a document's age; an object store has times in whole seconds."""
     part, document = one
     when = document.entry.modified if document.entry else _NOW
     return when, part.count > 1
 
 
-def _is_outdone(part: Shard, document: _Document, others: dict[Shard, _Document]) -> bool:
-    """Whether a newer document has some of its tables."""
+def _is_superseded(part: Shard, document: _Document, others: dict[Shard, _Document]) -> bool:
+    """Return whether a newer document has some of the same tables."""
     meeting = (other for other in others.items() if _meet(other[0], part))
     return any(_age(other) > _age((part, document)) for other in meeting)
 
 
 def _split(part: Shard, count: int) -> list[Shard]:
-    """A share, in so many equal ones."""
+    """Split a shard into equal shards."""
     numbers = range(part.number, part.count * count + 1, part.count)
     return [Shard(number, part.count * count) for number in numbers]
 
 
 def _covers(parts: set[Shard], own: Shard) -> bool:
-    """Whether all tables of a share have a document, by shares of one size."""
+    """Return whether documents of equal size cover all tables of a shard."""
     if any(_is_inside(own, part) for part in parts):
         return True
     sizes = [(w, p.count // w.count) for w in (own, ALL) for p in parts if _is_inside(p, w)]
@@ -277,26 +405,26 @@ def _covers(parts: set[Shard], own: Shard) -> bool:
 
 
 def _is_inside(part: Shard, whole: Shard) -> bool:
-    """Whether all tables of one share are in another."""
+    """Return whether a shard contains all tables of another."""
     return part.count % whole.count == 0 and (part.number - whole.number) % whole.count == 0
 
 
 def _meet(one: Shard, other: Shard) -> bool:
-    """Whether tables may be in both."""
+    """Return whether two shards can have tables in common."""
     return (one.number - other.number) % gcd(one.count, other.count) == 0
 
 
 def load_states(storage: Storage) -> dict[str, TableState] | None:
-    """The kept states by the table's folder; None if there are none, or only of an older format.
+    """Return the saved states by folder; `None` if none exist, or only of an older format.
 
     Raises:
-        FormatError: they are of a newer format.
+        FormatError: A document has a newer format.
     """
     return StateDocuments(storage).load(some=True)
 
 
-def is_told_running(storage: Storage) -> bool:
-    """Whether the monitoring files are there, and say that the mirror is running."""
+def is_running(storage: Storage) -> bool:
+    """Return whether monitoring files exist with the status `Running`."""
     try:
         return bool(storage.read_json(_REPLICATOR) == _replicator(RUNNING))
     except ValueError:
@@ -304,12 +432,12 @@ def is_told_running(storage: Storage) -> bool:
 
 
 def save_states(storage: Storage, states: dict[str, TableState]) -> None:
-    """Writes the states of all tables, by their folders; see `StateDocuments.save`."""
+    """Save the states of all tables, by folder; see `StateDocuments.save`."""
     StateDocuments(storage).save(states)
 
 
-def tell_states(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
-    """Writes the monitoring files, and no more; see `StateDocuments.save`."""
+def write_monitoring(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
+    """Write only the monitoring files; see `StateDocuments.save`."""
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))
@@ -320,9 +448,9 @@ def _replicator(status: str) -> dict[str, str]:
 
 
 def _monitoring(state: TableState) -> dict[str, Any]:
-    """A table's entry of `tables.json`, whose field names differ from those of the REST API.
+    """Return a table's entry in `tables.json`, whose field names differ from those of the REST API.
 
-    Clients compare the schema's name with `""` where there is none.
+    Clients expect `""` as the name of a missing schema.
     """
     return {
         "id": _id(state.incarnation),
@@ -346,4 +474,4 @@ def _id(incarnation: str | None) -> str:
     try:
         return str(uuid.UUID(incarnation or ""))
     except ValueError:
-        return str(uuid.UUID(int=0))  # the mirror has not seen the folder yet
+        return str(uuid.UUID(int=0))  # no mirror has processed the folder yet

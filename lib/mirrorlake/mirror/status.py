@@ -1,20 +1,27 @@
-"""How tables stand, and what the next cycle would apply: from listings, kept states, and checks.
+"""The state of the mirrored tables, and the report or preview of a mirror cycle.
 
-Neither needs Spark. `status` writes states only where it is asked to rebuild them; a preview writes
-no identity, plan or state, and checks text files as Parquet in a temporary folder. Files that are
-late by time are found by the cycle only.
+Both come from listings, kept states and checks of files, without Spark. Reading the state writes
+only if it is asked to rebuild the kept states. A preview writes no identity, plan or state, and
+checks text files as Parquet in a temporary folder. Only a cycle finds files that are late by time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.errors import FormatError, InvalidNameError, MirrorlakeError, SequenceError
+from mirrorlake.errors import (
+    CheckError,
+    FormatError,
+    InvalidNameError,
+    MirrorlakeError,
+    SequenceError,
+    with_place,
+)
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -34,10 +41,10 @@ from mirrorlake.landing.zone import (
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.next_batch import Batch, load_context, preview_batch
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
-from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
+    Shard,
     TableState,
     failed,
     file_signature,
@@ -45,13 +52,22 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable, counted, note, size_text
 from mirrorlake.storage.files import Listing, Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
+
+_HINT: Final = " Hint: "
+
+_NOT_IN_JSON = ("applied_bytes", "synced", "latency")
+GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table's entry of a report.
+    """The state of one table that a publisher feeds.
 
     Attributes:
         rows: operations applied so far.
@@ -59,8 +75,13 @@ class TableStatus:
         backlog_files: files published and not yet applied.
         backlog_bytes: their sizes.
         waiting_for: the number of the missing file that blocks later ones, or None.
-        waiting_since: when the first file behind it came, ISO-8601 UTC.
+        waiting_since: when the first file after it was published, ISO-8601 UTC.
         lag_seconds: age of the oldest file not yet applied; 0 if there is none.
+        error: the error that stopped the table, with file, row and column; None if there is none.
+        applied_bytes: sizes of the files applied so far. This and the following attributes are not
+            part of the JSON document.
+        synced: the time of the last commit, ISO-8601 UTC; None before the first one.
+        latency: seconds from the publication of the last applied file to its commit, or None.
     """
 
     name: str
@@ -74,10 +95,13 @@ class TableStatus:
     waiting_since: str | None
     lag_seconds: float
     error: dict[str, Any] | None
+    applied_bytes: int = 0
+    synced: str | None = None
+    latency: float | None = None
 
     @property
     def table(self) -> TableName | None:
-        """Which table this is; None for a folder whose name no table can have."""
+        """The table's name; None for a folder whose name no table can have."""
         try:
             return TableName(self.schema, self.name)
         except InvalidNameError:
@@ -88,64 +112,216 @@ class TableStatus:
         """The table's name with its schema, for people."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
-
-@dataclass(frozen=True)
-class Report(Result):
-    """What a cycle did, or how things stand: one entry per table, ordered by name.
-
-    Attributes:
-        dropped: the tables that this cycle dropped because their folders are gone.
-    """
-
-    tables: tuple[TableStatus, ...] = ()
-    dropped: tuple[str, ...] = ()
+    @property
+    def level(self) -> str:
+        """`bad` after an error, `warn` if a file is missing, `idle` if paused, else `good`."""
+        if self.error:
+            return BAD
+        if self.waiting_for is not None:
+            return WARN
+        return IDLE if self.state == STOPPED else GOOD
 
     @property
-    def failed(self) -> tuple[TableStatus, ...]:
-        """The tables with an error."""
+    def problem(self) -> str:
+        """The error with its file, row and column, or the missing file; empty if all is well."""
+        if self.error:
+            return with_place(str(self.error["message"]).partition(_HINT)[0], self.error)
+        if self.waiting_for is not None:
+            return f"File {self.waiting_for} is missing; later files wait for it."
+        return ""
+
+    @property
+    def fix(self) -> str:
+        """The action that solves the problem or resumes a paused table; empty if none is needed."""
+        if self.error:
+            return str(self.error["message"]).partition(_HINT)[2]
+        if self.waiting_for is not None:
+            return f"publish file {self.waiting_for}, or skip it."
+        return "resume the table." if self.level == IDLE else ""
+
+    @property
+    def lag(self) -> str:
+        """The lag as text, such as `524 s`."""
+        return lag_text(self.lag_seconds)
+
+    @property
+    def backlog(self) -> str:
+        """The backlog as text, such as `2 files, 3.1 KiB`; empty if no file waits."""
+        files = counted(self.backlog_files, "file")
+        return f"{files}, {size_text(self.backlog_bytes)}" if self.backlog_files else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table's entry in what `status --json` and `mirror --json` print."""
+        names = [field.name for field in fields(TableStatus) if field.name not in _NOT_IN_JSON]
+        return {name: getattr(self, name) for name in names}
+
+
+def lag_text(seconds: float | None) -> str:
+    """Return a lag in whole seconds, `?` if it is unknown."""
+    return "?" if seconds is None else f"{seconds:,.0f} s"
+
+
+@dataclass(frozen=True)
+class MirroredTable(TableStatus):
+    """One table of a cycle: its state after the cycle, and what the cycle applied.
+
+    Attributes:
+        applied_files: files that the cycle applied; after a dry run, files that it would apply.
+        applied_rows: their rows.
+        file_names: after a dry run, the names of these files, in order.
+    """
+
+    applied_files: int = 0
+    applied_rows: int = 0
+    file_names: tuple[str, ...] = ()
+
+    @classmethod
+    def since(cls, status: TableStatus, before: TableState | None) -> MirroredTable:
+        """Return what was applied between two states of a table.
+
+        Args:
+            status: the state after the cycle.
+            before: the state of the same incarnation before the cycle; None if there is none.
+        """
+        files, rows = (before.last_file, before.rows) if before else (0, 0)
+        applied = max(0, status.last_file - files)
+        return cls(
+            **vars(status),
+            applied_files=applied,
+            applied_rows=max(0, status.rows - rows) if applied else 0,
+        )
+
+
+@dataclass(frozen=True)
+class MirrorReport(Result):
+    """The result of a mirror cycle: one entry per table, ordered by name.
+
+    Attributes:
+        dropped: the tables that the cycle dropped because their folders were deleted; after a dry
+            run, those that it would drop.
+        dry_run: whether nothing was applied.
+        note: why no table was mirrored, if that is so.
+    """
+
+    tables: tuple[MirroredTable, ...] = ()
+    dropped: tuple[str, ...] = ()
+    dry_run: bool = False
+    note: str = ""
+    storage: Storage | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def failed(self) -> tuple[MirroredTable, ...]:
+        """The tables that an error stopped."""
         return tuple(table for table in self.tables if table.error)
 
     @property
     def fed(self) -> set[TableName]:
         """The tables that publishers feed."""
-        return {table for line in self.tables if (table := line.table) is not None}
+        return names_of(self.tables)
+
+    @property
+    def files(self) -> int:
+        """The number of files that were applied, or would be."""
+        return sum(table.applied_files for table in self.tables)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in these files."""
+        return sum(table.applied_rows for table in self.tables)
 
     @property
     def progress(self) -> tuple[Any, ...]:
-        """What differs between two reports when something was done, or is there to be done."""
+        """A token that differs between two reports if something was done, or is left to do."""
         lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
         return (self.dropped, *lines)
 
+    @property
+    def errors(self) -> TextTable:
+        """One row per table that an error stopped: its file, row, column and message."""
+        return error_table(self.tables)
+
     def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return {"tables": [asdict(table) for table in self.tables]}
+        """Return the document that `mirror --json` prints."""
+        if not self.dry_run:
+            return {"tables": [one.as_dict() for one in self.tables]}
+        planned = [
+            one.as_dict() | {"files": list(one.file_names), "rows_to_apply": one.applied_rows}
+            for one in self.tables
+        ]
+        return {"tables": planned, "dropped": list(self.dropped)}
 
     def shown(self) -> TextTable:
-        """One row per table, without what changes from run to run."""
-        columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
+        """Return one row per table, or a note if no table was mirrored."""
+        if not self.tables:
+            return note(self.note or "No publisher feeds a table of this lake.")
+        first = ("first file",) * self.dry_run
+        columns = ("table", "state", "files", *first, "rows", "waiting", "problem")
         rows = tuple(
             (
-                table.full_name,
-                table.state,
-                table.rows,
-                table.last_file,
-                table.backlog_files,
-                table.error and table.error["message"],
+                *(one.full_name, one.state, Count(one.applied_files)),
+                *one.file_names[:1],
+                *("",) * (self.dry_run and not one.file_names),
+                Count(one.applied_rows),
+                Count(one.backlog_files - one.applied_files * self.dry_run),
+                one.problem,
             )
-            for table in self.tables
+            for one in self.tables
         )
-        # A column of nothing but "no error" tells nothing.
-        keep = len(columns) if self.failed else len(columns) - 1
-        return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
+        return TextTable(columns, rows)
+
+    def plot(self) -> Chart | None:
+        """Draw the lag of the newest files over time: one line for each of at most six tables.
+
+        Returns:
+            None if no file was applied yet.
+        """
+        from mirrorlake.mirror.lag import plot_replication
+
+        names = largest_first(self.tables)
+        return None if self.storage is None else plot_replication(self.storage, names)
+
+    def check(self) -> None:
+        """Raise an error if a table was stopped by one.
+
+        Raises:
+            CheckError: with the first table's problem and its fix.
+        """
+        if self.failed:
+            first, others = self.failed[0], len(self.failed) - 1
+            more = f" ({counted(others, 'more table')} failed.)" if others else ""
+            raise CheckError(f"{first.full_name} failed: {first.problem}{more}", hint=first.fix)
 
     def __repr__(self) -> str:
-        rows = sum(table.rows for table in self.tables)
-        text = f"{len(self.tables)} tables, {rows:,} rows applied so far"
-        return f"{text}, {len(self.failed)} failed" if self.failed else text
+        verb = "would be applied" if self.dry_run else "applied"
+        text = f"{counted(self.files, 'file')} with {counted(self.rows, 'row')} {verb}"
+        dropped = f", {', '.join(self.dropped)} dropped" if self.dropped else ""
+        stopped = f", {counted(len(self.failed), 'table')} failed" if self.failed else ""
+        return f"{text}{dropped}{stopped}{' (dry run)' if self.dry_run else ''}"
+
+
+def names_of(tables: Iterable[TableStatus]) -> set[TableName]:
+    """Return the tables' names, without folders whose names no table can have."""
+    return {table for one in tables if (table := one.table) is not None}
+
+
+def largest_first(tables: Iterable[TableStatus]) -> list[TableName]:
+    """Return the names of the tables with applied files, those with the most files first."""
+    ordered = sorted(tables, key=lambda one: (-one.last_file, one.full_name))
+    return [table for one in ordered if one.last_file and (table := one.table)]
+
+
+def error_table(tables: Iterable[TableStatus]) -> TextTable:
+    """Return one row per table with an error: file, row if one is known, column, message."""
+    found = [(table.full_name, table.error) for table in tables if table.error]
+    # Most errors are of a whole column or file: there is a column `row` if one has a row.
+    row = ("row",) if any(error["row"] for _, error in found) else ()
+    facts = ("file", *row, "column", "message")
+    rows = tuple((table, *(error[fact] for fact in facts)) for table, error in found)
+    return TextTable(("table", *facts), rows)
 
 
 def listed_folder(listing: Listing, state: TableState) -> Folder | None:
-    """The folder's files as a report counts them, from the listing alone; None if it can't."""
+    """Return the folder's files in their sequence, from its listing; None if it has an error."""
     if state.strategy == BY_TIME:
         tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
         last = state.last_file
@@ -153,11 +329,11 @@ def listed_folder(listing: Listing, state: TableState) -> Folder | None:
     try:
         return by_number(state.table, listing)
     except SequenceError:
-        return None  # it is in the state as the table's error
+        return None  # the state has this error
 
 
 def idle_folder(listing: Listing, state: TableState) -> Folder | None:
-    """The folder, if a listing alone shows that there is nothing to do in it."""
+    """Return the folder if its listing shows that the table has nothing to apply, else None."""
     if state.error is not None or state.seen is None:
         return None
     now = (listing.state_of(IDENTITY), listing.state_of(METADATA))
@@ -171,7 +347,13 @@ def idle_folder(listing: Listing, state: TableState) -> Folder | None:
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
+    """Return a table's status from its kept state and its folder.
+
+    Args:
+        state: the kept state.
+        folder: the folder's files; None if they are not known.
+        skip: numbers of files that an operator skips; their absence is no gap.
+    """
     behind = folder.behind(state.last_file) if folder else []
     waiting = folder.pending(state.last_file, skip)[1] if folder and behind else None
     blocked = folder.behind(waiting) if folder and waiting is not None else []
@@ -190,22 +372,30 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
         waiting_since=since.isoformat() if since else None,
         lag_seconds=round(max(0.0, (now - oldest).total_seconds()), 3),
         error=state.error,
+        applied_bytes=state.bytes,
+        synced=state.synced,
+        latency=state.latency,
     )
 
 
 def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
-    """The state by the table's own log: a mirror may have been killed before it kept its own."""
+    """Return the state in line with the table's log: a mirror may be killed before it saves it."""
     last = last_applied(storage, table)
     if last <= state.last_file:
         return state
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
-def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
-    """The state of every table of the zone, without Spark; only `rebuild` changes anything."""
+def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableStatus, ...]:
+    """Return the state of every table of the landing zone, ordered by name; needs no Spark.
+
+    Args:
+        storage: the lake's files.
+        rebuild: read the kept state again from the tables' logs, and write it.
+    """
     states = None
     if not rebuild:
-        with suppress(FormatError):  # they are newer: the tables' logs tell as well
+        with suppress(FormatError):  # the format is newer: use the tables' logs instead
             states = load_states(storage) or {}
     if states is None:
         states = rebuild_states(storage, delta_tables(storage))
@@ -227,92 +417,30 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.state_of(IDENTITY)):
-                # The folder has a new incarnation, of which nothing may be applied yet.
+                # The folder is a new incarnation, and none of its files may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)
             lines.append(status_of(state, listed_folder(listing, state), asked.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))
-    return Report(tuple(lines))
-
-
-@dataclass(frozen=True)
-class TablePreview:
-    """What a cycle would do with one table.
-
-    Attributes:
-        status: how the table stands; its error is the one that the cycle would end with.
-        files: the files that would be applied, in order.
-        rows: the rows in them.
-    """
-
-    status: TableStatus
-    files: tuple[str, ...] = ()
-    rows: int = 0
-
-
-@dataclass(frozen=True)
-class Preview(Result):
-    """What a cycle would do: an entry per table, ordered by name.
-
-    Attributes:
-        dropped: the tables that it would drop, because their folders are gone.
-    """
-
-    tables: tuple[TablePreview, ...]
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> tuple[TablePreview, ...]:
-        """The tables that would have an error."""
-        return tuple(table for table in self.tables if table.status.error)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `mirror --dry-run --json` prints."""
-        return {
-            "tables": [
-                {**asdict(one.status), "files": list(one.files), "rows_to_apply": one.rows}
-                for one in self.tables
-            ],
-            "dropped": list(self.dropped),
-        }
-
-    def shown(self) -> TextTable:
-        """One row a table."""
-        rows = tuple(
-            (
-                one.status.full_name,
-                len(one.files),
-                f"{one.files[0]} …" if len(one.files) > 1 else "".join(one.files),
-                one.rows,
-                one.status.waiting_for,
-                one.status.error and one.status.error["file"],
-            )
-            for one in self.tables
-        )
-        return TextTable(("table", "files", "first file", "rows", "waiting for", "bad file"), rows)
-
-    def __repr__(self) -> str:
-        files = sum(len(one.files) for one in self.tables)
-        dropped = f", {', '.join(self.dropped)} dropped" if self.dropped else ""
-        return f"{files} files of {len(self.tables)} tables would be applied{dropped}: a dry run"
+    return tuple(lines)
 
 
 def preview_cycle(
     storage: Storage, only: TableName | None = None, options: MirrorOptions | None = None
-) -> Preview:
-    """What the next cycle would apply.
+) -> MirrorReport:
+    """Return what the next cycle would apply; writes nothing, needs no Spark.
 
     Args:
         storage: the lake's files.
-        only: a single table; by default all of the zone.
+        only: a single table; by default all of the landing zone.
         options: bounds of the cycle.
 
     Raises:
-        TableNotFoundError: the single table has no folder in the zone.
+        TableNotFoundError: the single table has no folder in the landing zone.
     """
-    lines = status_report(storage).tables
+    lines = table_statuses(storage)
     if only is not None:
         lines = tuple(line for line in lines if line.table == only)
         if not lines:
@@ -322,14 +450,16 @@ def preview_cycle(
         shard = Shard.parse(options.shard)
         places = ((line, place_of(line.schema, line.name)) for line in lines)
         lines = tuple(line for line, place in places if shard.has(f"{ZONE}/{place}"))
-    return Preview(
+    return MirrorReport(
         tuple(_preview(storage, line, options) for line in lines),
         () if only else _dropped(storage),
+        dry_run=True,
+        storage=storage,
     )
 
 
 def _dropped(storage: Storage) -> tuple[str, ...]:
-    """The kept states' tables whose folders are gone, under whatever name."""
+    """Return the tables whose folders were deleted; renamed folders are not among them."""
     present = published_tables(storage)
     folders = {table.folder for table in present}
     gone = [s for folder, s in (load_states(storage) or {}).items() if folder not in folders]
@@ -342,18 +472,22 @@ def _dropped(storage: Storage) -> tuple[str, ...]:
     )
 
 
-def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> TablePreview:
-    table = status.table
-    if status.state == STOPPED or table is None:  # the status says what is wrong with its name
-        return TablePreview(status)
+def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> MirroredTable:
+    found, table = MirroredTable(**vars(status)), status.table
+    if status.state == STOPPED or table is None:  # a bad name is the status's error
+        return found
     try:
         batch = _next_batch(storage, table, options)
     except MirrorlakeError as error:
-        return TablePreview(replace(status, error=error.as_dict()))
-    status = replace(status, error=None if batch.error is None else batch.error.as_dict())
+        return replace(found, error=error.as_dict())
     facts = [file for file in batch.facts if file.skipped is None]
-    rows = sum(file.row_count for file in facts)
-    return TablePreview(status, tuple(file.name for file in facts), rows)
+    return replace(
+        found,
+        error=None if batch.error is None else batch.error.as_dict(),
+        applied_files=len(facts),
+        applied_rows=sum(file.row_count for file in facts),
+        file_names=tuple(file.name for file in facts),
+    )
 
 
 def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> Batch:

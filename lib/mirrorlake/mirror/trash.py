@@ -1,15 +1,15 @@
-"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
+"""Drop, rename and restore tables when their folders in the landing zone are deleted or renamed.
 
-A folder is known by the identity in it, not by its name. Deleted means that its table is moved
-aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
-copy starts an incarnation of its own. A renamed folder that was filled again with other files does
-so, too: its table moves along and is replaced.
+The identity file, not the name, identifies a folder. If a folder is deleted, its table is moved
+aside and kept for a while. If it is renamed, its table moves with it; if the renamed folder was
+also refilled with other files, the table is replaced as well. A copied folder starts its own
+incarnation.
 
-On an object store a dropped table lies where it was, and a document hides it: see
-`delta.log_files`. Only a table that takes another's place is moved there.
+In an object store a dropped table is not moved: a document hides it, see `delta.log_files`. It is
+moved only if another table takes its place.
 
-A table that comes back brings its whole history along: the folder's next incarnation overwrites
-it in one commit, so that old versions, and frames of them, survive a drop.
+A restored table has its whole history. The folder's next incarnation overwrites it in one commit,
+so old versions, and frames of them, survive a drop.
 """
 
 from __future__ import annotations
@@ -41,16 +41,15 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.mirror.shards import ALL, Shard
-from mirrorlake.mirror.state import TableState, failed
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.mirror.state import ALL, Shard, TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.storage.kept import read_kept
 
 _log = logging.getLogger(__name__)
-FORMAT = 1  # notes of earlier versions have none
+FORMAT = 1  # documents of earlier versions have no format
 _DROPPED = f"{STATE}/dropped"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 
@@ -60,9 +59,10 @@ class DroppedTable:
     """A table that was dropped.
 
     Attributes:
-        when: when it was dropped.
-        path: where it lies now, relative to the lake's root; on a store where it always was.
-        identity: the folder's incarnation that filled it last, where that is known.
+        table: the table's name.
+        when: the time of the drop.
+        path: its current path, relative to the lake's root; unchanged in an object store.
+        identity: the incarnation of the folder that filled it last; None if it is unknown.
     """
 
     table: TableName
@@ -74,7 +74,7 @@ class DroppedTable:
     def of(
         cls, table: TableName, stamp: str, path: str, document: dict[str, Any] | None
     ) -> DroppedTable:
-        """A table by the stamp of its drop, and by the document that was left then."""
+        """Return a table by the timestamp of its drop, and by the document that the drop wrote."""
         when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
         identity = None
         if document is not None and "incarnation" in document:
@@ -84,32 +84,35 @@ class DroppedTable:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it still lies where it was, hidden by a document."""
+        """True if the table was not moved and a document hides it."""
         return self.path == self.table.table_path
 
     def is_of(self, identity: Identity) -> bool:
-        """Whether a folder's incarnation filled it last."""
+        """Return whether this incarnation of a folder filled the table last."""
         return self.identity is not None and self.identity.incarnation == identity.incarnation
 
 
 def drop_table(storage: Storage, table: TableName, identity: Identity | None) -> bool:
-    """Moves a table aside, or hides it in its place on a store; False if there is none.
+    """Drop a table: move it aside on a disk, or hide it in an object store.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        identity: the incarnation that filled it, so that it can be taken back under another name.
+        table: the table's name.
+        identity: the incarnation that filled it, so that it can be restored under another name.
+
+    Returns:
+        False if there is no such table.
     """
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
     if storage.local is None:
         if is_dropped(storage, table.table_path) or not storage.files_below(table.table_path):
             return False
-        note_drop(storage, table, {"when": stamp, **_told(identity)})
+        note_drop(storage, table, {"when": stamp, **_identity_fields(identity)})
         return True
     return _move_aside(storage, table, identity, stamp)
 
 
-def _told(identity: Identity | None) -> dict[str, Any]:
+def _identity_fields(identity: Identity | None) -> dict[str, Any]:
     if identity is None:
         return {}
     origin = identity.origin or identity.table
@@ -119,7 +122,9 @@ def _told(identity: Identity | None) -> dict[str, Any]:
 def _move_aside(storage: Storage, table: TableName, identity: Identity | None, stamp: str) -> bool:
     folder = f"{_DROPPED}/{table.place}/{stamp}"
     if identity is not None:
-        storage.write_json(f"{folder}/identity.json", {"format": FORMAT, **_told(identity)})
+        storage.write_json(
+            f"{folder}/identity.json", {"format": FORMAT, **_identity_fields(identity)}
+        )
     if storage.move_folder(table.table_path, f"{folder}/table"):
         return True
     storage.delete_folder(folder)
@@ -127,7 +132,7 @@ def _move_aside(storage: Storage, table: TableName, identity: Identity | None, s
 
 
 def dropped_tables(storage: Storage) -> list[DroppedTable]:
-    """All dropped tables that can still be taken back, the newest first."""
+    """Return all dropped tables that can be restored, the newest first."""
     found = []
     for table in published_tables(storage, _DROPPED):
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
@@ -145,10 +150,13 @@ def _in_place(storage: Storage, table: TableName) -> DroppedTable | None:
     return DroppedTable.of(table, document["when"], table.table_path, document)
 
 
-def take_back(storage: Storage, identity: Identity) -> bool:
-    """Brings a dropped table back to a folder that is there again, under its name of today.
+def restore_dropped(storage: Storage, identity: Identity) -> bool:
+    """Restore the dropped table of a folder that exists again, under the folder's current name.
 
-    The table of this very incarnation counts first, under any name; then the one of that name.
+    A table of the same incarnation has priority, whatever its name; then a table of the same name.
+
+    Returns:
+        False if no such table was dropped, or its place is taken.
     """
     dropped = dropped_tables(storage)
     own = [d for d in dropped if d.is_of(identity)]
@@ -157,39 +165,44 @@ def take_back(storage: Storage, identity: Identity) -> bool:
     return chosen is not None and _move_back(storage, chosen, identity.table)
 
 
-def was_elsewhere(storage: Storage, identity: Identity) -> bool:
-    """Whether this incarnation's table was dropped under another name: its folder was renamed."""
+def was_renamed(storage: Storage, identity: Identity) -> bool:
+    """Return whether the table of a renamed folder was dropped under its former name."""
     return identity.origin is not None and any(
         dropped.is_of(identity) for dropped in dropped_tables(storage)
     )
 
 
 def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
-    """Undoes a drop: the table is back, and its folder, so that publishers can go on.
+    """Restore a dropped table and its folder; see `Operations.undrop`.
 
     Args:
         storage: the lake's files.
-        table: which table.
-        dry_run: only say what would be done.
+        table: the table's name.
+        dry_run: preview the effect and change nothing.
 
     Raises:
-        TableNotFoundError: no dropped table of that name is kept.
-        UsageError: there is a table of that name again.
+        TableNotFoundError: No dropped table of that name is kept.
+        UsageError: A table of that name exists again.
     """
     chosen = next((d for d in dropped_tables(storage) if d.table == table), None)
     if chosen is None:
         raise TableNotFoundError(
-            f"No dropped table {table} is kept.", hint="a week after its drop a table is deleted."
+            f"There is no dropped table {table}.",
+            hint="choose a table that was dropped in the last 7 days; older ones are deleted.",
         )
-    there = storage.list(table.table_path) != Listing((), ())
-    if there and not is_dropped(storage, table.table_path):
-        raise UsageError(f"There is a table {table} again.", hint="it has the old one's history.")
-    dropped = f"the table that was dropped at {chosen.when:%Y-%m-%d %H:%M:%S} UTC is back"
-    done = Outcome("undrop", str(table), f"{dropped}, and so is its folder", applied=not dry_run)
+    exists = storage.list(table.table_path) != Listing((), ())
+    if exists and not is_dropped(storage, table.table_path):
+        raise UsageError(
+            f"A table {table} exists again.",
+            hint="use this table, or drop it first and then undrop the older one.",
+        )
+    dropped = f"the table that was dropped at {chosen.when:%Y-%m-%d %H:%M:%S} UTC"
+    effect = f"{dropped} and its folder are restored"
+    done = Outcome("undrop", str(table), effect, applied=not dry_run)
     if dry_run:
         return done
     snapshot = read_snapshot(storage, chosen.path, dropped=True)
-    # The folder first: a mirror that finds it without its table takes the table back itself.
+    # The folder first: a mirror that finds it without a table restores the table itself.
     declare_keys(storage, table, declared_keys(snapshot.properties) if snapshot else ())
     if chosen.identity is not None:
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
@@ -198,18 +211,18 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
 
 
 def purge_dropped(storage: Storage, *, keep: timedelta) -> None:
-    """Deletes for good what was dropped longer ago than `keep`."""
+    """Delete tables permanently that were dropped longer ago than `keep`."""
     now = datetime.now(timezone.utc)
     for dropped in dropped_tables(storage):
         if now - dropped.when >= keep:
             try:
                 if not dropped.is_in_place:
                     storage.delete_folder(dropped.path.rpartition("/")[0])
-                elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
+                elif _in_place(storage, dropped.table) == dropped:  # it was not restored meanwhile
                     storage.delete_folder(dropped.path)
                     take_note_back(storage, dropped.table)
-            except Exception as error:  # what is left over stops no mirror
-                _log.warning("%s, dropped long ago, is kept: %s", dropped.table, error)
+            except Exception as error:  # the next purge tries again
+                _log.warning("The dropped table %s was not deleted: %s", dropped.table, error)
 
 
 def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> bool:
@@ -217,7 +230,7 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
         take_note_back(storage, table)
         return True
     other = _in_place(storage, table) if storage.local is None else None
-    if other is not None:  # dropped as well, and in the place that is wanted now
+    if other is not None:  # another dropped table is in this place
         _move_aside(storage, table, other.identity, other.when.strftime(_STAMP))
         take_note_back(storage, table)
     if not storage.move_folder(dropped.path, table.table_path):
@@ -235,26 +248,27 @@ def follow_folders(
     found: list[TableName | BadFolder],
     shard: Shard = ALL,
 ) -> tuple[list[TableName], list[TableState]]:
-    """Renames and drops tables as their folders were; `states` is brought in line.
+    """Rename and drop tables whose folders were renamed or deleted, and update `states`.
 
-    A table that fails stops no other, and its folder must not be mirrored before it went well.
+    One table's failure does not stop the others. A folder whose table failed must not be mirrored
+    until a later cycle succeeds.
 
     Args:
         storage: the lake's files.
-        states: what was known of each folder.
-        found: the folders that the zone has now.
-        shard: only folders of this one are followed. A folder that came to another shard by its
-            new name is that one's to follow; its table is not dropped here meanwhile.
+        states: the saved states by folder.
+        found: the current folders of the landing zone.
+        shard: the shard to process. If a folder's new name is in another shard, the mirror of that
+            shard moves the table, and this one does not drop it.
 
     Returns:
-        The tables that were dropped; and those that could not be dropped, or moved to their new
-        name: each is tried again by the next cycle.
+        The dropped tables, and the tables that could not be dropped or renamed. The next cycle
+        tries these again.
     """
     present = {table.folder for table in found}
     dropped: list[TableName] = []
     stuck: list[TableState] = []
-    held: set[str | None] = set()  # the incarnations whose rename failed, or is to come: no drop
-    others: list[TableName] = []  # another shard's new folders
+    held: set[str | None] = set()  # incarnations with a failed or pending rename: do not drop
+    others: list[TableName] = []  # new folders of other shards
     for table in found:
         if isinstance(table, TableName) and table.folder not in states:
             if not shard.has(table.folder):
@@ -262,7 +276,7 @@ def follow_folders(
                 continue
             try:
                 _follow_rename(storage, states, present, table)
-            except Exception as error:  # the other tables are mirrored anyway
+            except Exception as error:  # one table's failure must not stop the others
                 stuck.append(failed(TableState(table.schema, table.name), error))
                 held.add(_incarnation(storage, table))
     gone = [f for f in states if f not in present and shard.has(f)]
@@ -278,7 +292,7 @@ def follow_folders(
             if read_mirrored(storage, state.table) and drop_table(storage, state.table, identity):
                 dropped.append(state.table)
         except InvalidNameError:
-            continue  # it never had a table
+            continue  # an invalid name never had a table
         except Exception as error:
             states[folder] = failed(state, error)
             stuck.append(states[folder])
@@ -286,10 +300,10 @@ def follow_folders(
 
 
 def _incarnation(storage: Storage, table: TableName) -> str | None:
-    """The incarnation of a table's folder, where it can be read."""
+    """Return the incarnation of a table's folder, or `None` if it can't be read."""
     try:
         identity = read_identity(storage, table)
-    except Exception:  # the same store has just failed, and the table's error is told
+    except Exception:  # the table's state already has the error
         return None
     return identity.incarnation if identity else None
 
@@ -300,7 +314,7 @@ def _follow_rename(
     try:
         identity = read_identity(storage, table)
     except MirrorlakeError:
-        return  # the table's own cycle reports it
+        return  # the table's own cycle reports the error
     if identity is None:
         return
     alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
@@ -316,7 +330,7 @@ def _follow_rename(
     ):
         last = last_applied(storage, table)
         if is_refilled(storage, identity, read_metadata(storage, table), last):
-            # After the move, so that a killed mirror finds the rename again.
+            # After the move, so that the next cycle detects the rename again after a kill.
             renew_identity(storage, table)
-        # Kept under the new name, so that a copy of the renamed folder is known as one.
+        # Save the state under the new name, so that a copy of the renamed folder is recognized.
         states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)

@@ -1,6 +1,6 @@
-"""The partitioning policy: files that hold one hash bucket and one range of time each.
+"""Partition tables by a policy: each file holds one hash bucket and one range of time.
 
-A policy names at most two keys. A background process rewrites mixed files into homogeneous ones;
-what it has done is in the files' tags, and files that it has not rewritten yet are unpartitioned,
-read like any other. Nothing here changes a row.
+A policy has one or two keys. A background process rewrites mixed files into homogeneous ones and
+records this in the files' tags. Files that are not rewritten yet are unpartitioned and are read
+like any other. No row changes.
 """

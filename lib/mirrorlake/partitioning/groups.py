@@ -1,20 +1,26 @@
-"""Buckets and bins as Spark expressions, and the groups that they make: the rows of one file each.
+"""Compute buckets and bins of rows, group them into files, and read and write the files' tags.
 
 A bucket is XXH64 over the UTF-8 bytes, with the key's seed, modulo the number of partitions; NULL
-counts as empty text. A bin is the last timestamp `Reference + n * RangeSize` that is not later, so
-it works before the reference too; NULL counts as the reference. Neither needs a UDF, so that every
-engine can do the same.
+counts as empty text. A bin is the last timestamp `Reference + n * RangeSize` that is not later
+than the value, also before the reference; NULL counts as the reference. Neither needs a UDF, so
+every engine can compute the same.
 
-One aggregate over the chosen files' keys says which buckets and bins there are. Two kinds of
-outliers are kept apart: a value so frequent that it would make its bucket many times as large as
-the others, and timestamps so far from all others that each would become a tiny file.
+One aggregate over the chosen files' keys finds the buckets and bins. Two kinds of outliers get
+files of their own: a value so frequent that its bucket would be many times as large as the others,
+and timestamps so far from all others that each would become a tiny file. An operation writes a
+limited number of groups, the largest. The rows of the others go into a few files without tags,
+which later operations take.
 
-An operation writes a limited number of groups, the largest. The rows of the others stay mixed: they
-go into a few files without tags, which later operations take.
+A file is partitioned if its tag names the policy's fingerprint. A file that another writer rewrote
+has lost its tags and is unpartitioned again. Deletion vectors keep the tags, because the remaining
+rows are still in the same bucket. Older versions put the groups beyond an operation's limit among
+the far rows. Since then, files of far rows have one more tag; those without it are unpartitioned.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +28,17 @@ from functools import reduce
 from operator import or_
 
 import xxhash
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey
-from mirrorlake.spark.sql import quote
+from mirrorlake.delta.files import tag, total
+from mirrorlake.names import quote
+from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey, Setting, now_micros
+from mirrorlake.spark.jvm import Add
+from mirrorlake.spark.older import as_number
 
 MOST_GROUPS = 10_000
-"""The most groups of one operation: it bounds the driver's memory, the tasks, and the commit."""
+"""The maximum number of groups of one operation; bounds memory, tasks and the commit's size."""
 _REST_TASKS = 16
 _MOST_VALUES = 20
 _LONGEST_VALUE = 1_000
@@ -37,29 +46,45 @@ _DOMINANT_SHARE = 0.05
 _DOMINANT_TIMES = 3
 _EDGE = 0.01
 _FENCE = 3
-NO_KEY = -1  # the bucket where there is no hash key
+NO_KEY = -1  # the bucket without a hash key
 _SPARK_SEED = 42
 _MASK = 2**64 - 1
 # XXH64's primes, from its specification.
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+Span = tuple[int, int]
+"""The first and the last bin of a range, both included, in microseconds since 1970."""
+POLICY = "mirrorlake.partition.policy"
+BUCKET = "mirrorlake.partition.bucket"
+BIN = "mirrorlake.partition.bin"
+OUTLIER = "mirrorlake.partition.outlier"
+VALUE = "mirrorlake.partition.value"
+ARRIVED = "mirrorlake.partition.arrived"
+STORED = "mirrorlake.partition.stored"  # set if a column of the table contains the bucket
+CREATED = "mirrorlake.partition.created"  # set if the policy overrides the creation time
+FENCED = "mirrorlake.partition.fenced"  # set if a file of far rows contains no other rows
+PROVIDER = "mirrorlake"
+FAR, DOMINANT = "far", "value"
+_LARGE = 256 * 2**20
+_LEAST_FILES = 4
+_PARTITION = (BUCKET, BIN, OUTLIER, VALUE)
 
 
 def bucket_sql(column: str, key: HashKey) -> str:
-    """The bucket of a column's value as SQL, from 0 up to the number of partitions."""
+    """Return the bucket of a column's value as SQL: a number from 0 to the count minus 1."""
     seed = seeding_number(key.seed)
     hashed = f"xxhash64(CAST({seed} AS BIGINT), coalesce({quote(column)}, ''))"
     count = key.max_partition_count
     rest = 2**64 % count
     if rest == 0:
         return f"CAST(pmod({hashed}, {count}) AS INT)"
-    # The hash is unsigned and Spark's numbers are not: 2^64 is added where the sign is set.
+    # The hash is unsigned and Spark's numbers are signed: 2^64 is added to negative numbers.
     added = f"IF({hashed} < 0, {rest}, 0)"
     return f"CAST(pmod(pmod({hashed}, {count}) + {added}, {count}) AS INT)"
 
 
 def bucket_of(value: str | None, key: HashKey) -> int:
-    """The same for one value, without Spark.
+    """Return the bucket of one value, without Spark.
 
     Example:
         >>> bucket_of("f83a65e0-da2b-42be-b59b-a8e25ea3954c", HashKey("tenant"))
@@ -69,11 +94,11 @@ def bucket_of(value: str | None, key: HashKey) -> int:
 
 
 def seeding_number(seed: int) -> int:
-    """The signed 64-bit number after which Spark's `xxhash64` goes on with this seed.
+    """Return the signed 64-bit number after which Spark's `xxhash64` continues with a seed.
 
     Spark's function is XXH64 with the seed 42, and the hash of each argument is the seed of the
-    next. A number is hashed by steps that can all be undone, so for every seed there is one number
-    that, given as the first argument, leaves exactly that seed for the second.
+    next. All steps of hashing a number can be inverted. So for every seed there is one number that,
+    as the first argument, yields exactly that seed for the second.
 
     Example:
         >>> seeding_number(1)
@@ -94,7 +119,7 @@ def _left(value: int, by: int) -> int:
 
 
 def _unshift(value: int, by: int) -> int:
-    """Undoes `v ^ v >> by`, where `by` is at least a third of 64."""
+    """Invert `v ^ v >> by`, where `by` is at least a third of 64."""
     return value ^ value >> by ^ value >> 2 * by
 
 
@@ -103,25 +128,25 @@ def _inverse(factor: int) -> int:
 
 
 def micros(column: str, *, with_zone: bool) -> Column:
-    """Microseconds since 1970 of a timestamp; NULL stays NULL.
+    """Return a timestamp column in microseconds since 1970; NULL remains NULL.
 
     Args:
-        column: its name.
-        with_zone: whether it is a `timestamp`, and not a `timestamp_ntz`.
+        column: the column's name.
+        with_zone: whether its type is `timestamp`, not `timestamp_ntz`.
     """
     if with_zone:
         return F.unix_micros(quote(column))
-    # Without the session's time zone, which must not move a row to another bin.
+    # The session's time zone must not move a row to another bin.
     start = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
     return F.expr(f"timestampdiff(MICROSECOND, {start}, {quote(column)})")
 
 
 def bin_of(timestamp: Column, key: RangeKey) -> Column:
-    """The start of a timestamp's bin; all in microseconds since 1970.
+    """Return the start of a timestamp's bin, in microseconds since 1970.
 
     Args:
         timestamp: microseconds since 1970, or NULL.
-        key: reference and size of the bins.
+        key: the reference and the size of the bins.
     """
     start = F.lit(key.reference)
     found = timestamp - F.pmod(timestamp - start, F.lit(key.range_size))
@@ -130,12 +155,12 @@ def bin_of(timestamp: Column, key: RangeKey) -> Column:
 
 @dataclass(frozen=True, order=True)
 class Group:
-    """The rows of one file: a bin and a bucket; of a frequent value, only this one's.
+    """The rows of one file: a bin and a bucket, and of a frequent value only that value's rows.
 
     Attributes:
-        bin: its start, microseconds since 1970; 0 without a range key.
-        bucket: from 0; -1 without a hash key.
-        value: which of the frequent values, counted from 1; 0 for all others.
+        bin: the bin's start in microseconds since 1970; 0 without a range key.
+        bucket: the bucket, from 0; -1 without a hash key.
+        value: the number of a frequent value, counted from 1; 0 for all others.
     """
 
     bin: int
@@ -143,21 +168,17 @@ class Group:
     value: int = 0
 
 
-Span = tuple[int, int]
-"""Bins from the first to the last one, both included; microseconds since 1970."""
-
-
 @dataclass(frozen=True)
 class Groups:
     """The groups of one operation.
 
-    There is one task for each group, one for the far rows, and some for the rest.
+    Each group is one task. The far rows are another task, and the remaining rows several.
 
     Attributes:
-        groups: those with a task of their own.
+        groups: the groups with a task of their own.
         values: the frequent values.
-        near: only if there are more groups than an operation writes: the bins whose other rows are
-            the rest. All other rows of no group are far.
+        near: set only if there are more groups than an operation writes: the bins whose other rows
+            are the remaining ones. All other rows without a group are far.
     """
 
     groups: tuple[Group, ...]
@@ -171,24 +192,24 @@ class Groups:
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return self.far + 1 + (_REST_TASKS if self.near else 0)
 
     def is_rest(self, task: int) -> bool:
-        """Whether a task's file holds rows of several groups, for later operations."""
+        """Return whether a task's file contains rows of several groups, for later operations."""
         return task > self.far
 
     def is_outlier(self, task: int) -> bool:
-        """Whether a task's file holds far rows, or those of one frequent value."""
+        """Return whether a task's file contains far rows, or the rows of one frequent value."""
         return task == self.far or (task < self.far and self.groups[task].value > 0)
 
 
 class KeyColumns:
-    """The columns that a policy's rows are grouped by, for one table.
+    """The columns by which a policy's rows are grouped, for one table.
 
     Args:
         policy: the policy.
-        with_zone: whether the range key's column is a `timestamp`, and not a `timestamp_ntz`.
+        with_zone: whether the type of the range key's column is `timestamp`, not `timestamp_ntz`.
     """
 
     def __init__(self, policy: Policy, *, with_zone: bool) -> None:
@@ -196,12 +217,12 @@ class KeyColumns:
         self._with_zone = with_zone
 
     def bucket(self) -> Column:
-        """The bucket."""
+        """Return the bucket."""
         key = self.policy.hash
         return F.lit(NO_KEY) if key is None else F.expr(bucket_sql(key.column, key))
 
     def timestamp(self) -> Column:
-        """The range key's value, NULL as the reference; microseconds since 1970."""
+        """Return the range key's value in microseconds since 1970, NULL as the reference."""
         key = self.policy.range
         if key is None:
             return F.lit(0).cast("bigint")
@@ -209,12 +230,12 @@ class KeyColumns:
         return F.coalesce(found, F.lit(key.reference)).cast("bigint")
 
     def bin(self) -> Column:
-        """The bin's start."""
+        """Return the bin's start."""
         key = self.policy.range
         return F.lit(0).cast("bigint") if key is None else bin_of(self.timestamp(), key)
 
     def value(self, values: Sequence[str | None]) -> Column:
-        """Which of some values of the hash key a row has, from 1; 0 for none of them."""
+        """Return the number of the hash key's value in `values`, from 1; 0 for other values."""
         found = F.lit(0)
         if self.policy.hash is not None:
             column = F.col(quote(self.policy.hash.column))
@@ -223,21 +244,21 @@ class KeyColumns:
         return found
 
 
-def look_at(
+def find_groups(
     rows: DataFrame, keys: KeyColumns, partitioned: DataFrame, *, are_left: bool = False
 ) -> Groups:
-    """Find the groups that some rows make; it reads the columns of the keys only.
+    """Find the groups of some rows, from the columns of the keys only.
 
     Args:
-        rows: as a transaction reads them.
-        keys: the policy's.
-        partitioned: the `bin` of each file that holds one partition already; read if needed.
+        rows: the rows, as a transaction reads them.
+        keys: the policy's columns.
+        partitioned: the `bin` of each file that contains one partition already; read if needed.
         are_left: whether an operation of an older version put all of them among the far rows. Then
             only the partitioned files show which of them are far.
     """
     keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"))
     grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
-    # A policy that makes millions of groups must not bring them all here.
+    # Millions of groups must not be collected on the driver.
     largest = grouped.orderBy(F.desc("rows"), "bucket", "bin").limit(MOST_GROUPS + 1).collect()
     is_whole = len(largest) <= MOST_GROUPS
     counts = {
@@ -262,17 +283,17 @@ def _near_bins(
     *,
     are_left: bool,
 ) -> tuple[Span, ...]:
-    """The bins within the fence: three times the span of the middle 98 % of rows to each side.
+    """Return the bins within the fence: three spans of the middle 98 % of rows on each side.
 
-    The reference's own bin is always near, for it is where NULL goes. So are the bins within the
-    fence of the files that are partitioned already: a few late rows are not far for being few.
+    The reference's own bin is always near, because NULL belongs to it. So are the bins within the
+    fence of the files that are partitioned already, so that a few late rows do not count as far.
 
     Args:
-        counts: the rows of the groups.
-        keyed: the `bin` of each row if `counts` has not all groups.
+        counts: the number of rows of the groups.
+        keyed: the `bin` of each row if `counts` lacks some groups.
         policy: the policy.
-        partitioned: as for `look_at`.
-        are_left: as for `look_at`.
+        partitioned: as for `find_groups`.
+        are_left: as for `find_groups`.
     """
     key = policy.range
     if key is None:
@@ -315,7 +336,7 @@ def _quantile(ordered: list[tuple[int, int]], rank: float) -> int:
 def _frequent(
     rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], near: list[Group]
 ) -> tuple[tuple[str | None, ...], list[Group]]:
-    """The values that would blow up their buckets, and the groups they make."""
+    """Find the values that would make their buckets too large, and the groups they form."""
     key, total = keys.policy.hash, sum(counts.values())
     if key is None or total == 0:
         return (), []
@@ -325,7 +346,7 @@ def _frequent(
         by_bucket[group.bucket] += some
     heavy = [bucket for bucket, some in by_bucket.items() if some > share * total]
     if not heavy:
-        return (), []  # the usual case costs nothing
+        return (), []  # the usual case needs no further job
     column = quote(key.column)
     some_rows = rows.where(keys.bucket().isin(heavy)).groupBy(F.col(column).alias("value"))
     found = some_rows.agg(F.count("*").alias("rows"))
@@ -342,14 +363,15 @@ def _frequent(
     return tuple(line["value"] for line in lines), groups
 
 
-def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> DataFrame:
-    """Rows with the number of their group's task, in a column of that name.
+def add_task_numbers(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> DataFrame:
+    """Add the number of each row's task, in a column named `name`.
 
     Args:
         rows: the rows.
-        keys: the policy's.
-        groups: the groups; rows of none get the number of the far ones' task, or of the rest's.
-        name: of the new column, which no other has.
+        keys: the policy's columns.
+        groups: the groups. Other rows get the number of the far rows' task, or of a task of the
+            remaining rows.
+        name: the name of the new column, which no other column has.
     """
     mine = [f"{name}_{part}" for part in ("bucket", "bin", "value", "at")]
     listed = [(g.bucket, g.bin, g.value, at) for at, g in enumerate(groups.groups)]
@@ -363,8 +385,171 @@ def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> Da
     if groups.near:
         bucket, start = (F.col(quote(part)) for part in mine[:2])
         near = reduce(or_, [start.between(*span) for span in groups.near])
-        # A group's rows stay together, so that a later operation finds them in one file.
+        # All rows of a group go into the same file, so that a later operation reads one file.
         place = F.pmod(F.xxhash64(bucket, start), F.lit(_REST_TASKS)).cast("int")
         other = F.when(near, place + (groups.far + 1)).otherwise(other)
     number = F.coalesce(F.col(quote(mine[3])), other)
     return joined.withColumn(name, number).drop(*mine)
+
+
+def is_partitioned(fingerprint: str) -> Column:
+    """Return whether a file is partitioned by the policy with this fingerprint."""
+    left = tag(OUTLIER).eqNullSafe(FAR) & tag(FENCED).isNull()
+    return tag(POLICY).eqNullSafe(fingerprint) & ~left
+
+
+def is_left(add: Add) -> bool:
+    """Return whether a file contains groups that an older version put among the far rows."""
+    named = add.get("tags") or {}
+    return named.get(OUTLIER) == FAR and FENCED not in named
+
+
+def partitioned_bins(files: DataFrame, fingerprint: str) -> DataFrame:
+    """Return the `bin` of each file with one partition of the policy with this fingerprint."""
+    bins = files.where(is_partitioned(fingerprint)).select(tag(BIN).cast("bigint").alias("bin"))
+    return bins.where("bin IS NOT NULL")
+
+
+def arrived() -> Column:
+    """Return when the last row of a file was first written, in microseconds since 1970."""
+    return F.coalesce(_greatest(ARRIVED), F.col("modificationTime") * 1000)
+
+
+def created() -> Column:
+    """Return the greatest creation time of a file, in microseconds since 1970.
+
+    If the policy overrides creation times, these are the timestamps of the file's rows.
+    """
+    return F.coalesce(_greatest(CREATED), arrived())
+
+
+def _greatest(name: str) -> Column:
+    return as_number(F.split_part(tag(name), F.lit("/"), F.lit(2)))
+
+
+def row_count() -> Column:
+    """Return the rows of a file without those deleted by its vector; 0 without statistics."""
+    masked = F.coalesce("deletionVector.cardinality", F.lit(0))
+    return F.greatest(physical_row_count() - masked, F.lit(0)).cast("bigint")
+
+
+def physical_row_count() -> Column:
+    """Return the rows of a file, deleted ones included; 0 without statistics."""
+    records = F.get_json_object("stats", "$.numRecords").cast("bigint")
+    return F.coalesce(records, F.lit(0).cast("bigint"))
+
+
+def is_pending(setting: Setting) -> Column:
+    """Return whether a file must be partitioned: not done, hot, and not older than the policy.
+
+    A file is done if it has the policy's tag and, if the policy requires it, the bucket in its
+    column.
+    """
+    missing = ~is_partitioned(setting.fingerprint)
+    if setting.bucket_column is not None:
+        missing |= ~tag(STORED).eqNullSafe(setting.bucket_column)
+    # An operation on files without rows alone would write no file to replace them.
+    has_rows = F.coalesce(F.get_json_object("stats", "$.numRecords") != "0", F.lit(True))
+    wanted = missing & has_rows & _is_hot(setting)
+    return wanted & (arrived() >= F.lit(setting.policy.effective or 0))
+
+
+def _is_hot(setting: Setting) -> Column:
+    return F.lit(True) if setting.hot is None else created() >= F.lit(now_micros() - setting.hot)
+
+
+def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
+    """Return the files to partition, the oldest first.
+
+    No file is returned while they have fewer rows than the policy's minimum for an operation.
+    """
+    pending = files.where(is_pending(setting)).orderBy(arrived(), "path")
+    if least := setting.policy.min_rows:
+        ((rows,),) = pending.agg(total(row_count())).collect()
+        if rows < least:
+            return pending.where("false")
+    return pending
+
+
+def small_files(files: DataFrame, setting: Setting) -> DataFrame:
+    """Return the partitioned hot files with enough others of their partition and size to merge.
+
+    Files are merged with at least three others of a similar size, so that each row is rewritten
+    only a few times and not with each new file. A file larger than half of an operation's limit
+    counts as large, because no two of those would fit into one operation.
+    """
+    rows, size = setting.policy.row_limit // 2, setting.policy.size_limit // 2
+    fits = (F.col("size") < min(_LARGE, size + 1)) & (physical_row_count() <= rows)
+    done = files.where(is_partitioned(setting.fingerprint) & fits & _is_hot(setting))
+    columns = {name.rpartition(".")[2]: tag(name) for name in _PARTITION}
+    columns["parts"] = F.to_json("partitionValues")
+    columns["tier"] = F.floor(F.log(F.greatest("size", F.lit(1))) / math.log(_LEAST_FILES))
+    alike = F.count("*").over(Window.partitionBy(*columns))
+    crowded = done.withColumns(columns).withColumn("alike", alike)
+    return crowded.where(F.col("alike") >= _LEAST_FILES).orderBy(*columns, "path")
+
+
+def groups_of_tags(chosen: Sequence[Add]) -> Groups:
+    """Return the groups named by the files' own tags."""
+    values: list[str | None] = []
+    groups = set()
+    for add in chosen:
+        named = add.get("tags") or {}
+        if named.get(OUTLIER) == FAR:
+            continue
+        number = 0
+        if VALUE in named:
+            value = json.loads(named[VALUE])
+            if value not in values:
+                values.append(value)
+            number = values.index(value) + 1
+        groups.add(Group(int(named.get(BIN, 0)), int(named.get(BUCKET, NO_KEY)), number))
+    return Groups(tuple(sorted(groups)), tuple(values))
+
+
+def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) -> dict[str, str]:
+    """Return the tags that name a new file's partition; none for a file of several groups.
+
+    Args:
+        task: the number of the file's task.
+        groups: the operation's groups.
+        policy: the policy.
+        fingerprint: the policy's fingerprint.
+    """
+    if groups.is_rest(task):
+        return {}
+    found = {POLICY: fingerprint}
+    if task == groups.far:
+        return found | {OUTLIER: FAR, FENCED: "true"}
+    group = groups.groups[task]
+    if policy.hash:
+        found[BUCKET] = str(group.bucket)
+    if policy.range:
+        found[BIN] = str(group.bin)
+    if group.value:
+        found |= {OUTLIER: DOMINANT, VALUE: json.dumps(groups.values[group.value - 1])}
+    return found
+
+
+def arrival(sources: Sequence[Add], partition: dict[str, str]) -> tuple[int, int]:
+    """Return when the first and the last row of a new file were first written.
+
+    Args:
+        sources: the files that the operation read; files of another partition are ignored.
+        partition: the tags that name the new file's partition.
+
+    Returns:
+        Both times in microseconds since 1970.
+    """
+
+    def may_hold(one: Add) -> bool:
+        named = one.get("tags") or {}
+        if is_left(one) or named.get(POLICY) != partition.get(POLICY):
+            return True
+        return all(named.get(name) == partition.get(name) for name in _PARTITION)
+
+    times: list[int] = []
+    for one in list(filter(may_hold, sources)) or sources:
+        text = (one.get("tags") or {}).get(ARRIVED)
+        times += map(int, text.split("/")) if text else [one["modificationTime"] * 1000]
+    return min(times), max(times)

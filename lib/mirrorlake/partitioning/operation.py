@@ -1,9 +1,17 @@
-"""One operation: some mixed files out, homogeneous ones in, proved and recorded before the commit.
+"""Run one operation on a table: rewrite mixed files, prove that no row changed, write a receipt.
 
 `partition` takes the unpartitioned files that were created first, within the policy's bounds.
-`merge` puts small files together that belong to one partition; files of different ones never meet.
-Both are one commit that changes no data. If another writer was quicker with one of the files, the
-operation starts again from what there is now.
+`merge` combines small files of one partition; files of different partitions never meet. Both are
+one commit that changes no data. If another writer has changed one of the files, the operation
+starts again from the newest version.
+
+The receipt is written before the commit, and the commit's metadata names it. After a crash, the
+next process finds in the table's log whether the operation was committed. If not, no version
+contains its files, and they are deleted. On an object store the operation may only be slow and
+continue. A commit of no rows fences it off first, which Delta treats as a conflict.
+
+Replaced files stay for as long as the table keeps removed files, for readers of older versions.
+Then `vacuum` deletes them, except those that frames and feeds need.
 """
 
 from __future__ import annotations
@@ -12,27 +20,51 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
+from typing import Any
+from urllib.parse import unquote
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from mirrorlake.delta.snapshot import SORTED_TAG, physical_names
+from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.snapshot import physical_names
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.names import TableName
+from mirrorlake.errors import BusyError, ConflictError, RewriteError
+from mirrorlake.history.vacuum import vacuum_table
+from mirrorlake.history.versions import FILE_RETENTION, retention
+from mirrorlake.layout.vorder import SORTED_TAG
+from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
-from mirrorlake.partitioning import receipts, tags
-from mirrorlake.partitioning.groups import KeyColumns, look_at, numbered
-from mirrorlake.partitioning.policy import Policy
-from mirrorlake.partitioning.receipts import MERGE, PARTITION, Receipt
-from mirrorlake.partitioning.statistics import newest_files
-from mirrorlake.partitioning.store import Setting, read_setting
-from mirrorlake.spark.jvm import Add, DeltaTransaction
+from mirrorlake.partitioning.groups import (
+    ARRIVED,
+    CREATED,
+    PROVIDER,
+    STORED,
+    Groups,
+    KeyColumns,
+    add_task_numbers,
+    arrival,
+    find_groups,
+    groups_of_tags,
+    is_left,
+    partition_tags,
+    partitioned_bins,
+    pending_files,
+    physical_row_count,
+    row_count,
+    small_files,
+)
+from mirrorlake.partitioning.policy import Policy, Setting, to_micros
+from mirrorlake.partitioning.statistics import file_name, newest_files
+from mirrorlake.partitioning.store import read_setting
+from mirrorlake.results import counted
+from mirrorlake.spark.jvm import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
     Bounds,
@@ -41,18 +73,23 @@ from mirrorlake.spark.rewrite import (
     compare_sides,
     hash_sums,
     rewrite_files,
+    uncommitted,
     whole_hash,
 )
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import Lease, is_held, only_one
 
+_FORMAT = 1
+PARTITION, MERGE = "partition", "merge"
+ABANDONED = -1
+_KEEP = timedelta(days=30)
+_TRIES = 5
 MOST_FILES = 1_000
-_PATIENCE = 1.0  # seconds
+_PATIENCE = 1.0  # seconds to wait for the lock
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
-# Files are read more often than written, and written in the background: ZSTD at a level that takes
-# a little longer, and timestamps as the standard's microseconds where Spark's default is INT96,
-# half as large again.
+# Files are written in the background and read more often than written, so ZSTD uses a slower level.
+# Timestamps are the standard's microseconds; Spark's default, INT96, is half as large again.
 CONFS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "parquet.compression.codec.zstd.level": "9",
@@ -60,8 +97,279 @@ CONFS = {
 }
 
 
+@dataclass(frozen=True)
+class Dropped:
+    """The files that retention dropped, or would drop.
+
+    Attributes:
+        table: the table's name.
+        files, rows, size: the number of files, their rows, and their bytes as stored.
+        version: the commit; None for a preview, or if no file was old enough.
+    """
+
+    table: str
+    files: int
+    rows: int
+    size: int
+    version: int | None
+
+    def __repr__(self) -> str:
+        verb = "would drop" if self.version is None else "dropped"
+        files, rows = counted(self.files, "file"), counted(self.rows, "row")
+        return f"{self.table}: {verb} {files} with {rows}"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The record of one operation.
+
+    Attributes:
+        id: the operation's id, which the commit's note contains.
+        kind: `partition` writes homogeneous files, `merge` combines files of one partition.
+        at: when the operation began, as ISO 8601 in UTC.
+        table_id: the table's own id, which differs for a table created in its place.
+        fingerprint: the policy's fingerprint, as in the files' tags.
+        read_version: the version that was read.
+        rows: the number of rows read, which is also the number written.
+        checksum: the checksum of all rows with their ids, independent of their order; the same for
+            the rows read and written.
+        files_in, files_out: the paths of the files read and written, as in the log.
+        bytes_in, bytes_out: their sizes.
+        partitions: the number of partitions in the new files.
+        outlier_rows: the number of rows in files of outliers.
+        seconds: the time from choosing files to writing the receipt.
+        version: the commit; None while unknown, -1 if nothing was committed.
+    """
+
+    id: str
+    kind: str
+    at: str
+    table_id: str
+    fingerprint: str
+    read_version: int
+    rows: int
+    checksum: str
+    files_in: tuple[str, ...]
+    files_out: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+    partitions: int
+    outlier_rows: int
+    seconds: float
+    version: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"version {self.version}: {counted(len(self.files_in), 'file')} of"
+            f" {self.bytes_in:,} bytes became {len(self.files_out):,} of {self.bytes_out:,},"
+            f" {counted(self.rows, 'row')} in {counted(self.partitions, 'partition')}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the receipt with the number of files instead of their names."""
+        found = asdict(self)
+        return found | {"files_in": len(self.files_in), "files_out": len(self.files_out)}
+
+
+def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:
+    """Write a receipt, replacing an earlier state of it."""
+    storage.write_json(_path(table, receipt.id), {"format": _FORMAT, **asdict(receipt)})
+
+
+def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
+    """Return the receipts of the last 30 days, the oldest first.
+
+    Raises:
+        FormatError: a receipt has a newer format.
+    """
+    names = [entry.name for entry in storage.list(_folder(table)).files]
+    documents = (read_kept(storage, f"{_folder(table)}/{name}", _FORMAT) for name in names)
+    return tuple(map(_receipt, filter(None, documents)))
+
+
+def recover(
+    storage: Storage, table: TableName, fence_off: Callable[[Receipt], None] = noop
+) -> None:
+    """Settle interrupted operations: note their commits, or delete their files.
+
+    Afterwards a receipt's version is the commit, or -1 if the operation was never committed. The
+    caller must hold the table's lease.
+
+    Args:
+        storage: the lake's files.
+        table: the table's name.
+        fence_off: called on an object store before anything is deleted; see `fence_off`.
+    """
+    for receipt in read_receipts(storage, table):
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(receipt.at)
+        if receipt.version is None:
+            if storage.local is None:
+                fence_off(receipt)
+            _settle(storage, table, receipt)
+        elif age > _KEEP:
+            storage.delete(_path(table, receipt.id))
+
+
+def check_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
+    """Make a transaction fail if its operation is fenced off before it commits; see `recover`.
+
+    Args:
+        txn: the operation's transaction.
+        storage: the lake's files; on a local disk a lock excludes other processes.
+        operation: the operation's id.
+        table: the table's name, for the message.
+
+    Raises:
+        BusyError: the operation is fenced off already, and another process has deleted its files.
+    """
+    if storage.local is None and txn.has_seen(operation, 1):
+        raise BusyError(
+            f"Another process has taken over the partitioning of {table}.",
+            hint="no action is needed: the other process continues the work.",
+        )
+
+
+def fence_off(table: TableHandle, receipt: Receipt) -> None:
+    """Make sure that an operation that has not committed yet never will.
+
+    Raises:
+        BusyError: other writers of the table won each of five attempts.
+    """
+    note = json.dumps({"mirrorlake": "partitioning", "fenced": receipt.id})
+    for _ in range(_TRIES):
+        with transaction(table.spark, table.path, note=note) as txn:
+            if txn.has_seen(receipt.id, 1):
+                return
+            with suppress(ConflictError):
+                none = RowActions()
+                txn.commit_exchange(none, none, updated=0, app_id=receipt.id, number=1)
+                return
+    raise BusyError(
+        f"Other writers of {table.name} won {_TRIES} attempts in a row.", hint="try again."
+    )
+
+
+def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
+    """Delete the files of an operation that was never committed."""
+    for path in receipt.files_out:
+        storage.delete(f"{table.table_path}/{unquote(path)}")
+
+
+def _settle(storage: Storage, table: TableName, receipt: Receipt) -> None:
+    start = receipt.read_version + 1
+    after = [version for version in versions(storage, table.table_path) if version >= start]
+    for version in after:
+        note = read_commit_info(storage, table.table_path, version).get("userMetadata") or ""
+        if receipt.id in note and "fenced" not in note:
+            write_receipt(storage, table, replace(receipt, version=version))
+            return
+    # If the log has a gap, the commit may have been in it.
+    if after == list(range(start, start + len(after))):
+        delete_files(storage, table, receipt)
+        write_receipt(storage, table, replace(receipt, version=ABANDONED))
+
+
+def _folder(table: TableName) -> str:
+    return f"{table.partitioning_path}/receipts"
+
+
+def _path(table: TableName, operation: str) -> str:
+    return f"{_folder(table)}/{operation}.json"
+
+
+def _receipt(document: dict[str, Any]) -> Receipt:
+    found = {key: value for key, value in document.items() if key != "format"}
+    for name in ("files_in", "files_out"):
+        found[name] = tuple(found[name])
+    return Receipt(**found)
+
+
+def clean_up(table: TableHandle) -> int | None:
+    """Vacuum a table if files that operations replaced are past its retention.
+
+    Returns:
+        When the next vacuum is due, in microseconds since 1970; None if none is due.
+
+    Raises:
+        FormatError: the receipts, or the note of the last vacuum, have a newer format.
+    """
+    path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
+    last = (read_kept(table.storage, path, _FORMAT) or {}).get("at", "")
+    keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
+    # When the replaced files of each operation, not vacuumed yet, are past the retention.
+    due = {
+        one.at: datetime.fromisoformat(one.at) + keep
+        for one in read_receipts(table.storage, table.name)
+        if (one.version or ABANDONED) >= 0 and one.at > last
+    }
+    over = [at for at, when in due.items() if when < now]
+    if over:
+        vacuum_table(table, apply=True)
+        table.storage.write_json(path, {"at": max(over)})
+    return min((to_micros(when) for when in due.values() if when >= now), default=None)
+
+
+def prove_files(
+    txn: DeltaTransaction,
+    adds: Sequence[Add],
+    keys: KeyColumns,
+    groups: Groups,
+    *,
+    derived: str | None = None,
+) -> dict[str, Row]:
+    """Read new files back, in one job, and check that each contains one group.
+
+    Args:
+        txn: the transaction that wrote them.
+        adds: the files.
+        keys: the policy's columns.
+        groups: the operation's groups.
+        derived: the column that operations fill, which the proof ignores.
+
+    Returns:
+        For each file name: `rows`; `low` and `high`, the sums of both halves of the rows' hashes;
+        `task`, the number of the group; `least` and `most`, the range key's bounds in microseconds
+        since 1970, with NULL as the reference.
+
+    Raises:
+        RewriteError: a file has rows of two partitions, or no rows.
+    """
+    if not adds:
+        return {}
+    rows = txn.rows(uncommitted(adds))
+    hashed = whole_hash(rows, row_ids=txn.tracks_rows, without=derived)
+    columns = [F.col(quote(column)) for column in keys.policy.columns]
+    file, whole = f"{_TASK}_file", f"{_TASK}_hash"
+    narrow = rows.select(*columns, F.col("_metadata.file_name").alias(file), hashed.alias(whole))
+    placed = add_task_numbers(narrow, keys, groups, _TASK)
+    timestamp = keys.timestamp()
+    found = placed.groupBy(file).agg(
+        *hash_sums(F.col(whole)),
+        F.min(_TASK).alias("task"),
+        F.max(_TASK).alias("last_task"),
+        F.min(timestamp).alias("least"),
+        F.max(timestamp).alias("most"),
+    )
+    proofs = {unquote(line[file]): line for line in found.collect()}
+    if mixed := [name for name, line in proofs.items() if line["task"] != line["last_task"]]:
+        raise RewriteError(
+            f"{mixed[0]} has rows of more than one partition.",
+            hint="nothing was committed; please report the table's schema.",
+        )
+    if missing := [add["path"] for add in adds if file_name(add["path"]) not in proofs]:
+        raise RewriteError(f"{missing[0]} can't be read back.", hint="nothing was committed.")
+    return proofs
+
+
+def logged_rows(adds: Sequence[Add]) -> int | None:
+    """Return the number of rows of files according to the log; None if a file lacks statistics."""
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
+    masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
+    return None if None in counts else sum(counts) - masked
+
+
 class Step(Enum):
-    """What an operation has just done; progress displays listen, and tests kill it in between."""
+    """The step that an operation has just completed. Progress displays and tests use it."""
 
     RECOVERED = "settled"
     CHOSEN = "chosen"
@@ -78,11 +386,11 @@ StepListener = Callable[[TableName, Step], None]
 
 @dataclass(frozen=True)
 class PlannedOperation:
-    """An operation that a dry run found to do.
+    """An operation that a dry run found.
 
     Attributes:
         kind: `partition` or `merge`.
-        files, rows, size: what it would read; bytes as stored.
+        files, rows, size: what the operation would read; bytes as stored.
     """
 
     kind: str
@@ -91,18 +399,17 @@ class PlannedOperation:
     size: int
 
     def __repr__(self) -> str:
-        return (
-            f"would {self.kind} {self.files} files of {self.size:,} bytes with {self.rows:,} rows"
-        )
+        files, rows = counted(self.files, "file"), counted(self.rows, "row")
+        return f"would {self.kind} {files} of {self.size:,} bytes with {rows}"
 
 
 def table_lock(storage: Storage, name: TableName) -> AbstractContextManager[Lease]:
-    """Lets one process at a time work on a table; raises as `only_one`."""
+    """Return a lock that one process at a time holds on a table; raises like `only_one`."""
     return only_one(storage, _lock_path(name), _PATIENCE, f"partitioning of {name}")
 
 
 def is_at_work(storage: Storage, name: TableName) -> bool:
-    """Whether a process is partitioning the table now."""
+    """Return whether a process is partitioning the table now."""
     return is_held(storage, _lock_path(name))
 
 
@@ -113,25 +420,25 @@ def _lock_path(name: TableName) -> str:
 def run_operation(
     table: TableHandle, *, kind: str = PARTITION, on_step: StepListener = noop
 ) -> Receipt | None:
-    """Runs one operation on a table.
+    """Run one operation on a table.
 
     Args:
-        table: which table; its session is a classic one.
+        table: the table; its session must be a classic one.
         kind: `partition` or `merge`.
         on_step: called after every step.
 
     Returns:
-        What was committed, or None if there is no policy or nothing to do.
+        The receipt of the commit, or None without a policy or without files to process.
 
     Raises:
-        BusyError: another process partitions this table.
-        ConflictError: other writers were quicker each time.
-        RewriteError: the new files are not what they should be; nothing was committed.
-        UsageError: the policy no longer fits the table, or there is no JVM to commit through.
+        BusyError: another process is partitioning this table.
+        ConflictError: other writers won each attempt.
+        RewriteError: the new files do not contain the same rows; nothing was committed.
+        UsageError: the policy no longer fits the table, or the session has no JVM gateway.
     """
     storage, name = table.storage, table.name
     with table_lock(storage, name) as lease:
-        receipts.recover(storage, name, partial(receipts.fence_off, table))
+        recover(storage, name, partial(fence_off, table))
         on_step(name, Step.RECOVERED)
         setting = read_setting(storage, name)
         if setting is None:
@@ -150,15 +457,15 @@ def run_operation(
             return None
         on_step(name, Step.COMMITTED)
         done = replace(job.receipt, version=commit.version)
-        receipts.write_receipt(storage, name, done)
+        write_receipt(storage, name, done)
         on_step(name, Step.DONE)
         return done
 
 
 def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
-    """What operations would take of the files that are there now; nothing is written.
+    """Return the operations that the current files require; nothing is written.
 
-    Merges of files that these operations would make are not known yet, and so are not listed.
+    Merges of files that these operations would write are not included.
 
     Raises:
         UsageError: the policy no longer fits the table.
@@ -171,10 +478,10 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
     found: dict[str, list[PlannedOperation]] = {PARTITION: [], MERGE: []}
     for kind, planned in found.items():
         listed = _candidates(files, setting, kind).select(
-            "size", tags.logged_rows().alias("logged"), tags.row_count().alias("rows")
+            "size", physical_row_count().alias("logged"), row_count().alias("rows")
         )
         taken = Bounds(0, 0, 0)
-        # One file after the other: the driver holds none of the list.
+        # An iterator, so that the driver does not keep the whole list.
         for file in listed.toLocalIterator():
             more = Bounds(taken.files + 1, taken.rows + file["logged"], taken.size + file["size"])
             fits = more.rows <= bounds.rows and more.size <= bounds.size
@@ -186,7 +493,7 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
             planned.append(
                 PlannedOperation(kind, taken.files, last.rows + file["rows"], taken.size)
             )
-    # The last ones wait where they have fewer rows than an operation is worth.
+    # The last operations wait while they have fewer rows than the policy's minimum.
     waiting, planned = 0, found[PARTITION]
     while planned and (waiting := waiting + planned[-1].rows) < policy.min_rows:
         planned.pop()
@@ -198,14 +505,13 @@ def _bounds(policy: Policy) -> Bounds:
 
 
 def _candidates(files: DataFrame, setting: Setting, kind: str) -> DataFrame:
-    return (tags.small_files if kind == MERGE else tags.pending_files)(files, setting)
+    return (small_files if kind == MERGE else pending_files)(files, setting)
 
 
 def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
-    """The columns to sort a file by: the keys, then the table's first timestamp.
+    """Return the columns to sort a file by: the keys, then the table's first timestamp column.
 
-    Rows of one key that lie in the order of time have most in common with their neighbours; a
-    filter on the time then skips pages, too.
+    Rows of one key in the order of time compress best, and a filter on the time skips pages.
     """
     kinds = (TimestampType, TimestampNTZType)
     times = [field.name for field in schema.fields if isinstance(field.dataType, kinds)]
@@ -213,7 +519,7 @@ def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
 
 
 class _Job:
-    """One operation on one table: how to write the chosen files, each attempt from the start."""
+    """One operation on one table; each attempt writes the chosen files from the beginning."""
 
     def __init__(
         self, table: TableHandle, setting: Setting, kind: str, on_step: StepListener, lease: Lease
@@ -229,27 +535,27 @@ class _Job:
         self._keys = KeyColumns(policy, with_zone=with_zone)
         self._sorted = physical_names(snapshot.metadata)[policy.columns[0]]
         features = snapshot.writer_features
-        # On such a table it keeps a plain OPTIMIZE away; elsewhere it means nothing.
-        self._provider = {"clusteringProvider": tags.PROVIDER} if "clustering" in features else {}
+        # On a clustered table a plain OPTIMIZE skips such files; on others it has no effect.
+        self._provider = {"clusteringProvider": PROVIDER} if "clustering" in features else {}
         self.receipt: Receipt | None = None
 
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
-        """Writes homogeneous files, proves them, and writes the receipt."""
+        """Write homogeneous files, prove them, and write the receipt."""
         storage, name = self._table.storage, self._table.name
         self._on_step(name, Step.CHOSEN)
-        receipts.heed_fence(txn, storage, self.id, name)
+        check_fence(txn, storage, self.id, name)
         if self.receipt is not None:
-            # Another writer was quicker: no version has what the attempt before this one wrote.
-            receipts.delete_files(storage, name, self.receipt)
+            # Another writer won, so no version contains the files of the previous attempt.
+            delete_files(storage, name, self.receipt)
         column = self._setting.bucket_column
         sources = txn.rows(chosen)
         fingerprint = self._setting.fingerprint
         if self._kind == PARTITION:
-            done = tags.partitioned_bins(txn.files(), fingerprint)
-            are_left = all(map(tags.is_left, chosen))
-            groups = look_at(sources, self._keys, done, are_left=are_left)
+            done = partitioned_bins(txn.files(), fingerprint)
+            are_left = all(map(is_left, chosen))
+            groups = find_groups(sources, self._keys, done, are_left=are_left)
         else:
-            groups = tags.groups_of_tags(chosen)
+            groups = groups_of_tags(chosen)
         self._on_step(name, Step.COUNTED)
         hashed = whole_hash(sources, row_ids=txn.tracks_rows, without=column)
         hashed_rows = txn.rows(chosen, keep_ids=True).withColumn(_HASH, hashed)
@@ -258,33 +564,33 @@ class _Job:
         if column is not None:
             placed = placed.withColumn(column, self._keys.bucket())
         # One task per group, and its rows in order.
-        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.tasks, _TASK)
+        placed = spread(add_task_numbers(placed, self._keys, groups, _TASK), groups.tasks, _TASK)
         order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)
-        proofs = receipts.prove_files(txn, written, self._keys, groups, derived=column)
+        proofs = prove_files(txn, written, self._keys, groups, derived=column)
         sums = [sum(proof[what] for proof in proofs.values()) for what in ("rows", "low", "high")]
         rows, checksum = as_pair(sums)
-        if as_pair(seen()) != (rows, checksum) or receipts.logged_rows(chosen) not in (None, rows):
-            # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
-            # statistics may be wrong. So the old files are asked, in a job of their own.
+        if as_pair(seen()) != (rows, checksum) or logged_rows(chosen) not in (None, rows):
+            # Neither is a proof of a difference: Spark sums the rows of a repeated task twice, and
+            # statistics of other writers may be wrong. So the old files are read in another job.
             compare_sides(as_pair(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
         adds = []
         for add in written:
-            proof = proofs[receipts.file_name(add["path"])]
-            found = tags.partition_tags(proof["task"], groups, self._policy, fingerprint)
-            least, most = tags.arrival(chosen, found)
-            # A file is as old as what it was made of: what goes by age must not take it for new.
+            proof = proofs[file_name(add["path"])]
+            found = partition_tags(proof["task"], groups, self._policy, fingerprint)
+            least, most = arrival(chosen, found)
+            # A new file is as old as the files it was made of, for policies that go by age.
             aged = add | {"modificationTime": most // 1000}
-            arrived = {tags.ARRIVED: f"{least}/{most}"}
-            if groups.is_rest(proof["task"]):  # as unpartitioned as the files that it was made of
+            arrived = {ARRIVED: f"{least}/{most}"}
+            if groups.is_rest(proof["task"]):  # still unpartitioned
                 adds.append(aged | {"tags": arrived})
                 continue
             found |= arrived | {SORTED_TAG: self._sorted}
             if column is not None:
-                found[tags.STORED] = column
+                found[STORED] = column
             if self._policy.range is not None and self._policy.range.override_creation_time:
-                found[tags.CREATED] = f"{proof['least']}/{proof['most']}"
+                found[CREATED] = f"{proof['least']}/{proof['most']}"
             adds.append(aged | {"tags": found} | self._provider)
         self._on_step(name, Step.PROVED)
         self.receipt = Receipt(
@@ -304,7 +610,7 @@ class _Job:
             outlier_rows=sum(p["rows"] for p in proofs.values() if groups.is_outlier(p["task"])),
             seconds=round(time.monotonic() - self._began, 3),
         )
-        receipts.write_receipt(storage, name, self.receipt)
+        write_receipt(storage, name, self.receipt)
         self._on_step(name, Step.RECORDED)
         self._lease.confirm()
         return Written(chosen, adds, proof=(rows, checksum))

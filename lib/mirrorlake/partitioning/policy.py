@@ -1,7 +1,7 @@
-"""A data partitioning policy: Kusto's JSON, its defaults and ranges, its timespans and timestamps.
+"""Parse and write data partitioning policies: Kusto's JSON, timespans and timestamps.
 
-Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
-is allowed. Times are whole microseconds.
+Property names and their meaning are Kusto's. An error names the property and the allowed values.
+Times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
 DEFAULT_ROWS = 5_000_000
 DEFAULT_SIZE = 5 * 2**30
-# Kusto's numbers have 64 bits; the longest timespan is a little over 29,000 years of ticks.
+# Kusto's numbers have 64 bits; the longest timespan is slightly over 29,000 years of ticks.
 _LARGEST = 2**63 - 1
 _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
@@ -33,7 +33,7 @@ _BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSiz
 _POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICRO = timedelta(microseconds=1)
-# In tenths of a microsecond, Kusto's tick.
+# Kusto's ticks, tenths of a microsecond.
 _UNITS = {
     name: ticks
     for ticks, names in (
@@ -58,13 +58,15 @@ _CALL = re.compile(r"(?:time|timespan|datetime)\(\s*(.*?)\s*\)", re.IGNORECASE |
 
 @dataclass(frozen=True)
 class HashKey:
-    """Rows by the hash of a text column.
+    """A key that assigns rows to buckets by the hash of a text column.
 
     Attributes:
-        column: its name.
-        max_partition_count: how many buckets; within each bin where there is a range key too.
-        seed: of the hash.
-        mode: `ByPartition` for joins and aggregations on the key, `Uniform` for filters.
+        column: the column's name.
+        max_partition_count: the number of buckets, per bin if the policy also has a range key; 128
+            by default.
+        seed: the seed of the hash; 1 by default.
+        mode: `ByPartition` for joins and aggregations on the key, `Uniform` (the default) for
+            filters.
     """
 
     column: str
@@ -73,11 +75,11 @@ class HashKey:
     mode: str = UNIFORM
 
     def buckets_like(self, other: HashKey | None) -> bool:
-        """Whether another key puts every row into the same bucket."""
+        """Return whether another key assigns every row to the same bucket."""
         return other is not None and self == replace(other, mode=self.mode)
 
     def document(self) -> dict[str, Any]:
-        """The key as Kusto's JSON."""
+        """Return the key as Kusto's JSON."""
         properties = {
             "Function": FUNCTION,
             "MaxPartitionCount": self.max_partition_count,
@@ -89,13 +91,13 @@ class HashKey:
 
 @dataclass(frozen=True)
 class RangeKey:
-    """Rows by spans of time of one size.
+    """A key that assigns rows to bins of time of equal length.
 
     Attributes:
-        column: its name.
-        reference: a timestamp at which a span begins, microseconds since 1970.
-        range_size: a span's length, microseconds.
-        override_creation_time: whether files count as created when their rows' timestamps say.
+        column: the column's name.
+        reference: a timestamp at which a bin begins, in microseconds since 1970.
+        range_size: the length of a bin in microseconds; one day by default.
+        override_creation_time: whether the timestamps of a file's rows count as its creation time.
     """
 
     column: str
@@ -104,7 +106,7 @@ class RangeKey:
     override_creation_time: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The key as Kusto's JSON."""
+        """Return the key as Kusto's JSON."""
         properties = {
             "Reference": format_timestamp(self.reference),
             "RangeSize": format_timespan(self.range_size),
@@ -115,13 +117,13 @@ class RangeKey:
 
 @dataclass(frozen=True)
 class Policy:
-    """How a table's files are to be partitioned.
+    """A partitioning policy of a table.
 
     Attributes:
-        hash, range: the keys; at least one of them.
-        effective: files created from this timestamp on are partitioned, microseconds since 1970;
+        hash, range: the keys; at least one of them is set.
+        effective: files created from this timestamp on are partitioned, in microseconds since 1970;
             None until the policy is set.
-        min_rows, max_rows, max_size: rows and bytes of one operation; 0 for the defaults.
+        min_rows, max_rows, max_size: limits of one operation in rows and bytes; 0 for the defaults.
     """
 
     hash: HashKey | None = None
@@ -133,21 +135,21 @@ class Policy:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the keys, the hash key's first: files are sorted by them."""
+        """The columns of the keys, the hash key's first. Files are sorted by them."""
         return tuple(key.column for key in (self.hash, self.range) if key is not None)
 
     @property
     def row_limit(self) -> int:
-        """The most rows of one operation."""
+        """The maximum number of rows of one operation."""
         return self.max_rows or DEFAULT_ROWS
 
     @property
     def size_limit(self) -> int:
-        """The most bytes of one operation."""
+        """The maximum number of bytes of one operation."""
         return self.max_size or DEFAULT_SIZE
 
     def document(self) -> dict[str, Any]:
-        """The policy as Kusto's JSON."""
+        """Return the policy as Kusto's JSON."""
         keys = [key.document() for key in (self.hash, self.range) if key is not None]
         found: dict[str, Any] = {"PartitionKeys": keys}
         if self.effective is not None:
@@ -156,14 +158,16 @@ class Policy:
         return found | dict(zip(_BOUNDS, bounds, strict=True))
 
     def to_json(self) -> str:
-        """The same as text."""
+        """Return the policy as JSON text."""
         return json.dumps(self.document(), ensure_ascii=False)
 
     def fingerprint(self, physical: dict[str, str]) -> str:
-        """What the buckets and bins of a file depend on: files of another one are rewritten.
+        """Return a text that identifies how the policy computes buckets and bins.
+
+        Files with another fingerprint in their tags are rewritten.
 
         Args:
-            physical: the columns' names in the files, which outlive a renaming.
+            physical: the columns' names in the files, which do not change when a column is renamed.
         """
         parts: list[Any] = []
         if self.hash:
@@ -177,10 +181,10 @@ class Policy:
 
 
 def parse_policy(given: Any) -> Policy:
-    """A policy from its JSON document, a mapping or text, with defaults filled in.
+    """Parse a policy from its JSON document, a mapping or text, and fill in defaults.
 
     Raises:
-        UsageError: a property is unknown, missing, or out of its range.
+        UsageError: a property is unknown, missing, or out of range.
     """
     body = _object(_parsed(given), "The policy", _POLICY)
     keys = body.get("PartitionKeys")
@@ -206,10 +210,10 @@ def parse_policy(given: Any) -> Policy:
 
 
 def merge_policy(policy: Policy, changes: Any) -> Policy:
-    """A policy with some of its properties changed, as `.alter-merge` does.
+    """Return a policy with some of its properties changed, as Kusto's `.alter-merge` does.
 
     Raises:
-        UsageError: what comes out is no policy.
+        UsageError: the result is not a valid policy.
     """
     return parse_policy(policy.document() | _object(_parsed(changes), "The change", _POLICY))
 
@@ -259,7 +263,9 @@ def _parsed(given: Any) -> Any:
 
 def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise UsageError(f"{what} is no JSON object.", hint=f"its properties: {', '.join(known)}.")
+        raise UsageError(
+            f"{what} is not a JSON object.", hint=f"its properties: {', '.join(known)}."
+        )
     if unknown := [str(name) for name in document if name not in known]:
         raise UsageError(
             f"{what} has an unknown property {unknown[0]!r}.",
@@ -282,10 +288,13 @@ def _wrong(name: str, value: Any, allowed: str) -> UsageError:
 
 
 def parse_timespan(text: str) -> int:
-    """Microseconds of `1.00:00:00`, `7d`, `12h`, `time(30m)` or a bare number of days.
+    """Parse a timespan such as `1.00:00:00`, `7d`, `12h`, `time(30m)` or a number of days.
+
+    Returns:
+        The timespan in microseconds.
 
     Raises:
-        UsageError: it is not a timespan, is finer than a microsecond, or longer than 64 bits hold.
+        UsageError: the text is not a timespan, is finer than a microsecond, or exceeds 64 bits.
 
     Example:
         >>> parse_timespan("1.00:00:00") == parse_timespan("24h") == 86_400_000_000
@@ -298,11 +307,11 @@ def parse_timespan(text: str) -> int:
         )
     if ticks > _LARGEST:
         raise UsageError(
-            f"{text!r} is too long.", hint=f"at most {format_timespan(_LARGEST // 10)}."
+            f"{text!r} is too long.", hint=f"use at most {format_timespan(_LARGEST // 10)}."
         )
     if ticks % 10:
         raise UsageError(
-            f"{text!r} is finer than a microsecond.", hint="Delta's timestamps are not."
+            f"{text!r} is finer than a microsecond.", hint="use whole microseconds, as Delta does."
         )
     return ticks // 10
 
@@ -326,7 +335,7 @@ def _ticks(bare: str) -> int | None:
 
 
 def format_timespan(micros: int) -> str:
-    """A timespan as Kusto writes it.
+    """Format a timespan in microseconds as Kusto does.
 
     Example:
         >>> format_timespan(7 * 86_400_000_000)
@@ -339,10 +348,13 @@ def format_timespan(micros: int) -> str:
 
 
 def parse_timestamp(text: str) -> int:
-    """Microseconds since 1970 of an ISO 8601 timestamp, in UTC where it names no zone.
+    """Parse an ISO 8601 timestamp; without a zone it is in UTC.
+
+    Returns:
+        Microseconds since 1970.
 
     Raises:
-        UsageError: it is not a timestamp.
+        UsageError: the text is not a timestamp.
 
     Example:
         >>> parse_timestamp("1970-01-02T00:00:00") == parse_timestamp("datetime(1970-01-02)")
@@ -358,25 +370,44 @@ def _bare(text: str) -> str:
 
 
 def to_micros(when: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return a datetime in microseconds since 1970."""
     return (when - _EPOCH) // _MICRO
 
 
 def now_micros() -> int:
-    """The present, microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return to_micros(datetime.now(timezone.utc))
 
 
 def from_micros(micros: int) -> datetime:
-    """The timestamp so many microseconds since 1970."""
+    """Return microseconds since 1970 as a datetime in UTC."""
     return _EPOCH + micros * _MICRO
 
 
 def format_timestamp(micros: int) -> str:
-    """A timestamp as Kusto writes it: ISO 8601 in UTC, without a zone.
+    """Format microseconds since 1970 as Kusto does: ISO 8601 in UTC, without a zone.
 
     Example:
         >>> format_timestamp(0)
         '1970-01-01T00:00:00'
     """
     return from_micros(micros).replace(tzinfo=None).isoformat()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A table's policy and its options.
+
+    Attributes:
+        policy: the policy.
+        hot: files created longer ago than this, in microseconds, are cold and are not rewritten;
+            None if all files are hot.
+        bucket_column: the column in which operations store the bucket; None without one.
+        fingerprint: the fingerprint in the files' tags; empty until the policy is fitted to the
+            table.
+    """
+
+    policy: Policy
+    hot: int | None = None
+    bucket_column: str | None = None
+    fingerprint: str = ""

@@ -1,10 +1,10 @@
-"""The background process over a lake, `lake.partitioning`: an operation for each table in need.
+"""Partition all tables of a lake in the background: `Lake.partitioning`.
 
-Round after round, the table with most rows to be partitioned comes first, as many tables at once as
-the capacity and the machine's cores allow. A table on which nothing was left to do costs a look at
-its newest version until it changes, the next process, too; one without a policy costs nothing. Over
-a lake of very many files the process slows to one operation at a time and moves the policies'
-effective date into the future, so that somebody can reconsider them.
+In each round, the table with most pending rows comes first. The capacity and the machine's cores
+limit the number of concurrent operations. A table without remaining work costs one look at its
+newest version until it changes, in the next process too; a table without a policy costs nothing.
+If a lake has very many files, the process slows down to one operation at a time and moves the
+policies' effective date into the future, so that users can reconsider the policies.
 """
 
 from __future__ import annotations
@@ -12,40 +12,56 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from threading import Event
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, MirrorlakeError
-from mirrorlake.names import TableName, as_table
+from mirrorlake.mirror.options import has_partitioning_policy, partitioning_policies
+from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
-from mirrorlake.partitioning import store
-from mirrorlake.partitioning.operation import StepListener, is_at_work, run_operation
-from mirrorlake.partitioning.policy import now_micros
-from mirrorlake.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
-from mirrorlake.partitioning.statistics import (
-    Diagnostics,
-    TableStatistics,
-    count_files,
+from mirrorlake.partitioning.operation import (
+    MERGE,
+    PARTITION,
+    Receipt,
+    StepListener,
+    clean_up,
+    is_at_work,
+    run_operation,
 )
-from mirrorlake.partitioning.store import Idle
-from mirrorlake.results import Result, TextTable
+from mirrorlake.partitioning.policy import now_micros
+from mirrorlake.partitioning.statistics import Diagnostics, TableStatistics, count_files
+from mirrorlake.partitioning.store import (
+    fitting_setting,
+    read_setting,
+    tables_with_policies,
+    write_setting,
+)
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
 
 FILE_LIMIT = 5_000_000
 _PUT_OFF = 6 * 3600 * 10**6
 _SLOWER, _LONGEST_PAUSE = 1.5, 60.0
 _LEAST, _MOST = 1, 32
 _SUCCESS_RATE = 0.9
+# Versions that wrote format 1 left mixed files: their tables are checked again.
+_IDLE_FORMAT = 2
+_CAPACITY = f"{STATE}/partitioning_capacity.json"
+_CAPACITY_FORMAT = 1
 
 
 def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
-    """The capacity after a round: one more, to 32, if it was full and 90 % succeeded.
+    """Return the capacity after a round.
+
+    The capacity grows by one, up to 32, if the round used all of it and 90 % of the operations
+    succeeded. It shrinks by one if fewer succeeded.
 
     Example:
         >>> next_capacity(2, 2, 0), next_capacity(2, 1, 1), next_capacity(2, 1, 0)
@@ -59,12 +75,12 @@ def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
 
 @dataclass(frozen=True)
 class TableRun:
-    """What was done for one table.
+    """The operations of one table in a run.
 
     Attributes:
-        table: its name.
+        table: the table's name.
         receipts: the operations, in their order.
-        error: what stopped it; None if nothing did.
+        error: the error that ended them; None without an error.
     """
 
     table: str
@@ -74,12 +90,12 @@ class TableRun:
 
 @dataclass(frozen=True)
 class ProcessReport(Result):
-    """One run of the process.
+    """The result of one run of the process.
 
     Attributes:
-        tables: the tables with a policy that had something to do, or failed.
-        capacity: operations at a time, afterwards.
-        put_off: tables whose effective date was put off because there are too many files.
+        tables: the tables with a policy on which an operation was committed or failed.
+        capacity: the number of concurrent operations, after the run.
+        put_off: tables whose effective date was moved because the lake has too many files.
     """
 
     tables: tuple[TableRun, ...]
@@ -93,11 +109,11 @@ class ProcessReport(Result):
 
     @property
     def operations(self) -> int:
-        """How many operations were committed."""
+        """The number of committed operations."""
         return sum(len(line.receipts) for line in self.tables)
 
     def shown(self) -> TextTable:
-        """One row per operation, and one per failure."""
+        """Return one row per operation, and one per failure."""
         columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
                    "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
         rows: list[tuple[object, ...]] = []
@@ -114,17 +130,19 @@ class ProcessReport(Result):
 
     def __repr__(self) -> str:
         late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
-        return f"{self.operations} operations, {len(self.failed)} tables failed{late}"
+        failed = counted(len(self.failed), "table")
+        return f"{counted(self.operations, 'operation')}, {failed} failed{late}"
 
 
 class Process:
-    """The process over one lake.
+    """The background process over one lake.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed; a classic one.
-        tables: the lake's tables, listed again in each round.
-        file_limit: over so many files in all tables with a policy it is slowed.
+        spark: called when a session is needed; returns a classic one.
+        tables: returns the tables to process, in each round again.
+        file_limit: the number of files, in all tables with a policy, above which the process slows
+            down.
         on_step: called after every step of every operation, from several threads.
     """
 
@@ -140,22 +158,22 @@ class Process:
         self._storage, self._spark, self._tables = storage, spark, tables
         self._limit, self._on_step = file_limit, on_step
         self._seen: dict[TableName, Idle] = {}
-        self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
+        self._pending: dict[TableName, TableStatistics] = {}  # of tables that may have work
         self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> ProcessReport:
-        """Round after round until no table has anything left to do.
+        """Run rounds until no table has remaining work.
 
         Args:
-            stop: once it is set, the running operations end and no other is begun.
+            stop: if it is set, the running operations finish and no new one starts.
         """
         receipts: dict[str, list[Receipt]] = {}
         errors: dict[str, str] = {}
         put_off: set[str] = set()
-        self._busy.clear()  # the process that worked on them may be dead
+        self._busy.clear()  # the process that locked them may have been killed
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
-            capacity = store.read_capacity(self._storage)
+            capacity = read_capacity(self._storage)
             if sum(seen.files for seen in self._seen.values()) > self._limit:
                 put_off |= self._put_off()
                 capacity = _LEAST
@@ -169,7 +187,7 @@ class Process:
                     receipts.setdefault(str(name), []).append(receipt)
         names = sorted({*receipts, *errors})
         lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
-        capacity = store.read_capacity(self._storage)
+        capacity = read_capacity(self._storage)
         return ProcessReport(tuple(lines), capacity, tuple(sorted(put_off)))
 
     def watch(
@@ -179,11 +197,11 @@ class Process:
         interval: float = 5,
         on_report: Callable[[ProcessReport], None] = noop,
     ) -> ProcessReport:
-        """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
+        """Run repeatedly until `stop` is set; the pauses grow while there is no work.
 
         Args:
-            stop: set by a signal's handler or another thread; running operations end first.
-            interval: seconds from one run to the next while there is something to do.
+            stop: set by a signal handler or another thread; running operations finish first.
+            interval: seconds between two runs while there is work; 5 by default.
             on_report: called after every run.
         """
         pause = interval
@@ -196,31 +214,31 @@ class Process:
                 return report
 
     def _needs(self, errors: dict[str, str]) -> list[TableName]:
-        """The tables that are not known to be idle, those with most pending rows first."""
+        """Return the tables that may have work, those with most pending rows first."""
         found: list[tuple[int, TableName]] = []
         there, now = set(), now_micros()
         for name in self._tables():
-            number = count_policies(self._storage, name)
+            number = partitioning_policies(self._storage, name).count()
             newest = find_newest(self._storage, name.table_path) if number else None
             if newest is None:
                 continue
             there.add(name)
             if name in self._busy or str(name) in errors:
                 continue
-            seen = self._seen.get(name) or store.read_idle(self._storage, name)
-            # A table that waits for its turn is not counted again in each round.
+            seen = self._seen.get(name) or read_idle(self._storage, name)
+            # A table that waits is not counted again in each round.
             if seen is None or not seen.holds(newest, number, now):
                 self._pending.pop(name, None)
                 try:
-                    if (setting := store.read_setting(self._storage, name)) is not None:
+                    if (setting := read_setting(self._storage, name)) is not None:
                         table = TableHandle(self._spark, self._storage, name)
                         self._pending[name] = count_files(table, setting)
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
                     continue
-                counted = self._pending.get(name)
-                # Whatever is committed or set after the look above is looked at again.
-                seen = Idle(newest, number, counted.files if counted else 0)
+                stats = self._pending.get(name)
+                # A later commit or policy has another number, so the table is counted again.
+                seen = Idle(newest, number, stats.files if stats else 0)
             self._seen[name] = seen
             if name in self._pending:
                 found.append((-self._pending[name].pending_rows, name))
@@ -230,15 +248,19 @@ class Process:
     def _round(
         self, needs: list[TableName], capacity: int
     ) -> dict[TableName, Receipt | str | None]:
-        """One operation each for the first tables: its receipt, an error, or None if it is idle."""
+        """Run one operation on each of the first tables, as many as the capacity allows.
+
+        Returns:
+            For each table its receipt, an error, or None if the table is idle.
+        """
         chosen = needs[:capacity]
-        store.write_capacity(self._storage, capacity, len(chosen))
-        self._spark()  # once, before the threads
+        write_capacity(self._storage, capacity, len(chosen))
+        self._spark()  # starts the session once, before the threads
         with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
             done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
         failed = sum(isinstance(one, str) for one in done.values())
         succeeded = sum(isinstance(one, Receipt) for one in done.values())
-        store.write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
+        write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
         return done
 
     def _operate(self, name: TableName) -> Receipt | str | None:
@@ -250,32 +272,32 @@ class Process:
                     return receipt
             self._seen[name] = replace(self._seen[name], due=clean_up(table))
             del self._pending[name]
-            store.write_idle(self._storage, name, self._seen[name])
+            write_idle(self._storage, name, self._seen[name])
         except BusyError:
-            self._busy.add(name)  # another process works on it
+            self._busy.add(name)  # another process has locked it
         except MirrorlakeError as error:
             return str(error)
-        except Exception as error:  # Spark's own: the other tables go on
+        except Exception as error:  # an error of Spark must not stop the other tables
             return spark_message(error)
         return None
 
     def _put_off(self) -> set[str]:
-        """Lets only files from six hours on be partitioned, and says so in the history."""
+        """Move the policies' effective date six hours ahead, and record why in the history."""
         now = now_micros()
         found = set()
         for name in sorted(self._seen):
-            setting = store.fitting_setting(self._storage, name)
+            setting = fitting_setting(self._storage, name)
             if setting is None or (setting.policy.effective or 0) > now:
                 continue
             later = replace(setting.policy, effective=now + _PUT_OFF)
             reason = f"put off: more than {self._limit:,} files"
-            store.write_setting(self._storage, name, replace(setting, policy=later), reason)
+            write_setting(self._storage, name, replace(setting, policy=later), reason)
             found.add(str(name))
         return found
 
 
 class LakePartitioning:
-    """The background process over all tables with a policy.
+    """The background process over all tables with a policy, as `lake.partitioning`.
 
     Args:
         storage: the lake's files.
@@ -293,12 +315,12 @@ class LakePartitioning:
         file_limit: int = FILE_LIMIT,
         on_step: StepListener = noop,
     ) -> Process:
-        """The process itself, to run it once or to watch.
+        """Return the process, to run it once or to watch.
 
         Args:
-            table: only this one; by default all with a policy.
-            file_limit: over so many files in all these tables the process slows down to one
-                operation at a time.
+            table: process only this table; by default all tables with a policy.
+            file_limit: the number of files in these tables above which the process slows down to
+                one operation at a time; 5,000,000 by default.
             on_step: called after every step of an operation, with the table and the step.
 
         Example:
@@ -313,11 +335,14 @@ class LakePartitioning:
     def run(
         self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
     ) -> ProcessReport:
-        """Partitions what is new in all tables with a policy, or in one of them.
+        """Partition new files in all tables with a policy, or in one of them.
 
         Args:
-            table: only this one; by default all with a policy.
+            table: process only this table; by default all tables with a policy.
             file_limit: as for `process`.
+
+        Returns:
+            The operations and errors of each table.
 
         Example:
             >>> lake.partitioning.run("planes").failed  # doctest: +SKIP
@@ -326,7 +351,7 @@ class LakePartitioning:
         return self.process(table, file_limit=file_limit).run()
 
     def diagnostics(self) -> Diagnostics:
-        """The state of the partitioning of all tables, in Kusto's words.
+        """Return how far all tables with a policy are partitioned, in Kusto's terms.
 
         Example:
             >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
@@ -335,9 +360,77 @@ class LakePartitioning:
         spark, storage = self._spark(), self._storage
         lines, at_work = [], 0
         for name in tables_with_policies(storage):
-            if has_policy(storage, name):
-                # By a policy that no longer fits, nothing is partitioned.
-                setting = store.fitting_setting(storage, name)
+            if has_partitioning_policy(storage, name):
+                # A policy that no longer fits counts as none.
+                setting = fitting_setting(storage, name)
                 lines.append(count_files(TableHandle(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
-        return Diagnostics(tuple(lines), store.read_capacity(storage), at_work)
+        return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+
+
+def read_capacity(storage: Storage) -> int:
+    """Return the number of operations that may run concurrently: the stored value, or 1.
+
+    Raises:
+        FormatError: the document has a newer format. The value could be found again, but the
+            document must not be overwritten.
+    """
+    return int((read_kept(storage, _CAPACITY, _CAPACITY_FORMAT) or {}).get("capacity", 1))
+
+
+def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
+    """Store the capacity for the next process, with the number of running operations."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
+    storage.write_json(_CAPACITY, {"format": _CAPACITY_FORMAT, **kept})
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The state of a table without remaining work, stored for the next round and process.
+
+    Only a new version, another policy, or replaced files past their retention make new work. So
+    reading one small document replaces reading the table's log and a job that counts files.
+
+    Attributes:
+        version: the table's version.
+        policy: the number of its newest policy.
+        files: the number of its files, which count against the process's limit.
+        due: when replaced files must be vacuumed, in microseconds since 1970; None for never.
+    """
+
+    version: int
+    policy: int
+    files: int = 0
+    due: int | None = None
+
+    def holds(self, version: int, policy: int, now: int) -> bool:
+        """Return whether the table still has no work."""
+        same = (self.version, self.policy) == (version, policy)
+        return same and (self.due is None or now < self.due)
+
+
+def read_idle(storage: Storage, name: TableName) -> Idle | None:
+    """Return the stored state of an idle table.
+
+    None means that the table had work, or that the document has another format: it is a cache.
+    """
+    document = storage.read_json(_idle_path(name))
+    if document is None or document.pop("format", 1) != _IDLE_FORMAT:
+        return None
+    return Idle(**document)
+
+
+def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
+    """Store the state of an idle table.
+
+    A document of a newer format is not overwritten, because it can be computed again each time.
+    """
+    kept = storage.read_json(_idle_path(name)) or {}
+    if kept.get("format", 1) > _IDLE_FORMAT:
+        return
+    storage.write_json(_idle_path(name), {"format": _IDLE_FORMAT, **asdict(idle)})
+
+
+def _idle_path(name: TableName) -> str:
+    return f"{name.partitioning_path}/idle.json"

@@ -1,53 +1,62 @@
-"""What a table's files and rows say: how far its partitioning is, and what an adviser has to know.
+"""Count a table's partitioned and pending files, and find the files that a predicate reads.
 
-The statistics' first columns, and those of the diagnostics, are Kusto's. A survey tells a table's
-size, its texts' values, its timestamps' order.
+The first columns of the statistics, and those of the diagnostics, are Kusto's.
+
+A scan reads unpartitioned files and only the buckets that a predicate needs. Statistics can't prune
+a hash, but tags can. Delta also skips files by their statistics, so bins of time and all other
+columns count too. The values of the key for which a predicate can be true must be certain. So only
+comparisons of the plain column with text literals count, joined by AND and OR. A number would make
+Spark compare numbers, so that '05' equals 5, which no hash shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass
+from urllib.parse import unquote
 
+import sqlglot
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import live_files, read_actions, tag, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.groups import bucket_sql, micros
-from mirrorlake.partitioning.policy import DAY, Policy
-from mirrorlake.partitioning.store import Setting, why_not_hashed
-from mirrorlake.results import Result, TextTable
+from mirrorlake.partitioning.groups import (
+    BUCKET,
+    OUTLIER,
+    VALUE,
+    bucket_of,
+    bucket_sql,
+    is_partitioned,
+    is_pending,
+    row_count,
+)
+from mirrorlake.partitioning.policy import HashKey, Policy, Setting
+from mirrorlake.partitioning.store import fitting_setting
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.jvm import has_gateway, transaction
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import query_errors
 
 LOW_PERCENTAGE = 90.0
-MEDIUM = 10_000
-"""From how many values on a text column is worth a hash, and looked at closely."""
 _MOST_FILES = 1_000
-_HIDDEN = "__mirrorlake_"  # of views' tables
-GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
-_SAMPLE = 20
-_EDGES = (0.01, 0.99)
-_FENCE = 3
-_KINDS = ("string", "timestamp", "timestamp_ntz")
+Values = frozenset[str | None]
 
 
 @dataclass(frozen=True)
 class TableStatistics(Result):
-    """One table's state.
+    """How far one table is partitioned.
 
     Attributes:
-        table: its name.
-        policy: as JSON; None without one.
-        rows, files, size: all there are.
-        partitioned_rows, partitioned_files: those of files that the present policy has made.
-        outlier_rows: of them, those in files of their own.
-        pending_rows, pending_files: the unpartitioned ones that an operation would take.
+        table: the table's name.
+        policy: its policy as JSON; None without one.
+        rows, files, size: the whole table; size in bytes.
+        partitioned_rows, partitioned_files: the part written by the present policy.
+        outlier_rows: the partitioned rows in files of outliers.
+        pending_rows, pending_files: the unpartitioned part that an operation would process.
     """
 
     table: str
@@ -63,22 +72,22 @@ class TableStatistics(Result):
 
     @property
     def percentage(self) -> float:
-        """Partitioned rows in percent; 100 of an empty table."""
+        """The share of partitioned rows in percent; 100 for an empty table."""
         return 100 * self.partitioned_rows / self.rows if self.rows else 100.0
 
     @property
     def unpartitioned_rows(self) -> int:
-        """Rows of files that are not partitioned: new, cold, or older than the policy."""
+        """The rows of unpartitioned files: new, cold, or older than the policy."""
         return self.rows - self.partitioned_rows
 
     def __repr__(self) -> str:
         return (
-            f"{self.table}: {self.partitioned_rows:,} of {self.rows:,} rows partitioned"
-            f" ({self.percentage:.1f} %), {self.pending_rows:,} to be"
+            f"{self.table}: {self.partitioned_rows:,} of {counted(self.rows, 'row')} partitioned"
+            f" ({self.percentage:.1f} %), {self.pending_rows:,} pending"
         )
 
     def shown(self) -> TextTable:
-        """One row; the columns are those of `partition stats`."""
+        """Return one row, with the columns of `partition stats`."""
         row = {
             "TableName": self.table,
             "PartitioningPolicy": self.policy,
@@ -95,12 +104,12 @@ class TableStatistics(Result):
 
 @dataclass(frozen=True)
 class Diagnostics(Result):
-    """The process's state, in Kusto's words.
+    """The state of the background process, in Kusto's terms.
 
     Attributes:
         tables: the statistics of the tables with a policy.
-        capacity: operations at a time.
-        operations_in_progress: how many are at work.
+        capacity: the number of operations that may run concurrently.
+        operations_in_progress: the number of running operations.
     """
 
     tables: tuple[TableStatistics, ...]
@@ -109,16 +118,16 @@ class Diagnostics(Result):
 
     @property
     def least(self) -> TableStatistics | None:
-        """The table that is farthest behind; None without a policy anywhere."""
+        """The table with the lowest percentage; None if no table has a policy."""
         return min(self.tables, key=lambda table: table.percentage, default=None)
 
     @property
     def is_behind(self) -> bool:
-        """Whether a table is so far behind that the capacity should be looked at."""
+        """Whether a table is below 90 %, so that the capacity should be reviewed."""
         return self.least is not None and self.least.percentage < LOW_PERCENTAGE
 
     def shown(self) -> TextTable:
-        """One row."""
+        """Return one row."""
         least, at_work = self.least, self.operations_in_progress
         row = {
             "DataPartitioningLoadFactor": round(100 * at_work / self.capacity, 1),
@@ -129,14 +138,14 @@ class Diagnostics(Result):
         return TextTable(tuple(row), (tuple(row.values()),))
 
     def __repr__(self) -> str:
-        at_work = f"{self.operations_in_progress} operations at work"
+        at_work = f"{counted(self.operations_in_progress, 'operation')} running"
         if self.least is None or not self.is_behind:
             return at_work
         return f"{at_work}, {self.least.table} is at {self.least.percentage:.1f} %"
 
 
 def newest_files(table: TableHandle) -> DataFrame:
-    """The newest version's files: Delta's own listing, or the log itself under Spark Connect."""
+    """Return the newest version's files, from Delta or, under Spark Connect, from the log."""
     if has_gateway(table.spark):
         with transaction(table.spark, table.path) as txn:
             return txn.files()
@@ -154,19 +163,19 @@ def newest_files(table: TableHandle) -> DataFrame:
 
 
 def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
-    """Adds up the newest version's files.
+    """Count the newest version's files and rows.
 
     Args:
-        table: which table.
+        table: the table.
         setting: its policy; None without one.
     """
-    files = newest_files(table)  # first, for a column needs a session
+    files = newest_files(table)  # starts the session, which creating columns requires
     done, pending, policy = F.lit(False), F.lit(False), None
     if setting is not None:
         policy = setting.policy.to_json()
-        done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
-    rows = tags.row_count()
-    outlier = done & tag(tags.OUTLIER).isNotNull()
+        done, pending = is_partitioned(setting.fingerprint), is_pending(setting)
+    rows = row_count()
+    outlier = done & tag(OUTLIER).isNotNull()
     sums = {
         "rows": rows,
         "files": F.lit(1),
@@ -184,26 +193,25 @@ def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
 
 @dataclass(frozen=True)
 class Spread:
-    """Rows by file and bucket.
+    """The rows of a table by file and bucket.
 
     Attributes:
-        counts: one entry per file, in it the rows per bucket; ordered by these numbers, not by the
-            files' names.
+        counts: one entry per file with its rows per bucket, ordered by these numbers.
     """
 
     counts: tuple[tuple[int, ...], ...]
 
     @property
     def homogeneous(self) -> int:
-        """How many files hold one bucket only."""
+        """The number of files that contain one bucket only."""
         return sum(sum(count > 0 for count in line) == 1 for line in self.counts)
 
     def __repr__(self) -> str:
-        return f"{self.homogeneous} of {len(self.counts)} files hold one bucket only"
+        return f"{self.homogeneous} of {counted(len(self.counts), 'file')} hold one bucket only"
 
 
 def spread_of(table: TableHandle, policy: Policy) -> Spread:
-    """Counts the rows of each bucket in each file, of the first 1,000 files.
+    """Count the rows of each bucket in each file, for the first 1,000 files.
 
     Raises:
         UsageError: the policy has no hash key.
@@ -218,158 +226,191 @@ def spread_of(table: TableHandle, policy: Policy) -> Spread:
     return Spread(tuple(sorted((tuple(map(int, line)) for line in found), reverse=True)))
 
 
+def file_name(path: str) -> str:
+    """Return a file's own name, without the folders of Delta's partitions."""
+    return unquote(path).rpartition("/")[2]
+
+
 @dataclass(frozen=True)
-class TextFacts:
-    """One text column.
+class ScannedFile:
+    """One file that a scan reads.
 
     Attributes:
-        column: its name.
-        distinct: how many values, about.
-        nulls, empty, generic: rows with NULL, '', or a word such as 'N/A'.
-        top_value, top_rows: the most frequent value; only looked for where there are many values.
-        read_now: the part of the files that an equality reads as the table is.
+        path: its path, as in the log.
+        size: its bytes.
+        bucket: the bucket of a homogeneous file; None for unpartitioned files and far outliers.
+        is_partitioned: whether it contains one partition of the table's policy.
     """
 
-    column: str
-    distinct: int
-    nulls: int = 0
-    empty: int = 0
-    generic: int = 0
-    top_value: str | None = None
-    top_rows: int = 0
-    read_now: float = 1.0
+    path: str
+    size: int
+    bucket: int | None
+    is_partitioned: bool
 
 
 @dataclass(frozen=True)
-class TimeFacts:
-    """One column of timestamps; durations in microseconds.
+class Scan(Result):
+    """The files that a predicate reads, and the rows that match.
 
     Attributes:
-        column: its name.
-        span: from the first to the last of the middle 98 % of rows.
-        nulls: rows without a timestamp.
-        far: rows more than three spans from the middle 98 %.
-        read_now: the part of the files that a day of this column touches as the table is.
-    """
-
-    column: str
-    span: int
-    nulls: int = 0
-    far: int = 0
-    read_now: float = 1.0
-
-
-@dataclass(frozen=True)
-class Survey:
-    """A table as the adviser sees it.
-
-    Attributes:
-        table: its name.
-        rows, size: all there are; bytes as stored.
-        texts, times: the columns that could be keys.
-        is_view: whether it is a view's table.
+        table: the table's name.
+        read: the files that are read.
+        files, size: the number of all files, and their bytes.
+        rows: the rows that match the predicate.
     """
 
     table: str
-    rows: int
+    read: tuple[ScannedFile, ...]
+    files: int
     size: int
-    texts: tuple[TextFacts, ...] = ()
-    times: tuple[TimeFacts, ...] = ()
-    is_view: bool = False
+    rows: DataFrame
+
+    @property
+    def unpartitioned(self) -> int:
+        """The number of read files that are not partitioned."""
+        return sum(not file.is_partitioned for file in self.read)
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes of the files that are read."""
+        return sum(file.size for file in self.read)
+
+    def shown(self) -> TextTable:
+        """Return one row per fact."""
+        facts = (
+            ("files read", len(self.read)),
+            ("of them, unpartitioned", self.unpartitioned),
+            ("files in the table", self.files),
+            ("bytes read", self.bytes_read),
+            ("bytes in the table", self.size),
+        )
+        return TextTable(("scan", str(self.table)), facts)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.table}: {len(self.read)} of {counted(self.files, 'file')} read,"
+            f" {self.unpartitioned} of them unpartitioned;"
+            f" {self.bytes_read:,} of {self.size:,} bytes"
+        )
 
 
-def survey_table(table: TableHandle, columns: Sequence[str] = ()) -> Survey:
-    """Looks at a table: two aggregates over the columns in question, and one more for good keys.
+def scan_table(table: TableHandle, where: str | None = None) -> Scan:
+    """Find the files that a predicate needs, and read only these.
 
     Args:
-        table: which table.
-        columns: only these; by default all text and timestamp columns.
+        table: the table.
+        where: a predicate in SQL; by default all rows.
 
     Raises:
-        UsageError: a column is not there, or is neither text nor a timestamp.
+        QueryError: Spark can't parse the predicate.
     """
-    counted = count_files(table, None)
-    snapshot = table.snapshot()
-    kinds = {
-        field["name"]: field["type"]
-        for field in snapshot.fields
-        if field["type"] in _KINDS and why_not_hashed(field) is None
-    }
-    wanted = [*columns] or [name for name in kinds if not name.startswith(_HIDDEN)]
-    for name in wanted:
-        if name not in kinds:
-            raise UsageError(f"{name!r} is no column of text or timestamps of {table.name}.")
-    looked = wanted if counted.rows else []
-    texts = [name for name in looked if kinds[name] == "string"]
-    times = {name: kinds[name] == "timestamp" for name in looked if kinds[name] != "string"}
+    if not has_gateway(table.spark):
+        return _without_tags(table, where)
+    with transaction(table.spark, table.path) as txn:
+        files, version = txn.files(), txn.version
+        count, size = files.agg(F.count("*"), total("size")).collect()[0]
+        setting = fitting_setting(table.storage, table.name)
+        key = None if setting is None else setting.policy.hash
+        done = F.lit(False) if setting is None else is_partitioned(setting.fingerprint)
+        values = key_values(where, key.column) if where and key else None
+        # Tags of another policy do not describe this policy's buckets.
+        bucket, value = (F.when(done, tag(name)) for name in (BUCKET, VALUE))
+        listed = files.select(
+            "path",
+            "size",
+            bucket.cast("int").alias("bucket"),
+            done.alias("is_partitioned"),
+            value.alias("value"),
+        )
+        if values is not None and key is not None:
+            listed = listed.where(_may_match(values, key))
+        wanted = None if where is None else _by_statistics(table, where, version)
+        read = tuple(
+            ScannedFile(*line)
+            for line in listed.drop("value").orderBy("path").collect()
+            if wanted is None or file_name(line["path"]) in wanted
+        )
+        rows = txn.rows(txn.take([file.path for file in read]))
+        if where is not None:
+            rows = rows.where(where)
+    return Scan(str(table.name), read, count, size, rows)
+
+
+def _may_match(values: Values, key: HashKey) -> Column:
+    """Return whether a file, by its `bucket` and `value`, may contain one of the values."""
+    buckets = [bucket_of(value, key) for value in values]
+    texts = [json.dumps(value) for value in values]
+    in_bucket = F.col("bucket").isNull() | F.col("bucket").isin(buckets)
+    is_value = F.col("value").isNull() | F.col("value").isin(texts)
+    return in_bucket & is_value
+
+
+@query_errors()
+def _by_statistics(table: TableHandle, where: str, version: int) -> set[str]:
+    """Return the names of the files that Delta itself would read."""
+    return set(map(file_name, table.rows(version).where(where).inputFiles()))
+
+
+def _without_tags(table: TableHandle, where: str | None) -> Scan:
+    """Scan under Spark Connect, which can't read files by name, so only statistics prune."""
     rows = table.rows()
-    return Survey(
-        str(table.name),
-        counted.rows,
-        counted.size,
-        tuple(_texts(rows, texts, counted.files)),
-        tuple(_times(rows, times, counted.files)),
-        VIEW_PROPERTY in snapshot.properties,
-    )
+    every = rows.inputFiles()
+    chosen = rows if where is None else rows.where(where)
+    read = tuple(ScannedFile(path, 0, None, is_partitioned=False) for path in chosen.inputFiles())
+    return Scan(str(table.name), read, len(every), 0, chosen)
 
 
-def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
-    if not names:
-        return []
+def key_values(where: str, column: str) -> Values | None:
+    """Return the values that a column can have in the rows that match a predicate.
 
-    def counts(name: str) -> Column:
-        column = F.col(quote(name))
-        return F.struct(
-            F.approx_count_distinct(column, 0.02).alias("distinct"),
-            F.count_if(column.isNull()).alias("nulls"),
-            F.count_if(column == "").alias("empty"),
-            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias("generic"),
-        )
+    Args:
+        where: the predicate as Spark's SQL.
+        column: the column's name.
 
-    (line,) = rows.agg(*map(counts, names)).collect()
-    found = []
-    for name, counted in zip(names, line, strict=True):
-        facts = TextFacts(name, *counted)
-        if facts.distinct >= MEDIUM:
-            best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
-            ((value, count),) = best.take(1)
-            read = _read_by_value(rows, name, files)
-            facts = replace(facts, top_value=value, top_rows=count, read_now=read)
-        found.append(facts)
-    return found
+    Returns:
+        The values, None among them for NULL; None if any value is possible.
 
-
-def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
-    """The part of the files whose least and greatest text enclose a value, for some values."""
-    column = F.col(quote(name))
-    sample = rows.select(column.alias("v")).where("v IS NOT NULL")
-    picked = sample.orderBy(F.xxhash64("v")).limit(_SAMPLE)
-    ends = rows.groupBy("_metadata.file_path").agg(
-        F.min(column).alias("a"), F.max(column).alias("b")
-    )
-    hits = ends.crossJoin(F.broadcast(picked)).where("v BETWEEN a AND b").count()
-    return min(1.0, hits / _SAMPLE / max(1, files))
+    Example:
+        >>> sorted(key_values("n > 1 AND k IN ('a', 'b')", "k"))
+        ['a', 'b']
+        >>> key_values("k = 'a' OR n = 1", "k") is None
+        True
+    """
+    if "\\" in where or '"' in where:  # their meaning depends on the session's settings
+        return None
+    try:
+        tree = sqlglot.parse_one(where, read="spark")
+    except SqlglotError:
+        return None
+    return _values(tree, column.lower())
 
 
-def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
-    found = []
-    for name, with_zone in names.items():
-        at = micros(name, with_zone=with_zone)
-        edges = F.percentile_approx(at, list(_EDGES)).alias("edges")
-        (line,) = rows.agg(edges, F.count_if(at.isNull()).alias("nulls")).collect()
-        if line["edges"] is None:
-            found.append(TimeFacts(name, 0, line["nulls"]))
-            continue
-        low, high = line["edges"]
-        reach = _FENCE * max(high - low, DAY)
-        far = F.count_if((at < low - reach) | (at > high + reach)).alias("far")
-        inner = F.greatest(F.least(at, F.lit(high)), F.lit(low))
-        ends = rows.groupBy("_metadata.file_path").agg(
-            F.min(inner).alias("a"), F.max(inner).alias("b"), far
-        )
-        # A day that falls anywhere in the span meets a file of length b - a with this chance.
-        chance = F.least(F.lit(1.0), (F.col("b") - F.col("a") + DAY) / (high - low + DAY))
-        (sums,) = ends.agg(F.sum(chance).alias("hit"), F.sum("far").alias("far")).collect()
-        read = min(1.0, (sums["hit"] or 0) / max(1, files))
-        found.append(TimeFacts(name, high - low, line["nulls"], sums["far"] or 0, read))
-    return found
+def _values(node: exp.Expr, column: str) -> Values | None:
+    if isinstance(node, exp.Paren):
+        return _values(node.this, column)
+    if isinstance(node, (exp.And, exp.Or)):
+        left, right = _values(node.left, column), _values(node.right, column)
+        if isinstance(node, exp.Or):
+            return None if left is None or right is None else left | right
+        return right if left is None else left if right is None else left & right
+    if isinstance(node, (exp.EQ, exp.NullSafeEQ)):
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            if _is_column(one, column):
+                return _literals([other])
+    if isinstance(node, exp.In) and _is_column(node.this, column) and not node.args.get("query"):
+        return _literals(node.expressions)
+    if isinstance(node, exp.Is) and _is_column(node.this, column):
+        return frozenset([None]) if isinstance(node.expression, exp.Null) else None
+    return None
+
+
+def _is_column(node: exp.Expr, column: str) -> bool:
+    return isinstance(node, exp.Column) and not node.table and node.name.lower() == column
+
+
+def _literals(nodes: list[exp.Expr]) -> Values | None:
+    if nodes and all(isinstance(node, exp.Literal) and node.is_string for node in nodes):
+        values = frozenset(node.this for node in nodes)
+        # Half of a surrogate pair has no UTF-8 bytes, and so no hash.
+        return None if any("\ud800" <= char <= "\udfff" for v in values for char in v) else values
+    return None

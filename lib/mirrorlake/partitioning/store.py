@@ -1,77 +1,50 @@
-"""What the lake keeps about partitioning: policies with their history, capacity, idle tables.
+"""Keep the partitioning policies of a lake's tables, and check that they fit the tables.
 
-A policy must fit its table's columns. What it changes of the table, a column for the bucket and a
-guard, is done here, too.
+A policy may add a column for the bucket and a guard to its table; both are done here.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from typing import Any
 
-from mirrorlake.delta.snapshot import (
-    Snapshot,
-    append_policy,
-    newest_policy,
-    open_snapshot,
-    physical_names,
-)
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot, physical_names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.names import STATE, TableName
+from mirrorlake.mirror.options import partitioning_policies
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, quote
 from mirrorlake.partitioning.groups import bucket_sql
 from mirrorlake.partitioning.policy import (
     HashKey,
     Policy,
+    Setting,
     format_timespan,
     format_timestamp,
     now_micros,
     parse_policy,
     parse_timespan,
 )
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.kept import read_kept
 
-FORMAT = 1
-# Format 1 is of versions that left mixed files behind: their tables are looked at again.
-_IDLE_FORMAT = 2
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _TIMES = ("timestamp", "timestamp_ntz")
-_CAPACITY = f"{STATE}/partitioning_capacity.json"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A table's policy and what belongs to it.
-
-    Attributes:
-        policy: the policy.
-        hot: files created longer ago are cold and stay as they are, microseconds; None for never.
-        bucket_column: the column in which operations store the bucket; None for none.
-        fingerprint: what the files' tags name; empty until the policy is fitted to the table.
-    """
-
-    policy: Policy
-    hot: int | None = None
-    bucket_column: str | None = None
-    fingerprint: str = ""
+_ALL = f"{STATE}/partitioning"
 
 
 def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> Setting | None:
-    """What is set for a table; None without a policy, or with one of an earlier table only.
+    """Return a table's setting; None without a policy, or if the policy is of an earlier table.
 
     Args:
         storage: the lake's files.
-        name: which table.
-        fitted: False takes a policy that no longer fits, too: to be shown, changed, deleted.
+        name: the table's name.
+        fitted: if False, also return a policy that no longer fits, to show, change or delete it.
 
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
-    document = newest_policy(storage, name)
+    document = partitioning_policies(storage, name).newest()
     if document is None or document["policy"] is None:
         return None
     snapshot = open_snapshot(storage, name)
@@ -82,8 +55,37 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     return _fitted(setting, snapshot) if fitted else setting
 
 
+def append_policy(storage: Storage, name: TableName, document: dict[str, Any]) -> int:
+    """Write the next document of a table's policy and return its number.
+
+    Raises:
+        ConflictError: other writers won each of 20 attempts.
+        FormatError: the newest document has a newer format and can't be superseded.
+    """
+    return partitioning_policies(storage, name).append(document, f"The policy of {name}")
+
+
+def tables_with_policies(storage: Storage) -> list[TableName]:
+    """Return the tables that have, or had, a policy.
+
+    Only the policies' folders are listed; other tables cost nothing.
+    """
+    found = []
+    for folder in storage.list(_ALL).folders:
+        if not folder.endswith(SCHEMA_SUFFIX):
+            found.append(TableName(None, folder))
+            continue
+        schema = folder[: -len(SCHEMA_SUFFIX)]
+        inner = storage.list(f"{_ALL}/{folder}").folders
+        found += [TableName(schema, name) for name in inner]
+    return found
+
+
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same for readers: a policy that no longer fits counts as none, and no file has tags."""
+    """Return a table's setting for readers; None if the policy no longer fits.
+
+    Files then count as untagged.
+    """
     try:
         return read_setting(storage, name)
     except UsageError:
@@ -93,14 +95,14 @@ def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
 def write_setting(
     storage: Storage, name: TableName, setting: Setting, reason: str, *, dry_run: bool = False
 ) -> Setting:
-    """Puts a table's setting into its history, and returns it as it is kept.
+    """Append a table's setting to its history, and return it as stored.
 
     Args:
         storage: the lake's files.
-        name: which table.
-        setting: the setting; without a date its policy holds from now on.
-        reason: kept in the history.
-        dry_run: check only.
+        name: the table's name.
+        setting: the setting; without a date its policy is effective from now on.
+        reason: the reason to store in the history.
+        dry_run: only check the setting.
 
     Raises:
         UsageError: the policy does not fit the table.
@@ -123,7 +125,7 @@ def write_setting(
 
 
 def remove_setting(storage: Storage, name: TableName) -> None:
-    """Takes a table's policy away; the history keeps it."""
+    """Delete a table's policy; the history keeps it."""
     document = {
         "table_id": open_snapshot(storage, name).metadata["id"],
         "at": format_timestamp(now_micros()),
@@ -133,7 +135,7 @@ def remove_setting(storage: Storage, name: TableName) -> None:
 
 
 def parse_hot(text: str | None) -> int | None:
-    """Microseconds of a timespan; None for none."""
+    """Return a timespan in microseconds; None for None."""
     return None if text is None else parse_timespan(text)
 
 
@@ -144,14 +146,14 @@ def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
 
 
 def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
-    """Refuses a policy whose columns a table lacks, or has with other types.
+    """Raise an error if a table lacks a policy's columns or has them with other types.
 
     Args:
         policy: the policy.
-        fields: the table's columns, as the log describes them.
+        fields: the table's columns, as in the log.
 
     Raises:
-        UsageError: says which column, and what is allowed.
+        UsageError: the message names the column and the allowed types.
     """
     known = {field["name"]: field for field in fields}
     texts, times = (("string",), "text or a guid as text"), (_TIMES, "a datetime")
@@ -161,11 +163,12 @@ def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
         field = known.get(key.column)
         if field is None:
             raise UsageError(
-                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(known)}."
+                f"The table has no column {key.column!r}.",
+                hint=f"its columns are {', '.join(known)}.",
             )
         if field["type"] not in kinds:
             raise UsageError(
-                f"Column {key.column!r} is {field['type']}, and must be {what}.",
+                f"Column {key.column!r} is {field['type']} but must be {what}.",
                 hint=f"allowed types: {', '.join(kinds)}.",
             )
         if reason := why_not_hashed(field):
@@ -176,54 +179,54 @@ def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
 
 
 def why_not_hashed(field: dict[str, Any]) -> str | None:
-    """Why equal texts of a column may have different hashes; None where they can't.
+    """Return why equal texts of a column may have different hashes; None if they can't.
 
     Args:
-        field: the column, as the log describes it.
+        field: the column, as in the log.
     """
     metadata = field.get("metadata") or {}
     if metadata.get("__COLLATIONS"):
         return "has a collation, under which different texts are equal"
     kind = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING") or "")
     if kind.startswith("char"):
-        return f"is {kind}, and texts are equal whatever blanks they end with"
+        return f"is {kind}, under which texts with different trailing blanks are equal"
     return None
 
 
 def check_bucket_column(table: TableHandle, policy: Policy, name: str) -> HashKey:
-    """The hash key whose bucket a column of the table is to hold, for engines that read no tags.
+    """Check the name of a column for the bucket, and return the hash key.
 
-    Operations fill the column when they rewrite a file; in unpartitioned files it is NULL. A check
-    constraint refuses any value but the key's own bucket, so that a changed key can't leave a wrong
-    one behind. A reader asks for `k = 'x' AND (bucket = 10 OR bucket IS NULL)`, and statistics do
-    the rest.
+    The column is for engines that read no tags. Operations fill it when they rewrite a file; in
+    unpartitioned files it is NULL. A check constraint refuses any value but the key's own bucket,
+    so that a changed key can't leave a wrong bucket. A reader filters by `k = 'x' AND (bucket = 10
+    OR bucket IS NULL)`, and statistics skip the other files.
 
     Raises:
-        UsageError: there is no hash key, or the column is one of the table's own, or holds the
-            buckets of another policy.
+        UsageError: the policy has no hash key, or the column is one of the table's own, or contains
+            the buckets of another policy.
     """
     if policy.hash is None:
-        raise UsageError("Without a hash key there is no bucket to store.")
+        raise UsageError("The policy has no hash key, so there is no bucket to store.")
     if not name.strip() or name.lower().startswith(_RESERVED):
         raise UsageError(
             f"{name!r} can't be the name of the column for the bucket.",
-            hint="choose one like bucket, which is neither empty nor hides what Spark adds.",
+            hint="choose a name that is not empty and not reserved by Spark, such as bucket.",
         )
     snapshot = table.snapshot()
     known = snapshot.properties.get(f"{_PROPERTY}{_constraint(name)}")
     if name in snapshot.schema and known != _check(name, policy.hash):
         raise UsageError(
-            f"{table.name} has a column {name!r} that does not hold the buckets of this policy.",
+            f"{table.name} has a column {name!r} that does not contain the buckets of this policy.",
             hint="choose another name for the column.",
         )
     return policy.hash
 
 
 def add_bucket_column(table: TableHandle, key: HashKey, name: str) -> None:
-    """Adds the column with its constraint, if it is not there yet; operations fill it.
+    """Add the column for the bucket with its constraint, unless it exists.
 
     Raises:
-        QueryError: Delta refused it.
+        QueryError: Delta refused the change.
     """
     if name in table.snapshot().schema:
         return
@@ -232,26 +235,27 @@ def add_bucket_column(table: TableHandle, key: HashKey, name: str) -> None:
 
 
 def check_guard(table: TableHandle) -> None:
-    """Refuses to guard a table with Delta's own partitions, which exclude clustering.
+    """Raise an error if a table has partition columns, which exclude clustering and so the guard.
 
     Raises:
-        UsageError: it has partition columns.
+        UsageError: the table has partition columns.
     """
     if table.snapshot().partition_columns:
         raise UsageError(
-            f"{table.name} has partition columns, and can't be guarded.",
-            hint="do without the guard: what an OPTIMIZE mixes is partitioned again.",
+            f"{table.name} has partition columns and can't be guarded.",
+            hint="leave out the guard: files that an OPTIMIZE mixes are partitioned again.",
         )
 
 
 def guard_table(table: TableHandle, policy: Policy) -> None:
-    """Makes a table `CLUSTER BY` the policy's keys, against other people's OPTIMIZE.
+    """Make a table `CLUSTER BY` the policy's keys, as a guard against OPTIMIZE by other writers.
 
-    It leaves files of another clustering provider alone, which only clustered tables have; from
-    then on partitioned files are marked as ours. Our own maintenance knows the policy.
+    OPTIMIZE skips files of another clustering provider, which only clustered tables can have. From
+    then on partitioned files have our provider's name. Maintenance by this project checks the
+    policy itself.
 
     Raises:
-        QueryError: Delta refused it.
+        QueryError: Delta refused the change.
     """
     _alter(table, f"CLUSTER BY ({', '.join(map(quote, policy.columns))})")
 
@@ -267,67 +271,3 @@ def _constraint(name: str) -> str:
 
 def _check(name: str, key: HashKey) -> str:
     return f"{quote(name)} IS NULL OR {quote(name)} = {bucket_sql(key.column, key)}"
-
-
-def read_capacity(storage: Storage) -> int:
-    """How many operations may run at a time: what was kept last, or 1.
-
-    Raises:
-        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
-    """
-    return int((read_kept(storage, _CAPACITY, FORMAT) or {}).get("capacity", 1))
-
-
-def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
-    """Keeps it for the next process, with how many operations are at work."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
-    storage.write_json(_CAPACITY, {"format": FORMAT, **kept})
-
-
-@dataclass(frozen=True)
-class Idle:
-    """What a table was like when nothing was left to do, kept for the next round and process.
-
-    Only a new version, another policy, or replaced files that fall due make work again. So one
-    small document spares the process the table's log and a job that counts files.
-
-    Attributes:
-        version: of the table.
-        policy: the number of its newest policy.
-        files: how many it had; they count against the process's limit.
-        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
-    """
-
-    version: int
-    policy: int
-    files: int = 0
-    due: int | None = None
-
-    def holds(self, version: int, policy: int, now: int) -> bool:
-        """Whether there is still nothing to do."""
-        same = (self.version, self.policy) == (version, policy)
-        return same and (self.due is None or now < self.due)
-
-
-def read_idle(storage: Storage, name: TableName) -> Idle | None:
-    """What the last process found.
-
-    None if there was work to do, or if it is of another format: it is a cache.
-    """
-    document = storage.read_json(_idle_path(name))
-    if document is None or document.pop("format", 1) != _IDLE_FORMAT:
-        return None
-    return Idle(**document)
-
-
-def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
-    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
-    kept = storage.read_json(_idle_path(name)) or {}
-    if kept.get("format", 1) > _IDLE_FORMAT:
-        return
-    storage.write_json(_idle_path(name), {"format": _IDLE_FORMAT, **asdict(idle)})
-
-
-def _idle_path(name: TableName) -> str:
-    return f"{name.partitioning_path}/idle.json"

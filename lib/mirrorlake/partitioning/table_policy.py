@@ -1,62 +1,80 @@
-"""A table's partitioning policy with all its verbs; the modules beside it do the work."""
+"""Manage one table's partitioning policy: `Table.partitioning`, and the report on it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import all_policies
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.options import partitioning_policies
+from mirrorlake.names import quote
 from mirrorlake.notices import noop
-from mirrorlake.partitioning import store, tags
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
+from mirrorlake.partitioning.groups import created, row_count
 from mirrorlake.partitioning.operation import (
+    MERGE,
+    PARTITION,
+    Dropped,
     PlannedOperation,
+    Receipt,
     StepListener,
     plan_operations,
+    read_receipts,
     run_operation,
 )
 from mirrorlake.partitioning.policy import (
     Policy,
+    Setting,
     merge_policy,
     now_micros,
     parse_policy,
     parse_timespan,
 )
-from mirrorlake.partitioning.receipts import (
-    MERGE,
-    PARTITION,
-    Dropped,
-    Receipt,
-    read_receipts,
-)
-from mirrorlake.partitioning.scan import PartitionReport, report_partitioning
 from mirrorlake.partitioning.statistics import (
+    Scan,
     Spread,
     TableStatistics,
     count_files,
+    scan_table,
     spread_of,
 )
-from mirrorlake.partitioning.store import Setting
-from mirrorlake.results import TextTable
+from mirrorlake.partitioning.store import (
+    add_bucket_column,
+    check_bucket_column,
+    check_guard,
+    guard_table,
+    parse_hot,
+    read_setting,
+    remove_setting,
+    write_setting,
+)
+from mirrorlake.results import Result, TextTable, counted, size_text
 from mirrorlake.spark.jvm import transaction
+from mirrorlake.spark.sql import literal
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
+_SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")
+_MOST_OPERATIONS = 20
 
 
 class TablePolicy:
     """The partitioning policy of one table, as `lake.table(name).partitioning`.
 
-    `set`, `alter_merge`, `delete` and `run` change no row, so they act; with `dry_run=True` they
-    only check, and return what they would do. `drop_older_than` deletes rows, so it only says what
-    it would drop unless `apply=True`.
+    `set`, `alter_merge`, `delete` and `run` change no row, so they run at once; with `dry_run=True`
+    they only check, and return what they would do. `drop_older_than` deletes rows, so it only
+    previews unless `apply=True`.
 
     Args:
-        table: which table.
+        table: the table.
 
     Example:
         Partition a table by its tenants, from now on::
@@ -78,7 +96,7 @@ class TablePolicy:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that holds; None without one.
+        """The table's policy; None without one.
 
         Raises:
             UsageError: the table has changed so that the policy no longer fits.
@@ -95,21 +113,21 @@ class TablePolicy:
         bucket_column: str | None = None,
         dry_run: bool = False,
     ) -> Policy:
-        """Gives the table a policy, in place of the one it had; files are rewritten by `run`.
+        """Set the table's policy, replacing the previous one; `run` rewrites the files.
 
         Args:
             document: Kusto's JSON, as a mapping or as text. Without `EffectiveDateTime` only files
                 created from now on are partitioned.
-            hot: a timespan such as `31d`; files created longer ago are left as they are. By default
+            hot: a timespan such as `31d`; files created longer ago are not rewritten. By default
                 all files are hot.
-            guard: make the table `CLUSTER BY` the keys, so that a plain OPTIMIZE by others leaves
-                partitioned files alone. It raises the table's writer protocol.
-            bucket_column: a column to be added, in which operations store the bucket for engines
-                that read no tags.
-            dry_run: check all of it, and write nothing.
+            guard: make the table `CLUSTER BY` the keys, so that a plain OPTIMIZE by other writers
+                skips partitioned files. This raises the table's writer protocol.
+            bucket_column: a column to add, in which operations store the bucket for engines that
+                read no tags.
+            dry_run: check everything, and write nothing.
 
         Returns:
-            The policy, with its defaults filled in; `document()` is its JSON.
+            The policy with its defaults filled in; `document()` is its JSON.
 
         Raises:
             UsageError: the document is not a policy, the table's columns don't fit, or the table
@@ -117,40 +135,40 @@ class TablePolicy:
             QueryError: Delta refused the guard or the column.
 
         Example:
-            History too, and the bucket in a column::
+            Partition existing files too, and store the bucket in a column::
 
                 document = {"PartitionKeys": [key], "EffectiveDateTime": "2024-01-01"}
                 table.partitioning.set(document, bucket_column="bucket", dry_run=True)
         """
         table, policy, key = self.table, parse_policy(document), None
         if bucket_column is not None:
-            key = store.check_bucket_column(table, policy, bucket_column)
+            key = check_bucket_column(table, policy, bucket_column)
         if guard:
-            store.check_guard(table)
-        wanted = Setting(policy, store.parse_hot(hot), bucket_column)
-        kept = store.write_setting(table.storage, table.name, wanted, "set", dry_run=dry_run)
+            check_guard(table)
+        wanted = Setting(policy, parse_hot(hot), bucket_column)
+        kept = write_setting(table.storage, table.name, wanted, "set", dry_run=dry_run)
         if not dry_run and key is not None and bucket_column is not None:
-            store.add_bucket_column(table, key, bucket_column)
+            add_bucket_column(table, key, bucket_column)
         if not dry_run and guard:
-            store.guard_table(table, kept.policy)
+            guard_table(table, kept.policy)
         return kept.policy
 
     def alter_merge(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
-        """Changes some of the policy's properties, as Kusto's `.alter-merge` does.
+        """Change some of the policy's properties, as Kusto's `.alter-merge` does.
 
         Args:
-            changes: the properties to change, as a mapping or as JSON text; the others stay.
-            hot: a timespan instead of the one set before.
+            changes: the properties to change, as a mapping or as JSON text; the others are kept.
+            hot: a timespan that replaces the previous one; by default it is kept.
             dry_run: check the change, and write nothing.
 
         Returns:
-            The whole policy as it is then.
+            The whole policy with the changes.
 
         Raises:
-            UsageError: there is no policy, or what results is not one that fits the table.
+            UsageError: the table has no policy, or the result does not fit the table.
 
         Example:
-            Take another day of history along::
+            Partition one more day of history::
 
                 table.partitioning.alter_merge({"EffectiveDateTime": "2024-03-01"})
         """
@@ -158,15 +176,15 @@ class TablePolicy:
         if setting is None:
             raise self._no_policy()
         policy = merge_policy(setting.policy, changes)
-        span = setting.hot if hot is None else store.parse_hot(hot)
-        # With other buckets the column would be wrong, and is no longer filled.
+        span = setting.hot if hot is None else parse_hot(hot)
+        # If buckets change, the column's values are wrong, so it is no longer filled.
         same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
         wanted = Setting(policy, span, setting.bucket_column if same else None)
         storage, name = self.table.storage, self.table.name
-        return store.write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
+        return write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
 
     def delete(self, *, dry_run: bool = False) -> Policy:
-        """Takes the policy away; the files stay as they are, and the history keeps it.
+        """Delete the policy; no file is rewritten, and the history keeps the policy.
 
         Args:
             dry_run: only return the policy.
@@ -175,7 +193,7 @@ class TablePolicy:
             The policy that the table had.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the table has no policy.
 
         Example:
             Set it again later::
@@ -187,17 +205,17 @@ class TablePolicy:
         if setting is None:
             raise UsageError(f"{self.table.name} has no partitioning policy.")
         if not dry_run:
-            store.remove_setting(self.table.storage, self.table.name)
+            remove_setting(self.table.storage, self.table.name)
         return setting.policy
 
     def show(self, policy: Policy | None = None) -> TextTable:
-        """The policy's row, as Kusto shows it; `Policy` is NULL where there is none.
+        """Return the policy as one row, as Kusto shows it; `Policy` is NULL without a policy.
 
         Args:
-            policy: one to show instead of the one that is set, such as a dry run's.
+            policy: a policy to show instead of the table's, such as the result of a dry run.
 
         Example:
-            The JSON alone::
+            Get the JSON alone::
 
                 table.partitioning.show().document()["rows"][0]["Policy"]
         """
@@ -208,32 +226,35 @@ class TablePolicy:
         return TextTable(_COLUMNS, (row,))
 
     def history(self) -> TextTable:
-        """All policies that the table has had, the oldest first, with what set each."""
+        """Return all policies that the table has had, the oldest first, each with its reason."""
         rows = []
-        for one in all_policies(self.table.storage, self.table.name):
+        for one in partitioning_policies(self.table.storage, self.table.name).all():
             policy = one["policy"] and json.dumps(one["policy"], ensure_ascii=False)
             rows.append((one["at"], one["reason"], policy, one["hot"]))
         return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
     def receipts(self) -> tuple[Receipt, ...]:
-        """The operations of the last 30 days, the oldest first."""
+        """Return the operations of the last 30 days, the oldest first."""
         return read_receipts(self.table.storage, self.table.name)
 
     def operate(self, *, merge: bool = False, on_step: StepListener = noop) -> Receipt | None:
-        """Runs one operation, within the policy's bounds on rows and bytes.
+        """Run one operation, within the policy's limits on rows and bytes.
 
         Args:
-            merge: put small files of one partition together, instead of partitioning files.
-            on_step: called after every step.
+            merge: merge small files of one partition, instead of partitioning files.
+            on_step: called after every step, with the table and the step.
 
         Returns:
-            What was committed; None if there is nothing to do, or no policy.
+            The receipt of the commit; None without a policy or without files to process.
 
         Raises:
-            BusyError: another process partitions this table.
-            ConflictError: other writers were quicker each time.
-            RewriteError: the new files are not what they should be; nothing was committed.
-            UsageError: the policy no longer fits the table, or there is no JVM to commit through.
+            BusyError: another process is partitioning this table.
+            ConflictError: other writers won each attempt.
+            RewriteError: the new files do not contain the same rows; nothing was committed.
+            UsageError: the policy no longer fits the table, or the session has no JVM gateway.
+
+        Example:
+            >>> lake.table("orders").partitioning.operate(merge=True)  # doctest: +SKIP
         """
         return run_operation(self.table, kind=MERGE if merge else PARTITION, on_step=on_step)
 
@@ -244,23 +265,23 @@ class TablePolicy:
     def run(self, *, dry_run: Literal[False] = False) -> tuple[Receipt, ...]: ...
 
     def run(self, *, dry_run: bool = False) -> tuple[Receipt, ...] | tuple[PlannedOperation, ...]:
-        """Partitions all files that are pending, operation by operation, then merges small ones.
+        """Partition all pending files, operation by operation, then merge small ones.
 
         Args:
-            dry_run: only say which operations the files of now make; a dry run sees no merges of
-                files that do not exist yet.
+            dry_run: only return the operations that the current files require. Merges of files that
+                these operations would write are not included.
 
         Returns:
-            A receipt for each operation; of a dry run the planned operations.
+            A receipt for each operation; for a dry run the planned operations.
 
         Raises:
-            BusyError: another process partitions this table.
-            ConflictError: other writers were quicker each time.
-            RewriteError: the new files are not what they should be; nothing was committed.
-            UsageError: the policy no longer fits the table, or there is no JVM to commit through.
+            BusyError: another process is partitioning this table.
+            ConflictError: other writers won each attempt.
+            RewriteError: the new files do not contain the same rows; nothing was committed.
+            UsageError: the policy no longer fits the table, or the session has no JVM gateway.
 
         Example:
-            How much there is to do::
+            Count the bytes to rewrite::
 
                 sum(planned.size for planned in table.partitioning.run(dry_run=True))
         """
@@ -273,40 +294,43 @@ class TablePolicy:
         return tuple(found)
 
     def apply(self, document: str = "") -> tuple[Receipt, ...]:
-        """Sets a policy, if one is given, and runs; see `set` and `run`.
+        """Set a policy, if one is given, and run; see `set` and `run`.
 
         Args:
-            document: the policy; by default the table's own stays.
+            document: the policy as JSON text; by default the table's own is kept.
 
         Returns:
-            A receipt for each operation; none without a policy.
+            A receipt for each operation; empty without a policy.
         """
         if document.strip():
             self.set(document)
         return self.run()
 
     def stats(self) -> TableStatistics:
-        """How many rows and files are partitioned, and how many wait for an operation.
+        """Return how many rows and files are partitioned, and how many are pending.
 
         Raises:
             UsageError: the table has changed so that the policy no longer fits.
 
         Example:
-            Whether the process keeps up::
+            Check whether the process keeps up::
 
                 table.partitioning.stats().percentage > 90
         """
         return count_files(self.table, self._setting())
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
-        """Whether the table should have a policy, and which; and what speaks against its own.
+        """Recommend a policy for the table, or none, and review the table's own.
 
         Args:
-            columns: the columns in question; by default all text and timestamp columns.
-            least_bytes: what a partition must hold at least, compressed; 1 GiB by default.
+            columns: the candidate columns; by default all text and timestamp columns.
+            least_bytes: the minimum size of a partition in compressed bytes; 1 GiB by default.
+
+        Returns:
+            The recommended policy with the reasons.
 
         Raises:
-            UsageError: a column is not there, or is neither text nor a timestamp.
+            UsageError: a column is missing, or is neither text nor a timestamp.
 
         Example:
             Follow the advice::
@@ -317,13 +341,16 @@ class TablePolicy:
         """
         return advise_table(self.table, columns, least_bytes=least_bytes)
 
-    def spread(self) -> Spread:
-        """The rows of each of the policy's buckets in each of the first 1,000 files, to be plotted.
+    def spread(self, document: Any = None) -> Spread:
+        """Return how many rows of each bucket each of the first 1,000 files has.
+
+        Args:
+            document: a policy as for `set`, to try without setting it; by default the table's own.
 
         Raises:
-            UsageError: the table has no policy, or one without a hash key.
+            UsageError: the table has no policy, or the policy has no hash key.
         """
-        policy = self.policy
+        policy = self.policy if document is None else parse_policy(document)
         if policy is None:
             raise self._no_policy()
         return spread_of(self.table, policy)
@@ -331,32 +358,35 @@ class TablePolicy:
     def report(
         self, document: str = "", *, where: str = "", columns: Sequence[str] = ()
     ) -> PartitionReport:
-        """The table's partitioning to be looked at; nothing is written.
+        """Report on the table's partitioning; nothing is written.
 
         Args:
-            document: a policy to try on paper; by default the table's own.
-            where: a filter whose files to count; by default one on the policy's key.
+            document: a policy to evaluate without setting it; by default the table's own.
+            where: a filter whose files are counted; by default an equality on the policy's key.
             columns: as for `advise`.
 
         Raises:
             UsageError: the document is not a policy, or the table's columns don't fit.
-            QueryError: Spark can't read the filter.
+            QueryError: Spark can't parse the filter.
         """
         return report_partitioning(self.table, document, where=where, columns=columns)
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
-        """Drops the files of which even the youngest rows were created longer ago than a timespan.
+        """Drop the files whose newest row is older than `keep`.
 
-        A file's creation time is when its rows arrived, or, under `OverrideCreationTime`, what
-        their own timestamps say.
+        A file's creation time is when its rows arrived or, under `OverrideCreationTime`, their own
+        timestamps.
 
         Args:
             keep: a timespan, such as `365d`.
-            apply: drop them; by default it only says what would go.
+            apply: drop the files; by default they are only counted.
+
+        Returns:
+            The number of files, rows and bytes that were dropped, or would be.
 
         Raises:
-            UsageError: it is not a timespan, or there is no JVM to commit through.
-            ConflictError: another writer touched the same files; nothing was dropped.
+            UsageError: `keep` is not a timespan, or the session has no JVM gateway.
+            ConflictError: another writer changed the same files; nothing was dropped.
 
         Example:
             Keep a year::
@@ -366,8 +396,8 @@ class TablePolicy:
         oldest = now_micros() - parse_timespan(keep)
         note = json.dumps({"mirrorlake": "retention"})
         with transaction(self.table.spark, self.table.path, note=note) as txn:
-            old = txn.files().where(tags.created() < F.lit(oldest))
-            found = old.select("path", "size", tags.row_count().alias("rows")).collect()
+            old = txn.files().where(created() < F.lit(oldest))
+            found = old.select("path", "size", row_count().alias("rows")).collect()
             version = None
             if found and apply:
                 gone = txn.take([line["path"] for line in found])
@@ -376,7 +406,159 @@ class TablePolicy:
         return Dropped(str(self.table.name), len(found), rows, size, version)
 
     def _setting(self, *, fitted: bool = True) -> Setting | None:
-        return store.read_setting(self.table.storage, self.table.name, fitted=fitted)
+        return read_setting(self.table.storage, self.table.name, fitted=fitted)
 
     def _no_policy(self) -> UsageError:
         return UsageError(f"{self.table.name} has no partitioning policy.", hint="set one first.")
+
+
+@dataclass(frozen=True)
+class PartitionReport(Result):
+    """How a table is partitioned, and how it could be.
+
+    Attributes:
+        table: the table's name.
+        policy: the policy of the report: a proposed one, else the table's; None without one.
+        proposed: whether the policy is a proposed one.
+        advice: the recommended policy, with reasons.
+        stats: rows and files, partitioned and pending.
+        spread: the rows of each bucket by file; None without a hash key.
+        planned: the pending operations under the table's own policy.
+        where: the filter of the scan; empty without one.
+        scan: the files that the filter reads; None without a filter.
+        notes: which parts are missing from the report, and why.
+    """
+
+    table: str
+    policy: Policy | None
+    proposed: bool
+    advice: Advice
+    stats: TableStatistics
+    spread: Spread | None
+    planned: tuple[PlannedOperation, ...]
+    where: str
+    scan: Scan | None
+    notes: tuple[str, ...]
+
+    def shown(self) -> TextTable:
+        """Return the figures, then the notes."""
+        stats = self.stats
+        keys = "none" if self.policy is None else ", ".join(self.policy.columns)
+        rows = [
+            ("policy on", f"{keys} (proposed, not set)" if self.proposed else keys),
+            ("files", f"{stats.files:,}"),
+            ("rows partitioned", f"{stats.partitioned_rows:,} of {stats.rows:,}"),
+            ("rows pending", f"{stats.pending_rows:,}"),
+            ("operations to do", f"{len(self.planned):,}"),
+        ]
+        if self.spread is not None:
+            rows.append(("files of one bucket", repr(self.spread)))
+        rows += [("note", note) for note in self.notes]
+        return TextTable(("what", "value"), tuple(rows))
+
+    def operations(self) -> TextTable:
+        """Return the first 20 pending operations, one per row."""
+        rows = tuple((one.kind, one.files, one.rows, size_text(one.size)) for one in self.planned)
+        more = len(rows) > _MOST_OPERATIONS
+        return TextTable(("operation", "files", "rows", "size"), rows[:_MOST_OPERATIONS], more)
+
+    def reads(self) -> TextTable:
+        """Return the number of files and bytes that the filter reads."""
+        if self.scan is None:
+            return TextTable(("filter", "none"), ())
+        rows = (
+            ("files read", f"{len(self.scan.read):,} of {self.scan.files:,}"),
+            ("of them unpartitioned", f"{self.scan.unpartitioned:,}"),
+            ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
+        )
+        return TextTable(("filter", self.where), rows)
+
+    def plot(self, after: PartitionReport | None = None) -> Chart | None:
+        """Draw the rows by file and bucket.
+
+        Args:
+            after: a later report, drawn next to this one.
+
+        Returns:
+            A chart; None if the report has no buckets to show.
+        """
+        from mirrorlake.show.plots import plot_spread
+
+        reports = {"now": self} if after is None else {"now": self, "after": after}
+        spreads = {
+            name: report.spread.counts
+            for name, report in reports.items()
+            if report.spread is not None
+        }
+        if not spreads:
+            return None
+        return plot_spread(spreads, title=f"Rows of {self.table} by file and bucket")
+
+    def __repr__(self) -> str:
+        return f"{self.stats}; {counted(len(self.planned), 'operation')} to do"
+
+
+def report_partitioning(
+    table: TableHandle, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+) -> PartitionReport:
+    """Report on a table's partitioning; see `TablePolicy.report` for arguments and errors."""
+    storage, name, proposed = table.storage, table.name, bool(document.strip())
+    tried = None
+    if proposed:
+        tried = write_setting(storage, name, Setting(parse_policy(document)), "set", dry_run=True)
+    setting = read_setting(storage, name)
+    shown = tried or setting
+    policy = None if shown is None else shown.policy
+    advice = advise_table(table, columns)
+    stats, notes = count_files(table, setting), list[str]()
+    spread = None
+    if policy is None:
+        notes.append("The table has no policy, so there are no buckets and no operations.")
+    elif policy.hash is None:
+        notes.append("The policy has no hash key, so there are no buckets to show.")
+    elif stats.rows == 0:
+        notes.append("The table is empty.")
+    else:
+        spread = spread_of(table, policy)
+    if policy is not None and not stats.pending_rows and stats.unpartitioned_rows:
+        notes.append(
+            f"{counted(stats.unpartitioned_rows, 'row')} unpartitioned and not pending: older than"
+            " the policy, or cold. An earlier EffectiveDateTime includes older rows."
+        )
+    wanted = where.strip() or _some_filter(table, policy)
+    scan = scan_table(table, wanted) if wanted else None
+    if scan is None:
+        notes.append("The report has no filter; set `where` to see which files it reads.")
+    planned = () if proposed else plan_operations(table)
+    return PartitionReport(
+        str(name),
+        policy,
+        proposed,
+        advice,
+        stats,
+        spread,
+        planned,
+        wanted,
+        scan,
+        tuple(notes),
+    )
+
+
+def _some_filter(table: TableHandle, policy: Policy | None) -> str:
+    """Return an equality on the policy's key, or on a partition column.
+
+    Return an empty text if the table has neither, or no value in it.
+    """
+    rows = table.rows()
+    kinds = dict(rows.dtypes)
+    names = [policy.hash.column] if policy and policy.hash else []
+    for name in names + table.snapshot().partition_columns:
+        if kinds.get(name) in _SIMPLE:
+            column = F.col(quote(name))
+            some = rows.where(column.isNotNull()).agg(F.min(column.cast("string"))).first()
+            if some is not None and some[0] is not None:
+                value = literal(some[0])
+                if kinds[name] != "string":
+                    value = f"CAST({value} AS {kinds[name]})"
+                return f"{quote(name)} = {value}"
+    return ""

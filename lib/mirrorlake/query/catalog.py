@@ -18,9 +18,9 @@ from urllib.parse import unquote
 from mirrorlake.delta.log_files import has_log, is_dropped
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.names import STATE, TABLES, TableName
+from mirrorlake.names import STATE, TABLES, TableName, quote
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import literal, quote, spark_message
+from mirrorlake.spark.sql import literal, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 

@@ -21,8 +21,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.names import TableName, quote
+from mirrorlake.spark.sql import delta_name, literal
 
 When = int | datetime
 Edit = tuple[int, int, str]

@@ -1,1 +1,1 @@
-"""Row tracking: stable ids of rows, how far they can be trusted, and what they make possible."""
+"""Row tracking: stable row ids, changes with ids, and the history of one row."""

@@ -1,15 +1,15 @@
-"""Rows with their ids: those of a version, those of chosen files, and the changes of a range.
+"""Read rows with their ids: the rows of a version, of some files, and the changes of a range.
 
-A change feed leaves the ids out. So changes are taken from the files that each commit brought and
-took away: a row that both have, under two commit versions, was updated. They need no feed, follow
-the changes and not the table, and say which old row became which new one. Before rows had ids the
-feed itself is read, without any.
+A change feed lacks the ids. So changes are computed from the files that each commit added and
+removed: a row that is in both, with two commit versions, was updated. This needs no feed; its cost
+grows with the changes and not with the table, and it pairs each old row with its new one. For
+versions in which rows had no ids, the feed is read, without ids.
 
-The files belong to many versions, while a query reads one. So they are listed in a small Delta log
-of their own, and Delta reads them by it: it knows about deletion vectors, partitions, renamed
-columns and widened types. The ids' hidden columns are ordinary columns there, which lets Parquet's
-statistics skip what does not have a wanted id. Such a log holds no data, is named by its content,
-and is deleted a day later.
+The files belong to many versions, but a query reads one. So the files are listed in a small Delta
+log of their own, and Delta reads them through it. Delta supports deletion vectors, partitions,
+renamed columns and widened types. The hidden id columns are ordinary columns there, so Parquet's
+statistics can skip row groups without a wanted id. Such a log contains no data, is named by its
+content, and is deleted a day later.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, encode, file_changes
-from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileChange,
+    FileHistory,
+    Places,
+    encode,
+    file_changes,
+    vector_path,
+)
+from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
 from mirrorlake.delta.snapshot import (
@@ -36,17 +45,19 @@ from mirrorlake.delta.snapshot import (
     read_snapshot,
 )
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.delta.vectors import vector_path
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.api import Changes
-from mirrorlake.feed.changes import End, Outside, resolve_span
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.changes import Changes
+from mirrorlake.feed.ranges import End, Outside, resolve_span
+from mirrorlake.history.diff import RESERVED
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.names import STATE
+from mirrorlake.names import STATE, quote
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
 
 ID_NAMES = ("_row_id", "_row_commit_version")
 _THREADS = 16
@@ -54,20 +65,21 @@ _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
 _FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
-ROW_FILES = f"{STATE}/row-files"  # by day; the lists of files in them hold no data
+ROW_FILES = f"{STATE}/row-files"  # one folder per day; the logs contain no data
 _KEPT_DAYS = 1
+_MOST_ROWS = 200  # of all versions, in a plot of ids
 _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
 
 def read_with_ids(
     table: TableHandle, *, version: int | None = None, names: Sequence[str] = ID_NAMES
 ) -> DataFrame:
-    """The rows of a version, each with its id and the version that inserted or updated it last.
+    """Return the rows of a version, each with its id and the version that last changed it.
 
     Args:
         table: the table.
-        version: which; by default the newest.
-        names: what the two columns are called, if the table has such columns itself.
+        version: the version; by default the newest.
+        names: the names of these two columns, in case the table has columns of the same name.
 
     Raises:
         UsageError: the version's rows have no ids, or a column has one of the names.
@@ -80,8 +92,8 @@ def read_with_ids(
     taken = {name.lower() for name in snapshot.schema}
     if clash := [name for name in names if name.lower() in taken]:
         raise UsageError(
-            f"The table {table.name} has a column {clash[0]} itself.",
-            hint="give other names: names=('id_of_row', 'version_of_row').",
+            f"The table {table.name} has a column {clash[0]} of its own.",
+            hint="give other names, such as names=('id_of_row', 'version_of_row').",
             column=clash[0],
         )
     reader = table.spark.read.format("delta")
@@ -98,22 +110,22 @@ def read_with_ids(
 def read_row_changes(
     table: TableHandle, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
 ) -> DataFrame:
-    """The changes of a range of versions, each with its row's id.
+    """Return the changes of a range of versions, each with its row's id.
 
     Args:
         table: the table.
-        start: the first version or timestamp, as `Changes.read` takes it.
-        end: the last; by default the newest.
-        beyond_latest: as `Changes.read` takes it.
+        start: the first version or timestamp, as for `Changes.read`.
+        end: the last version or timestamp; by default the newest version.
+        beyond_latest: as for `Changes.read`.
 
     Returns:
-        What `Changes.read` returns, then `_row_id` and `_row_commit_version`: NULL in versions
-        whose rows had no ids, or other ones than now. Rows that a RESTORE or a rewrite leaves as
-        they are do not show.
+        The columns of `Changes.read`, then `_row_id` and `_row_commit_version`, which are NULL in
+        versions whose rows had no ids or other ones than now. Rows that a RESTORE or a rewrite does
+        not change are not included.
 
     Raises:
-        FeedError: files of the range are gone, or the feed is needed and can't be read.
-        UsageError: the ends make no sense.
+        FeedError: files of the range are missing, or the feed is needed and can't be read.
+        UsageError: an end is invalid.
     """
     timeline = read_versions(table.storage, table.name.table_path)
     span = resolve_span(table.spark, timeline, start, end, beyond_latest)
@@ -128,18 +140,18 @@ def read_row_changes(
     if first <= span.end:
         if first <= readable and readable > tracking.first:
             raise FeedError(
-                f"A column of {table.name} changed its type in version {readable}: the files that"
-                " it took away don't fit it.",
+                f"A column of {table.name} changed its type in version {readable}, so older files"
+                " can't be read with the present columns.",
                 hint=f"start after version {readable}.",
             )
         snapshot = table.snapshot()
         path = table.name.table_path
         uses = list(file_changes(table.storage, path, first, span.end, FileHistory()))
-        if gone := missing_versions(table, uses):
+        if missing := missing_versions(table, uses):
             raise FeedError(
-                f"Files that version {max(gone)} of {table.name} removed are gone: a VACUUM has"
-                " deleted them.",
-                hint=f"start after version {max(gone)}.",
+                f"Files that version {max(missing)} of {table.name} removed are missing, because a"
+                " VACUUM deleted them.",
+                hint=f"start after version {max(missing)}.",
             )
         rows = read_file_rows(table, snapshot, files_of(uses))
         parts.append(as_changes(rows, uses, timeline))
@@ -147,26 +159,26 @@ def read_row_changes(
 
 
 def missing_versions(table: TableHandle, uses: Iterable[FileChange]) -> list[int]:
-    """The versions that can't be read, because a file that they bring or take is gone."""
+    """Return the versions that can't be read, because a file they add or remove is missing."""
     names = list(dict.fromkeys(name for use in uses for name in use.file.names))
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(Places(table.storage, table.name.table_path).exists, names)
-        gone = {name for name, there in zip(names, found, strict=True) if not there}
-    return sorted({use.version for use in uses if gone & set(use.file.names)})
+        missing = {name for name, there in zip(names, found, strict=True) if not there}
+    return sorted({use.version for use in uses if missing & set(use.file.names)})
 
 
 def files_of(uses: Iterable[FileChange]) -> list[DataFile]:
-    """The files that commits brought and took, each once."""
+    """Return the distinct files that commits added and removed."""
     return list({use.file.key: use.file for use in uses}.values())
 
 
 def as_changes(rows: DataFrame, uses: Sequence[FileChange], timeline: Timeline) -> DataFrame:
-    """What commits did, from the files that they brought and took.
+    """Return the changes of commits, from the files that they added and removed.
 
     Args:
-        rows: of the files, as `read_file_rows` gives them for `files_of` these.
-        uses: the files.
-        timeline: when the table's versions were made.
+        rows: the rows of the files, as `read_file_rows` returns them for `files_of(uses)`.
+        uses: the files that the commits added and removed.
+        timeline: the table's versions.
     """
     numbers = {file.key: number for number, file in enumerate(files_of(uses))}
     places = [
@@ -215,21 +227,27 @@ def read_file_rows(
     *,
     lists: Storage | None = None,
 ) -> DataFrame:
-    """The live rows of files.
+    """Return the live rows of files.
 
     Args:
-        table: whose files.
-        snapshot: the version whose columns are read, and whose numbering the ids are of.
-        files: which, in the order of their numbers.
-        ids: only the rows of these ids; whatever else can be skipped is not read.
-        lists: where to put the log, as Spark sees it too; by default into the lake.
+        table: the table.
+        snapshot: the version whose columns are read, and whose row ids are used.
+        files: the files, in the order of their numbers.
+        ids: only rows with these ids; other data is skipped as far as possible.
+        lists: where to store the log, readable by Spark; by default in the lake.
 
     Returns:
-        The row as a struct of the table's columns, its id, its commit version, and its file's
-        number in `files`, under this module's names.
+        The row as a struct of the table's columns, its id, its commit version, and the number of
+        its file in `files`, under the names defined in this module.
+
+    Raises:
+        UsageError: the table has no row ids.
     """
-    if ROW_ID_COLUMN not in snapshot.properties:  # dropped since it was looked at
-        raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
+    if ROW_ID_COLUMN not in snapshot.properties:  # dropped meanwhile
+        raise UsageError(
+            f"The rows of {table.name} have no ids.",
+            hint="enable row tracking with table.row_tracking.enable().",
+        )
     path = _write_log(table, snapshot, files, lists or table.storage)
     rows = table.spark.read.format("delta").load(path)
     hidden = _hidden_names(snapshot)
@@ -239,7 +257,8 @@ def read_file_rows(
     if ids is None:
         found = rows.withColumns({ROW_ID: F.coalesce(own, counted)})
     else:
-        # Only a plain comparison lets Parquet's statistics skip; rows not moved are in few files.
+        # Parquet's statistics only support plain comparisons. Rows that never moved have their
+        # ids by position, and are in few files.
         born = rows.where(own.isNull() & counted.isin(*ids)).withColumn(ROW_ID, counted)
         near = [n for n, file in enumerate(files) if any(map(file.holds, ids))]
         carried = rows.where(own.isin(*ids)).withColumn(ROW_ID, own)
@@ -260,7 +279,7 @@ def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
 def _write_log(
     table: TableHandle, snapshot: Snapshot, files: Sequence[DataFile], lists: Storage
 ) -> str:
-    """A log of these files, in a folder that its content names; the folder, full."""
+    """Write a temporary Delta log for these files and return its full path."""
     base = encode(hadoop_path(table.storage, table.name.table_path))
     actions = [
         {"protocol": _protocol(snapshot)},
@@ -278,17 +297,17 @@ def _write_log(
 
 
 def _protocol(snapshot: Snapshot) -> Action:
-    """What reading the files asks for: older ones may need more than the newest version does."""
+    """Return the protocol to read all files; old ones may need more than the newest version."""
     features = set(snapshot.reader_features)
     if snapshot.is_mapped:
         features.add("columnMapping")
-    features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
+    features.add("deletionVectors")  # required for the position of a row in its file
     both = {f"{side}Features": sorted(features) for side in ("reader", "writer")}
     return {"minReaderVersion": 3, "minWriterVersion": 7} | both
 
 
 def _metadata(snapshot: Snapshot) -> Action:
-    """The table's columns, then the hidden ones, then a file's own facts as partition columns."""
+    """Return the table's columns, the hidden ones, and facts of each file as partition columns."""
     schema: dict[str, Any] = snapshot.schema_document
     highest = int(snapshot.properties.get(_NUMBERED, 0))
     facts = {FILE: "integer", _FIRST: "long", _DEFAULT: "long"}
@@ -297,7 +316,7 @@ def _metadata(snapshot: Snapshot) -> Action:
         physical = {"delta.columnMapping.id": highest, PHYSICAL_NAME: name}
         field = {"name": name, "type": kind, "nullable": True}
         schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
-    # Files name columns alike in both modes, and hidden columns have no field id.
+    # Both mapping modes use the same names in files, and hidden columns have no field id.
     mode = {_MODE: "name", _NUMBERED: str(highest)} if snapshot.is_mapped else {}
     return {
         "id": snapshot.metadata["id"],
@@ -330,3 +349,34 @@ def _add(file: DataFile, number: int, base: str) -> Action:
 def _absolute(path: str, base: str) -> str:
     is_full = "://" in path or path.startswith(("file:/", "/"))
     return path if is_full else f"{base}/{path}"
+
+
+def plot_row_ids(table: TableHandle, *, name: str, first: int = 1) -> Chart:
+    """Plot the row ids of a small table: one line per row, one column per version.
+
+    Args:
+        table: the table; rows must have ids in all versions since `first`.
+        name: the column that names the rows, unique in each version.
+        first: the first version to show.
+    """
+    from mirrorlake.show.plots import plot_matrix
+
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(name)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    labels = [
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    ]
+    title = f"Rows of {table.name}: id · version that changed it last"
+    return plot_matrix(labels, texts, title=title, x_label="version")

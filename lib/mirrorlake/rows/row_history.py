@@ -1,13 +1,13 @@
-"""One row's values through all versions, by its id: also if its key changes, or it is restored.
+"""The class behind `Table.row_tracking`, and the history of one row through all versions.
 
-The cost follows the row, not the table: of all files that commits brought and took, only those are
-read that may hold the row, by the statistics of the keys, by the numbers of the rows, and within
-the files by the statistics of the ids.
+A row is followed by its id, so its history continues when its key changes or it is restored. The
+cost grows with the row's changes and not with the table: of all files that commits added or
+removed, only those that may contain the row are read. They are selected by the statistics of the
+key columns and by the ranges of row ids; within a file, the statistics of the ids skip row groups.
 
-`read_row_history` lists the files that it reads in a small log. `report_row`, which tells the
-history in words, has this log in a folder of this machine while it is needed, so that a lake on a
-read-only disk can be looked at too; where Spark's workers are other machines it lies in the lake,
-and is removed at the end.
+`read_row_history` lists these files in a small Delta log. `report_row`, which describes the history
+in words, keeps this log in a temporary folder of this machine, so that it also works on a read-only
+lake. If Spark's workers are other machines, the log is stored in the lake and deleted at the end.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
-from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.commits import CommitLog, read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.changes import in_order, key_columns
+from mirrorlake.feed.changes import COLUMNS, as_texts, describe_changes, short
 from mirrorlake.feed.doctor import FeedFinding
-from mirrorlake.feed.report import COLUMNS, as_texts, short, tell_changes
-from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.diff import is_tracked
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.results import Result, TextTable
+from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
+from mirrorlake.history.diff import RESERVED, is_tracked
+from mirrorlake.mirror.options import declared_keys
+from mirrorlake.names import quote
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.rows.changes import (
     ID_NAMES,
     ROW,
@@ -45,28 +46,91 @@ from mirrorlake.rows.changes import (
     files_of,
     missing_versions,
     read_file_rows,
+    read_row_changes,
     read_with_ids,
 )
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.jvm import has_gateway
-from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
+
 Key = Mapping[str, Any]
-_MOST = 1000  # ids of one key; what has more is not a key
+_MOST = 1000  # ids of one key; a column with more is not a key
+_MOST_EVENTS = 100
+_NO_EVENTS = TextTable(COLUMNS, ())
+_MOST_ROWS = 200  # ids by row and version
+
+
+@dataclass(frozen=True)
+class RowIds(Result):
+    """The ids of a table's rows, version by version.
+
+    Attributes:
+        table: the table's name.
+        versions: the versions with their operations, ascending.
+        rows: by row, for each version, the row's id and the version that changed it last; empty
+            if the version does not have the row.
+    """
+
+    table: str
+    versions: tuple[str, ...]
+    rows: dict[str, tuple[str, ...]]
+
+    def shown(self) -> TextTable:
+        """Return one row per row of the table, with a column per version."""
+        columns = ("row", *(" ".join(version.split()) for version in self.versions))
+        return TextTable(columns, tuple((name, *ids) for name, ids in self.rows.items()))
+
+    def plot(self) -> Chart:
+        """Draw the ids as a grid: one line per row, one column per version."""
+        from mirrorlake.show.plots import plot_matrix
+
+        title = f"Rows of {self.table}: id · version that changed it last"
+        return plot_matrix(list(self.versions), self.rows, title=title, x_label="version")
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {len(self.rows)} rows in {len(self.versions)} versions"
+
+
+def read_row_ids(table: TableHandle, label: str, *, first: int = 1) -> RowIds:
+    """Read the ids of a table's rows; see `RowTracking.by_version` for arguments and errors."""
+    newest = table.snapshot().version
+    log = CommitLog(table.storage, table.name.table_path)
+    parts = [
+        read_with_ids(table, version=version).select(
+            F.lit(version).alias("at"), F.col(quote(label)).cast("string").alias("row"), *ID_NAMES
+        )
+        for version in range(first, newest + 1)
+    ]
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
+    texts: dict[str, list[str]] = {}
+    for row in ordered.collect():
+        line = texts.setdefault(row["row"], [""] * len(parts))
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
+    versions = tuple(
+        f"{commit.version}\n{commit.operation.lower()}"
+        for commit in reversed(log.read(newest, len(parts)).commits)
+    )
+    return RowIds(str(table.name), versions, {name: tuple(ids) for name, ids in texts.items()})
 
 
 @dataclass(frozen=True)
 class RowHistory(Result):
-    """What became of a row.
+    """The history of one row.
 
     Attributes:
-        ids: the row's id, or all that a key has had.
-        start: the first version that was looked at; rows of then are `existing`.
-        end: the last one.
-        files: how many data files could hold the row, of `files_seen` in these versions.
-        events: the changes as `read_row_changes` has them, by version.
-        findings: what to know about the ids in these versions.
+        table: the table's name.
+        ids: the row's id, or all ids that a key has had.
+        start: the first version; rows that existed then are `existing`.
+        end: the last version.
+        files: the number of data files that may contain the row, of `files_seen`.
+        files_seen: the number of data files in these versions.
+        events: the changes with the columns of `read_row_changes`, ordered by version.
+        findings: facts about the ids in these versions.
     """
 
     table: str
@@ -79,11 +143,11 @@ class RowHistory(Result):
     findings: tuple[FeedFinding, ...]
 
     def shown(self) -> TextTable:
-        """What was looked at; the events are a DataFrame."""
+        """Return the ids, versions and files; the events are a DataFrame."""
         rows = [
             ("row ids", ", ".join(map(str, self.ids)) or "none"),
             ("versions", f"{self.start} to {self.end}"),
-            ("files that may hold the row", f"{self.files} of {self.files_seen}"),
+            ("files that may contain the row", f"{self.files} of {self.files_seen}"),
         ]
         rows += [(finding.rule, f"{finding.message} {finding.fix}") for finding in self.findings]
         return TextTable(("what", "value"), tuple(rows))
@@ -101,52 +165,55 @@ def read_row_history(
     start: int | None = None,
     lists: Storage | None = None,
 ) -> RowHistory:
-    """Everything that happened to one row.
+    """Return all changes of one row.
 
     Args:
         table: the table.
-        key: the row's key: a value where the table declares one key column, else values by column.
-            All rows that ever had it are included, also in versions in which they had another.
+        key: the row's key: a value if the table declares one key column, else values by column. All
+            rows that ever had this key are included, also in versions in which they had another.
         row_id: the row's id, instead of a key.
-        start: the first version; by default the oldest whose files, columns and ids allow it.
-        lists: where the lists of the files that are read lie; by default in the lake.
+        start: the first version; by default the oldest that its files, columns and ids allow.
+        lists: where to store the lists of the files that are read; by default in the lake.
 
     Raises:
-        FeedError: a file of the versions from `start` on is gone.
-        UsageError: neither or both of key and id are given, or rows have no ids.
+        FeedError: a file of the versions since `start` is missing.
+        UsageError: neither or both of key and id are given, or the rows have no ids.
     """
     if (key is None) == (row_id is None):
-        raise UsageError("Give either a key or a row id.")
+        raise UsageError(
+            "A row is identified by a key or by a row id.", hint="give either a key or a row id."
+        )
     tracking = read_tracking(table)
     snapshot = table.snapshot()
     if tracking.numbered_from is None:
         raise UsageError(
-            f"The rows of {table.name} never had ids.", hint=f"`rows enable ROOT {table.name}`."
+            f"The rows of {table.name} never had ids.",
+            hint="enable row tracking with table.row_tracking.enable().",
         )
     oldest = max(tracking.numbered_from, tracking.readable_from, tracking.first)
     if start is not None and not oldest <= start <= snapshot.version:
         raise UsageError(
-            f"{start} can't be the first version.",
-            hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
+            f"The history of a row in {table.name} can't start at version {start}.",
+            hint=f"rows have their present ids in versions {oldest} to {snapshot.version}.",
         )
-    wanted = {} if key is None else _key(table, key)
+    wanted = {} if key is None else _key_values(table, key)
     first = oldest if start is None else start
-    seen = _uses(table, first, snapshot.version)
+    seen = _file_changes(table, first, snapshot.version)
     ids = None if row_id is None else [row_id]
     while True:
         if ids is not None:
             uses = [u for u in seen if u.file.carries or any(map(u.file.holds, ids))]
         else:
-            uses = [u for u in seen if may_hold(u.file, snapshot, wanted)]
-        if gone := missing_versions(table, uses):
-            if start is not None or gone[-1] == first:
+            uses = [u for u in seen if may_contain(u.file, snapshot, wanted)]
+        if missing := missing_versions(table, uses):
+            if start is not None or missing[-1] == first:
                 raise FeedError(
-                    f"A file of version {gone[-1]} of {table.name} is gone: a VACUUM has deleted"
-                    " it.",
-                    hint=f"start at version {gone[-1]}.",
+                    f"A file of version {missing[-1]} of {table.name} is missing, because a VACUUM"
+                    " deleted it.",
+                    hint=f"start at version {missing[-1]}.",
                 )
-            first = gone[-1]  # what was taken then is not needed from then on
-            seen = _uses(table, first, snapshot.version)
+            first = missing[-1]  # files removed in that version are not needed after it
+            seen = _file_changes(table, first, snapshot.version)
         elif ids is None:
             rows = read_file_rows(table, snapshot, files_of(uses), lists=lists)
             ids = _ids_of(table, rows, wanted)
@@ -155,15 +222,15 @@ def read_row_history(
     rows = read_file_rows(table, snapshot, files_of(uses), ids or [-1], lists=lists)
     timeline = read_versions(table.storage, table.name.table_path)
     events = _in_order(as_changes(rows, uses, timeline), first)
-    told = tuple(f for f in tracking.findings if f.versions[1] >= first)
+    findings = tuple(f for f in tracking.findings if f.versions[1] >= first)
     files, total = len(files_of(uses)), len(files_of(seen))
     return RowHistory(
-        str(table.name), tuple(ids), first, snapshot.version, files, total, events, told
+        str(table.name), tuple(ids), first, snapshot.version, files, total, events, findings
     )
 
 
-def _uses(table: TableHandle, first: int, newest: int) -> list[FileChange]:
-    """The files that versions brought and took, those that the first one has included."""
+def _file_changes(table: TableHandle, first: int, newest: int) -> list[FileChange]:
+    """Return the files that versions added and removed, including those of the first version."""
     storage, path = table.storage, table.name.table_path
     history = FileHistory()
     files = map(history.data_file, live_files(storage, path, first) if first > 0 else ())
@@ -171,20 +238,21 @@ def _uses(table: TableHandle, first: int, newest: int) -> list[FileChange]:
     return [*there, *file_changes(storage, path, first + (first > 0), newest, history)]
 
 
-def _key(table: TableHandle, key: Any) -> Key:
+def _key_values(table: TableHandle, key: Any) -> Key:
     if isinstance(key, Mapping):
         names = key_columns(table, list(map(str, key)))
         return dict(zip(names, key.values(), strict=True))
     names = key_columns(table, None)
     if len(names) != 1:
         raise UsageError(
-            f"The keys of {table.name} are {', '.join(names)}.", hint="give a value for each."
+            f"The keys of {table.name} are {', '.join(names)}.",
+            hint="give a value for each key column.",
         )
     return {names[0]: key}
 
 
-def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
-    """Whether a file may have rows of a key, by what the log says of its values."""
+def may_contain(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
+    """Return whether a file may contain rows with a key, by the statistics in the log."""
     fields = {f["name"]: f for f in snapshot.fields}
     low, high = (file.stats.get(name) or {} for name in ("minValues", "maxValues"))
     for column, value in key.items():
@@ -199,7 +267,7 @@ def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
 
 
 def _comparable(kind: Any, value: Any) -> Any:
-    """A value as statistics have it; None if it can't be compared with them."""
+    """Return a value in the type of the statistics, or None if it can't be compared."""
     try:
         if kind in ("byte", "short", "integer", "long"):
             return int(value)
@@ -211,7 +279,7 @@ def _comparable(kind: Any, value: Any) -> Any:
 
 
 def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
-    """The ids of all rows that ever had a key, of the rows of files."""
+    """Return the ids of all rows in these files that ever had a key."""
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"
         kind = rows.select(name).schema[0].dataType
@@ -219,13 +287,14 @@ def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
     found = [row[0] for row in rows.select(ROW_ID).distinct().limit(_MOST + 1).collect()]
     if len(found) > _MOST:
         raise UsageError(
-            f"More than {_MOST:,} rows of {table.name} had this key.", hint="give a whole key."
+            f"More than {_MOST:,} rows of {table.name} had this key.",
+            hint="give a value for each key column.",
         )
     return sorted(found)
 
 
 def _in_order(changes: DataFrame, first: int) -> DataFrame:
-    """By version; rows that were there before the first version are `existing`."""
+    """Order changes by version; rows from before the first version are `existing`."""
     kind = F.col(RESERVED[0])
     if first > 0:
         there = (F.col(RESERVED[1]) == first) & (kind == "insert")
@@ -235,22 +304,19 @@ def _in_order(changes: DataFrame, first: int) -> DataFrame:
     return in_order(named, [ID_NAMES[0]], kinds)
 
 
-_MOST_EVENTS = 100
-_NO_EVENTS = TextTable(COLUMNS, ())
-
-
 @dataclass(frozen=True)
 class RowReport(Result):
-    """What a table's row ids tell.
+    """The row tracking of a table, and the history of one row in words.
 
     Attributes:
-        tracking: whether rows have ids, since when, and what to know about them.
-        change: what switching row tracking on commits, or has committed; None where it is on.
-        row: the row that was followed; empty for none.
-        ids: its row ids.
-        start, end: the versions that were looked at; None without a row.
-        files, files_seen: how many data files could hold the row, of all in these versions.
-        events: its changes, in words.
+        tracking: whether rows have ids, since when, and facts about them.
+        change: the commits that enable row tracking, planned or done; None if it was enabled.
+        row: the row whose history is shown; empty if there is none.
+        ids: the row's ids.
+        start, end: the first and the last version; None without a row.
+        files, files_seen: the number of data files that may contain the row, of all files in these
+            versions.
+        events: the row's changes, in words.
         notes: what is not shown, and why.
     """
 
@@ -266,36 +332,37 @@ class RowReport(Result):
     notes: tuple[str, ...] = ()
 
     def shown(self) -> TextTable:
-        """What was looked at."""
+        """Return the row, its ids, the versions and files, then the notes."""
         rows: list[tuple[Any, ...]] = []
         if self.row:
             rows = [
                 ("row", self.row),
                 ("row ids", ", ".join(map(str, self.ids)) or "none"),
                 ("versions", f"{self.start} to {self.end}"),
-                ("files that may hold the row", f"{self.files} of {self.files_seen}"),
+                ("files that may contain the row", f"{self.files} of {self.files_seen}"),
             ]
         rows += [("note", note) for note in self.notes]
         return TextTable(("what", "value"), tuple(rows))
 
     def __repr__(self) -> str:
-        events = f"{len(self.events.rows)} events of {self.row}" if self.row else "no row followed"
+        events = (
+            f"{counted(len(self.events.rows), 'event')} of {self.row}" if self.row else "no row"
+        )
         return f"{self.tracking}; {events}"
 
 
 @query_errors()
 def report_row(table: TableHandle, key: str = "", *, enable: bool = False) -> RowReport:
-    """Tells what became of one row.
+    """Describe the history of one row.
 
     Args:
         table: the table.
-        key: a value of the one declared key column, or JSON: `{"column": value}`; by default the
+        key: a value of the only declared key column, or JSON: `{"column": value}`; by default the
             row that changed last.
-        enable: switch row tracking on, where it is off; by default it is only said what that
-            commits.
+        enable: enable row tracking if it is off; by default the commits are only reported.
 
     Raises:
-        UsageError: the key is none, or names a column that is not there.
+        UsageError: the key is invalid, or names a column that does not exist.
 
     Example:
         >>> report_row(lake.table("stock"), "bolt").events  # doctest: +SKIP
@@ -310,28 +377,28 @@ def report_row(table: TableHandle, key: str = "", *, enable: bool = False) -> Ro
     keys = declared_keys(table.snapshot().properties)
     wanted = parse_key(key, keys, str(table.name))
     if report.tracking.numbered_from is None:
-        return replace(report, notes=("The rows have no ids, so no row can be followed.",))
+        return replace(report, notes=("The rows have no ids, so no history can be shown.",))
     row_id: int | None = None
     row = ", ".join(f"{name} {short(value)}" for name, value in (wanted or {}).items())
     if wanted is None:
         if not report.tracking.enabled:
-            note = "Row tracking is off: name a key to see what its older ids tell."
+            note = "Row tracking is off. Give a key to see the history of its older ids."
             return replace(report, notes=(note,))
         last = _last_changed(table, keys)
         if last is None:
             return replace(report, notes=("The table is empty.",))
         row_id, row = last
-    with _scratch(table) as lists:
+    with _temporary_storage(table) as lists:
         try:
             found = read_row_history(table, key=wanted, row_id=row_id, lists=lists)
         except FeedError as error:
-            return replace(report, notes=(f"{error.message} {error.hint}".strip(),))
-        events = _told(found.events, keys)
+            return replace(report, notes=(str(error),))
+        events = _describe(found.events, keys)
     notes = []
     if not events.rows:
-        notes.append("No version in which rows have ids has such a row.")
+        notes.append("No version in which rows have ids contains such a row.")
     if found.start > 0:
-        notes.append(f"What was before version {found.start} can't be told.")
+        notes.append(f"The history before version {found.start} is not available.")
     return replace(
         report,
         row=row,
@@ -346,15 +413,15 @@ def report_row(table: TableHandle, key: str = "", *, enable: bool = False) -> Ro
 
 
 def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any] | None:
-    """The values of a key by column; None where nothing is asked for.
+    """Return the values of a key by column, or None for an empty text.
 
     Args:
-        text: a value of the one key column, or a JSON object.
+        text: a value of the only key column, or a JSON object.
         keys: the columns that the table declares as its keys.
-        table: its name, for messages.
+        table: the table's name, for messages.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
 
     Example:
         >>> parse_key("7", ("id",), "stock")
@@ -368,7 +435,7 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
             found = json.loads(text)
         except ValueError as error:
             raise UsageError(
-                f"The key {text!r} is no JSON: {error}.", hint='write {"column": value}.'
+                f"The key {text!r} is not valid JSON: {error}.", hint='write {"column": value}.'
             ) from error
         return dict(found)
     if len(keys) != 1:
@@ -380,7 +447,7 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
 
 
 def _last_changed(table: TableHandle, keys: tuple[str, ...]) -> tuple[int, str] | None:
-    """Id and name of a row that the newest change touched; None of an empty table."""
+    """Return id and key of a row that changed last, or None if the table is empty."""
     names = ("__mirrorlake_id", "__mirrorlake_at")
     rows = read_with_ids(table, names=names)
     there = [F.col(quote(key)) for key in keys if key in rows.columns]
@@ -392,26 +459,196 @@ def _last_changed(table: TableHandle, keys: tuple[str, ...]) -> tuple[int, str] 
     return int(line[0]), named or f"row id {line[0]}"
 
 
-def _told(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
+def _describe(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
     columns = [name for name in events.columns if name not in ID_NAMES]
     shown = as_texts(events.select(*[F.col(quote(name)) for name in columns]))
     rows = shown.limit(_MOST_EVENTS + 1).collect()
     there = [key for key in keys if key in columns]
-    told = tell_changes([dict(zip(columns, row, strict=True)) for row in rows], keys=there)
-    return TextTable(told.columns, told.rows[:_MOST_EVENTS], more=len(rows) > _MOST)
+    lines = describe_changes([dict(zip(columns, row, strict=True)) for row in rows], keys=there)
+    return TextTable(lines.columns, lines.rows[:_MOST_EVENTS], more=len(rows) > _MOST_EVENTS)
 
 
 @contextmanager
-def _scratch(table: TableHandle) -> Iterator[Storage]:
-    """A place for lists of files that Spark sees, and that is gone afterwards."""
+def _temporary_storage(table: TableHandle) -> Iterator[Storage]:
+    """Yield temporary storage for file lists that Spark can read."""
     spark = table.spark
     if has_gateway(spark) and (spark.conf.get("spark.master", "") or "").startswith("local"):
         with tempfile.TemporaryDirectory(prefix="mirrorlake-") as folder:
             yield Storage(folder)
         return
     day = datetime.now(timezone.utc).date().isoformat()
-    folder = f"{ROW_FILES}/{day}/{uuid.uuid4().hex}"  # killed, it goes with the day
+    folder = f"{ROW_FILES}/{day}/{uuid.uuid4().hex}"  # if interrupted, deleted with the day
     try:
         yield Storage(table.storage.path(folder))
     finally:
         table.storage.delete_folder(folder)
+
+
+class RowTracking:
+    """The row tracking of a table, as `table.row_tracking` returns it.
+
+    Args:
+        table: the table.
+    """
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return repr(self.status())
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    def status(self) -> Tracking:
+        """Return whether rows have ids, since when, and which versions have comparable ids.
+
+        Example:
+            >>> lake.table("stock").row_tracking.status()  # doctest: +SKIP
+            stock: rows tracked, ids kept since version 0, 0 warnings
+        """
+        return read_tracking(self._table)
+
+    def enable(self, *, dry_run: bool = False) -> FeatureChange:
+        """Give ids to all rows; no data file is rewritten.
+
+        Args:
+            dry_run: only report the commits.
+
+        Returns:
+            The commits, and the number of files that are added to the log again, with ids.
+
+        Raises:
+            QueryError: Delta refused the change.
+
+        Example:
+            >>> lake.table("notes").row_tracking.enable(dry_run=True)  # doctest: +SKIP
+            would enable row tracking of notes: 3 commits
+        """
+        return change_tracking(self._table, "enable", dry_run=dry_run)
+
+    def disable(self, *, apply: bool = False) -> FeatureChange:
+        """Disable row tracking; a dry run unless `apply`.
+
+        Ids can't be relied on afterwards. The feature stays in the protocol.
+
+        Args:
+            apply: disable it; by default the commits are only reported.
+
+        Example:
+            >>> lake.table("notes").row_tracking.disable()  # doctest: +SKIP
+            would disable row tracking of notes: 1 commit
+        """
+        return change_tracking(self._table, "disable", dry_run=not apply)
+
+    def drop(self, *, apply: bool = False) -> FeatureChange:
+        """Remove the feature and all ids from the table; a dry run unless `apply`.
+
+        Args:
+            apply: drop it; by default the commits are only reported.
+
+        Raises:
+            QueryError: Delta refused the change, for example because the log still contains commits
+                that need the feature.
+
+        Example:
+            >>> lake.table("notes").row_tracking.drop()  # doctest: +SKIP
+            would drop row tracking of notes: 4 commits
+        """
+        return change_tracking(self._table, "drop", dry_run=not apply)
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        names: tuple[str, str] = ("_row_id", "_row_commit_version"),
+    ) -> DataFrame:
+        """Return the rows, each with its id and the version that last changed it.
+
+        Args:
+            version: the table's version; by default the newest.
+            names: the names of these two columns.
+
+        Raises:
+            UsageError: rows are not tracked in that version, or a column has one of the names.
+            VersionError: that version can't be read.
+
+        Example:
+            >>> lake.table("stock").row_tracking.read(version=3).show()  # doctest: +SKIP
+        """
+        return read_with_ids(self._table, version=version, names=names)
+
+    def changes(
+        self, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
+    ) -> DataFrame:
+        """Return the changes of a range of versions, with the ids of the rows.
+
+        Args:
+            start: as for `Table.changes.read`.
+            end: as for `Table.changes.read`.
+            beyond_latest: as for `Table.changes.read`.
+
+        Raises:
+            FeedError: the range can't be read.
+            UsageError: an end is invalid.
+
+        Example:
+            >>> lake.table("stock").row_tracking.changes(1, 4).show()  # doctest: +SKIP
+        """
+        return read_row_changes(self._table, start, end, beyond_latest=beyond_latest)
+
+    def history(
+        self, *, key: Any = None, row_id: int | None = None, start: int | None = None
+    ) -> RowHistory:
+        """Return all changes of one row.
+
+        Args:
+            key: the row's key: a value, or a dict of columns and values.
+            row_id: the row's id, instead of a key.
+            start: the first version; by default the first that can be read.
+
+        Raises:
+            FeedError: a file of the versions since `start` is missing.
+            UsageError: neither or both are given, or rows are not tracked.
+
+        Example:
+            >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
+            stock: row id 6, versions 0 to 4
+        """
+        return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def by_version(self, label: str, *, first: int = 1) -> RowIds:
+        """Return the ids and commit versions of a small table's rows in each version.
+
+        Args:
+            label: the column that names the rows; its values are unique in each version.
+            first: the first version; rows have ids in it and in all later versions.
+
+        Returns:
+            One row per row of the table, at most 200, with a column per version, and `.plot()`.
+
+        Raises:
+            UsageError: rows are not tracked in one of the versions.
+
+        Example:
+            >>> lake.table("stock").row_tracking.by_version("item").plot()  # doctest: +SKIP
+        """
+        return read_row_ids(self._table, label, first=first)
+
+    def report(self, key: str = "", *, enable: bool = False) -> RowReport:
+        """Return the history of one row in words, and facts about its ids.
+
+        Nothing is changed unless `enable` is set.
+
+        Args:
+            key: a value of the only declared key column, or JSON `{"column": value}`; by default
+                the row that changed last.
+            enable: enable row tracking if it is off.
+
+        Raises:
+            UsageError: the key is invalid, or names a column that does not exist.
+
+        Example:
+            >>> lake.table("stock").row_tracking.report("bolt").events  # doctest: +SKIP
+        """
+        return report_row(self._table, key, enable=enable)

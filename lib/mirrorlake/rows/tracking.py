@@ -1,12 +1,12 @@
-"""Switches row tracking on and off, and says how far row ids can be trusted.
+"""Enable and disable row tracking, and determine which versions have comparable row ids.
 
-With it every row has a stable id and the version that last changed it. Enabling it later gives ids
-to all rows by their files' places in the log: no data file is rewritten, but every file is listed
-once more. Source: the Delta transaction log protocol, "Row Tracking".
+With row tracking, every row has a stable id and the version that last changed it. If it is enabled
+later, all rows get ids by the position of their files in the log: no data file is rewritten, but
+every file is added to the log again. Source: the Delta transaction log protocol, "Row Tracking".
 
-Two things can go wrong with an id: a row may have got another one (it was overwritten, or rewritten
-while tracking was off), and one number may have named two rows (the feature was dropped and came
-again). A commit version can go backward: RESTORE brings the old ones back.
+Ids can be misleading in two ways. A row may have a new id, because it was overwritten, or rewritten
+while tracking was off. One number may identify two rows, because the feature was dropped and
+enabled again. A commit version can decrease: RESTORE brings back old ones.
 """
 
 from __future__ import annotations
@@ -23,49 +23,48 @@ from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_TRACKING, Snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.doctor import FeedFinding
-from mirrorlake.feed.schema import find_breaks
+from mirrorlake.feed.doctor import FeedFinding, find_breaks
 from mirrorlake.history.diff import is_tracked
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.sql import query_errors
 
 FEATURE = "rowTracking"
 _FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"
-_FILES_A_COMMIT = "100000"  # Delta's default, which keeps an entry of the log below 100 MB
+_FILES_PER_COMMIT = "100000"  # Delta's default, which keeps a log entry below 100 MB
 _NEWER_WRITERS = (
-    "Writers that don't know row tracking are refused from then on; dropping the feature lets them"
-    " in again. Readers are not concerned."
+    "From then on, writers that don't support row tracking can't write to the table until the"
+    " feature is dropped. Readers are not affected."
 )
 _OTHER_IDS = (
-    "Rows were tracked before: those that were rewritten in between get other ids than they had,"
-    " and it is unknown which."
+    "Rows were tracked before. Rows that were rewritten in between get other ids, and it is unknown"
+    " which rows these are."
 )
 _NOT_KEPT = (
-    "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
-    " those of today."
+    "Rows lose their ids when they are rewritten. If row tracking is enabled again, ids can't be"
+    " compared with the present ones."
 )
-_STILL_ASKED = (
-    "The protocol still asks writers for row tracking; only dropping the feature ends that."
-)
+_STILL_ASKED = "The protocol still requires row tracking of writers until the feature is dropped."
 _ALL_LOST = (
-    "All ids are lost. Enabled again, numbers start at 0: the same number then names another row."
+    "All ids are lost. If row tracking is enabled again, ids start at 0, and the same number then"
+    " identifies another row."
 )
 
 
 @dataclass(frozen=True)
 class Tracking(Result):
-    """How a table's rows are tracked, and how far back their ids mean what they mean today.
+    """The row tracking of a table, and the versions with ids that are comparable to present ones.
 
     Attributes:
+        table: the table's name.
         version: the table's newest version.
         enabled: whether rows have ids that can be read.
-        supported: whether the protocol asks writers for the feature, enabled or not.
-        numbered_from: the first version of the present numbering; before it a row had no id, or
-            the same number named another row. None if the table was never tracked.
+        supported: whether the protocol requires the feature of writers, enabled or not.
+        numbered_from: the first version of the present numbering; before it, a row had no id, or
+            the same number identified another row. None if the table was never tracked.
         trusted_from: the version since which rows have kept their ids, or None.
-        findings: what to know about the ids, by version.
-        readable_from: the first version whose rows fit today's columns.
-        first: the oldest version that the log holds.
+        findings: facts about the ids, ordered by version.
+        readable_from: the first version whose rows fit the present columns.
+        first: the oldest version that the log contains.
     """
 
     table: str
@@ -79,13 +78,13 @@ class Tracking(Result):
     first: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `rows … show --json` begins with."""
+        """Return the first part of the document that `rows … show --json` prints."""
         findings = [finding.as_dict() for finding in self.findings]
         shown = ("table", "version", "enabled", "supported", "numbered_from", "trusted_from")
         return {name: getattr(self, name) for name in shown} | {"findings": findings}
 
     def shown(self) -> TextTable:
-        """The same facts, one a row."""
+        """Return the attributes and findings, one per row."""
         rows = [
             ("row tracking", "on" if self.enabled else "off"),
             ("required of writers", "yes" if self.supported else "no"),
@@ -98,24 +97,24 @@ class Tracking(Result):
 
     def __repr__(self) -> str:
         since = f", ids kept since version {self.trusted_from}" if self.enabled else ""
-        noun = "warning" if len(self.findings) == 1 else "warnings"
         state = "tracked" if self.enabled else "not tracked"
-        return f"{self.table}: rows {state}{since}, {len(self.findings)} {noun}"
+        return f"{self.table}: rows {state}{since}, {counted(len(self.findings), 'warning')}"
 
 
 @dataclass(frozen=True)
 class FeatureChange(Result):
-    """What enabling, disabling or dropping commits, or has committed.
+    """The effect of enabling, disabling or dropping row tracking.
 
     Attributes:
+        table: the table's name.
         verb: `enable`, `disable` or `drop`.
-        before: the newest version before.
-        commits: what is committed, in order, in Delta's words.
-        files: data files that are listed again, with ids or without.
-        rows: rows in those files, as far as the log knows.
-        size: bytes of those files; none of them is read or written.
-        warnings: what to know before.
-        applied: whether it is done.
+        before: the newest version before the change.
+        commits: the operations of the commits, in order.
+        files: the number of data files that are added to the log again, with or without ids.
+        rows: the number of rows in these files, as far as the log contains it.
+        size: the bytes of these files; none of them is read or written.
+        warnings: consequences to consider before the change.
+        applied: whether the change was made.
     """
 
     table: str
@@ -129,7 +128,7 @@ class FeatureChange(Result):
     applied: bool = False
 
     def shown(self) -> TextTable:
-        """The same facts, one a row."""
+        """Return the attributes, one per row."""
         listed = [f"version {self.before + n}: {what}" for n, what in enumerate(self.commits, 1)]
         rows = [
             ("files listed again", f"{self.files:,}, none of them rewritten"),
@@ -142,44 +141,44 @@ class FeatureChange(Result):
 
     def __repr__(self) -> str:
         done = "" if self.applied else "would "
-        noun = "commit" if len(self.commits) == 1 else "commits"
-        return f"{done}{self.verb} row tracking of {self.table}: {len(self.commits)} {noun}"
+        commits = counted(len(self.commits), "commit")
+        return f"{done}{self.verb} row tracking of {self.table}: {commits}"
 
 
 def is_supported(snapshot: Snapshot) -> bool:
-    """Whether a version's protocol asks its writers for row tracking."""
+    """Return whether a version's protocol requires row tracking of writers."""
     return FEATURE in snapshot.writer_features
 
 
 def check_tracked(table: TableHandle, snapshot: Snapshot) -> None:
-    """Refuses a table whose rows have no ids at a version.
+    """Refuse a version whose rows have no ids.
 
     Raises:
-        UsageError: with the way to get some.
+        UsageError: with the way to enable row tracking.
     """
     if is_tracked(snapshot.properties):
         return
-    gone = " any more" if is_supported(snapshot) else ""
+    longer = "no longer" if is_supported(snapshot) else "not"
     raise UsageError(
-        f"The rows of {table.name} are not tracked{gone} in version {snapshot.version}.",
-        hint=f"`rows enable ROOT {table.name}`; `rows show ROOT {table.name}` tells which versions"
-        " have ids.",
+        f"The rows of {table.name} are {longer} tracked in version {snapshot.version}.",
+        hint="enable row tracking with table.row_tracking.enable(); table.row_tracking.status()"
+        " returns the versions with ids.",
     )
 
 
 def change_tracking(table: TableHandle, verb: str, *, dry_run: bool) -> FeatureChange:
-    """Enables row tracking, disables it, or takes the feature out of the protocol.
+    """Enable or disable row tracking, or drop the feature from the protocol.
 
-    Disabled, the feature and the protocol stay. With the feature goes `domainMetadata`, which came
-    with it, unless clustering needs it.
+    Disabling keeps the feature and the protocol. Dropping also drops `domainMetadata`, which came
+    with the feature, unless clustering needs it.
 
     Args:
         table: the table.
         verb: `enable`, `disable` or `drop`.
-        dry_run: only return what it would commit.
+        dry_run: only return the commits.
 
     Raises:
-        QueryError: Delta refused it.
+        QueryError: Delta refused the change.
     """
     snapshot = table.snapshot()
     nothing = FeatureChange(str(table.name), verb, snapshot.version, applied=not dry_run)
@@ -188,7 +187,7 @@ def change_tracking(table: TableHandle, verb: str, *, dry_run: bool) -> FeatureC
         return nothing
     files: list[dict[str, Any]] = []
     if verb == "enable":
-        files, backfills = _listed_again(table, snapshot, "BACKFILL")
+        files, backfills = _relisted_files(table, snapshot, "BACKFILL")
         commits = [*["UPGRADE PROTOCOL"] * (not supported), *backfills, "SET TBLPROPERTIES"]
         clauses, warnings = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'true')"], []
         if not supported:
@@ -199,7 +198,7 @@ def change_tracking(table: TableHandle, verb: str, *, dry_run: bool) -> FeatureC
         commits, warnings = ["SET TBLPROPERTIES"], [_NOT_KEPT, _STILL_ASKED]
         clauses = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'false')"]
     else:
-        files, backfills = _listed_again(table, snapshot, "UNBACKFILL")
+        files, backfills = _relisted_files(table, snapshot, "UNBACKFILL")
         features = snapshot.writer_features
         alone = "clustering" not in features and "domainMetadata" in features
         clauses = [f"DROP FEATURE {name}" for name in (FEATURE, *["domainMetadata"] * alone)]
@@ -219,26 +218,29 @@ def change_tracking(table: TableHandle, verb: str, *, dry_run: bool) -> FeatureC
     )
 
 
-def _listed_again(
+def _relisted_files(
     table: TableHandle, snapshot: Snapshot, verb: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The files that get ids or lose them, and the commits which do that."""
+    """Return the files that get or lose ids, and the commits that do so."""
     gains = verb == "BACKFILL"
     adds = live_files(table.storage, table.name.table_path, snapshot.version)
     files = [add for add in adds if (add.get("baseRowId") is None) == gains]
-    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
+    most = int(table.spark.conf.get(_FILES_CONF, _FILES_PER_COMMIT) or _FILES_PER_COMMIT)
     return files, [f"ROW TRACKING {verb}"] * math.ceil(len(files) / most)
 
 
 def read_tracking(table: TableHandle) -> Tracking:
-    """How a table's rows are tracked; needs no Spark job, the cost is the commits in the log."""
+    """Return the row tracking of a table.
+
+    This needs no Spark job; the cost grows with the number of commits in the log.
+    """
     path, snapshot = table.name.table_path, table.snapshot()
     timeline = read_versions(table.storage, path)
     states = list(read_states(table.storage, path, timeline.first, timeline.latest))
     name = str(table.name)
     numbered_states = [state for state in states if state.properties.get(ROW_ID_COLUMN)]
-    findings = list(_switched(name, states))
-    findings += [found for state in numbered_states if (found := _done(name, state))]
+    findings = list(_tracking_changes(name, states))
+    findings += [found for state in numbered_states if (found := _commit_finding(name, state))]
     findings.sort(key=lambda finding: finding.versions)
     numbered = _numbered_from(states)
     broken = [finding.versions[1] for finding in findings if finding.blocks]
@@ -256,7 +258,7 @@ def read_tracking(table: TableHandle) -> Tracking:
 
 
 def _numbered_from(states: list[State]) -> int | None:
-    """Where the hidden columns got the names they have now: names and numbers begin together."""
+    """Return the first version in which the hidden columns have their present names."""
     name, first = states[-1].properties.get(ROW_ID_COLUMN), None
     for state in reversed(states):
         if not name or state.properties.get(ROW_ID_COLUMN) != name:
@@ -266,7 +268,7 @@ def _numbered_from(states: list[State]) -> int | None:
 
 
 def _readable_from(states: list[State], *, wide: bool) -> int:
-    """After the last version with a column of another type, unless types may be widened."""
+    """Return the version after the last change of a column's type, unless types can widen."""
     if wide:
         return states[0].version
     latest = states[-1].fields
@@ -279,15 +281,15 @@ def _readable_from(states: list[State], *, wide: bool) -> int:
     return fits
 
 
-def _switched(name: str, states: list[State]) -> Iterator[FeedFinding]:
-    """Where tracking came, went, and came again."""
+def _tracking_changes(name: str, states: list[State]) -> Iterator[FeedFinding]:
+    """Find the versions in which tracking was enabled, disabled or dropped."""
     on = [state.version for state in states if is_tracked(state.properties)]
     for before, after in pairwise(states):
         was, is_now = is_tracked(before.properties), is_tracked(after.properties)
         version, numbered = after.version, before.properties.get(ROW_ID_COLUMN)
         if was and not is_now:
             end = next((later for later in on if later > version), None)
-            again = "." if end is None else f", and on again in version {end}."
+            again = "." if end is None else f", and enabled again in version {end}."
             last = states[-1].version if end is None else end
             yield _finding("disabled", name, version, last, again=again)
         elif is_now and not was and not numbered:
@@ -296,8 +298,8 @@ def _switched(name: str, states: list[State]) -> Iterator[FeedFinding]:
             yield _finding("dropped", name, version)
 
 
-def _done(name: str, state: State) -> FeedFinding | None:
-    """What one commit did to the ids."""
+def _commit_finding(name: str, state: State) -> FeedFinding | None:
+    """Return the finding about a commit that affects ids, if any."""
     version, commit = state.version, state.commit
     facts, operation = commit.parameters, commit.operation
     if operation == "RESTORE":
@@ -315,34 +317,34 @@ def _done(name: str, state: State) -> FeedFinding | None:
     return None
 
 
-# What to know, and what to do then.
+# The message and the fix of each rule.
 _TEXTS = {
     "disabled": (
-        "Row tracking was switched off in version {version}{again} Rows that were rewritten"
-        " meanwhile lost their ids.",
-        "Don't compare ids of before with those of after: match by key.",
+        "Row tracking was disabled in version {version}{again} Rows that were rewritten meanwhile"
+        " lost their ids.",
+        "Don't compare older ids with newer ones; match rows by key.",
     ),
     "enabled": (
-        "Row tracking was switched on in version {version}: older versions have no ids, and the"
-        " rows that existed then have the backfill's commit version.",
+        "Row tracking was enabled in version {version}: older versions have no ids, and the rows"
+        " that existed then have the commit version of the backfill.",
         "Compare older versions by key.",
     ),
     "dropped": (
-        "The feature was dropped in version {version}: numbers started again from 0, and name"
-        " other rows than before.",
-        "Don't use ids that were read before it.",
+        "The feature was dropped in version {version}: ids started again at 0, and identify other"
+        " rows than before.",
+        "Don't use ids that were read before this version.",
     ),
     "restore": (
         "Version {version} is a RESTORE to {then}: rows have the ids that they had then, and their"
-        " commit versions go backward.",
+        " commit versions decrease.",
         "Don't look for changes by row_commit_version > n across version {version}.",
     ),
     "clone": (
-        "Version {version} is a clone: it numbers its rows itself, differently from its source.",
+        "Version {version} is a clone: its rows have ids of their own, other than in its source.",
         "Don't compare its ids with those of the source.",
     ),
     "overwrite": (
-        "Version {version} overwrites {rows}: they have new ids, also those that stay the same.",
+        "Version {version} overwrites {rows}: they have new ids, even if they are unchanged.",
         "Match by key across version {version}.",
     ),
 }

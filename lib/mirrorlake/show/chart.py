@@ -1,8 +1,8 @@
-"""What all figures are made of: one style, titles and labels that fit, and what they say in words.
+"""The base of all charts: one style, titles and labels that fit, and a description in words.
 
-No pyplot: its global state shows a figure twice and keeps every one of them alive. The colours are
-Okabe and Ito's, which people with any colour vision can tell apart. The words are for those who do
-not see a figure; they are made from what is drawn in it.
+pyplot is not used, because its global state shows each figure twice and keeps it in memory. The
+colours are those of Okabe and Ito, which people with colour vision deficiency can distinguish. The
+description is the alternative text for screen readers; it is made from what is drawn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STYLE: Final[Mapping[str, Any]] = {
     "figure.constrained_layout.use": True,
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "text.parse_math": False,  # names of tables and columns may hold a $
+    "text.parse_math": False,  # names of tables and columns may contain a $
     "axes.titlesize": 11.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -56,23 +56,23 @@ STYLE: Final[Mapping[str, Any]] = {
 }
 ROW_INCHES: Final = 0.27
 WITH_SEPARATORS: Final = "{x:,.10g}"  # `g` alone writes a million as 1e+06
-_SHARP = 2  # pixels of the picture for one on the screen
+_SHARP = 2  # pixels of the image per pixel on the screen
 _ROOM = 6  # pixels between a title and the edge, and between two labels
 _MOST_VALUES = 12
 _MOST_LETTERS = 600
 
 
 class Chart(Figure):
-    """A figure that a notebook shows without pyplot; its picture is made when it is looked at.
+    """A figure that a notebook shows without pyplot; its image is made when it is displayed.
 
     Attributes:
-        words: what it says, for those who do not see it; empty to make them from what is drawn.
+        words: its description; empty to make it from what is drawn.
     """
 
     words: str = ""
 
     def to_png(self) -> bytes:
-        """The picture, with twice the pixels that it is shown in: sharp on any screen."""
+        """Return the image as PNG, with twice the displayed resolution for sharp screens."""
         with styled():
             fit_figure(self)
             buffer = BytesIO()
@@ -80,7 +80,7 @@ class Chart(Figure):
         return buffer.getvalue()
 
     def describe(self) -> str:
-        """What it says in words, as screen readers are told."""
+        """Return the description, the alternative text for screen readers."""
         if self.words:
             return self.words
         with styled():
@@ -93,14 +93,14 @@ class Chart(Figure):
 
 
 def styled() -> AbstractContextManager[None]:
-    """The style of all figures, for as long as the context lasts."""
+    """Apply the style of all charts within the context."""
     settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
     return mpl.rc_context(settings)
 
 
 @contextmanager
 def start_chart(title: str, height: float = _HEIGHT) -> Iterator[tuple[Chart, Axes]]:
-    """A figure with its title, as high as so many inches; the block draws in the style of all."""
+    """Create a chart with a title and a height in inches, and apply the style within the block."""
     with styled():
         chart = Chart(figsize=(_WIDTH, height))
         axes = chart.add_subplot()
@@ -109,7 +109,7 @@ def start_chart(title: str, height: float = _HEIGHT) -> Iterator[tuple[Chart, Ax
 
 
 def say(chart: Chart, text: str) -> Chart:
-    """Write a text into an empty figure, and return the figure."""
+    """Write a text into an empty chart, and return the chart."""
     axes = chart.axes[0]
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#444444")
     axes.set_xticks([])
@@ -119,7 +119,7 @@ def say(chart: Chart, text: str) -> Chart:
 
 @contextmanager
 def start_panels(title: str, height: float, count: int) -> Iterator[tuple[Chart, list[Axes]]]:
-    """A figure with its title above several panels side by side, as `start_chart` makes one."""
+    """Create a chart with a title above several panels side by side; see `start_chart`."""
     with styled():
         chart = Chart(figsize=(_WIDTH, height))
         chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
@@ -129,7 +129,7 @@ def start_panels(title: str, height: float, count: int) -> Iterator[tuple[Chart,
 def stack_bars(
     axes: Axes, places: Sequence[Any], series: Mapping[str, Sequence[float]], width: float
 ) -> list[float]:
-    """Draws upright bars, the series on top of each other, and returns how high each came."""
+    """Draw vertical bars with the series stacked, and return the height of each bar."""
     tops = [0.0] * len(places)
     for name, heights in series.items():
         axes.bar(places, heights, width=width, bottom=tops, label=name)
@@ -138,7 +138,7 @@ def stack_bars(
 
 
 def finish_chart(chart: Chart, axes: Axes, label: str, count: int) -> None:
-    """Says what the values are, and where there are several series of them, which is which."""
+    """Label the values, and add a legend if there are several series."""
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
     if count > 1:
@@ -146,10 +146,10 @@ def finish_chart(chart: Chart, axes: Axes, label: str, count: int) -> None:
 
 
 def fit_figure(figure: Figure) -> None:
-    """Wraps titles and hides tick labels until everything fits; a figure that fits stays as it is.
+    """Wrap titles and hide tick labels until everything fits.
 
     Args:
-        figure: with a layout of its own, which makes room for the lines of a title.
+        figure: a figure with a layout that makes room for the lines of a title.
     """
     canvas: Any = figure.canvas  # its methods have no types
     if not isinstance(canvas, FigureCanvasAgg):
@@ -165,13 +165,13 @@ def fit_figure(figure: Figure) -> None:
 
 
 def count_ticks(*along: Axis) -> None:
-    """Lets axes have ticks at whole numbers only."""
+    """Put ticks at integers only."""
     for axis in along:
         axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def whole_ticks(axis: Axis, values: Iterable[object]) -> None:
-    """Lets an axis have ticks at whole numbers only, where all that is drawn along it is whole."""
+    """Put ticks at integers only, if all values along the axis are integers."""
     found = list(values)
     if found and all(isinstance(v, (int, float)) and float(v).is_integer() for v in found):
         count_ticks(axis)
@@ -185,7 +185,7 @@ def _titles(axes: Axes) -> list[Text]:
 
 
 def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
-    """Puts a title on several lines where one is too long; whether it had to."""
+    """Wrap a title that is too long; return whether it was."""
     box = title.get_window_extent(renderer)
     room = figure.bbox.width - box.x0 - _ROOM
     if box.width <= room or room <= 0:
@@ -197,7 +197,7 @@ def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
 
 
 def _thin(axis: Axis, renderer: Any) -> None:
-    """Hides labels of ticks until no two touch: every second one stays, or every third."""
+    """Show every n-th tick label only, with the smallest n at which no two labels overlap."""
     labels = [one.label1 for one in axis.get_major_ticks() if one.label1.get_text()]
     boxes = [label.get_window_extent(renderer) for label in labels]
     slanted = any(label.get_rotation() for label in labels)
@@ -211,13 +211,13 @@ def _thin(axis: Axis, renderer: Any) -> None:
 
 
 def alt_text(figure: Figure) -> str:
-    """Title, axes, series and the first values, in sentences.
+    """Describe the title, the axes, the series and the first values in sentences.
 
     Args:
-        figure: drawn once, so that its ticks have their texts.
+        figure: a figure that was drawn, so that its ticks have labels.
 
     Returns:
-        At most 600 letters; `A figure.` for an empty one.
+        At most 600 characters; `A figure.` for an empty figure.
 
     Example:
         >>> from mirrorlake.show.plots import plot_bars
@@ -233,7 +233,7 @@ def alt_text(figure: Figure) -> str:
 
 
 def in_words(*sentences: str) -> str:
-    """Sentences without their full stops as a text of at most 600 letters; empty ones are left out.
+    """Join sentences, given without full stops, to at most 600 characters; skip empty ones.
 
     Example:
         >>> in_words("Stock", "", "bolt: 3")
@@ -251,7 +251,7 @@ def _sentences(axes: Axes) -> Iterator[str]:
     yield f"{up} by {across}" if across and up else across or up
     names = _texts(axes.get_yticklabels())
     values = _texts(axes.texts)
-    if names and len(names) == len(values):  # bars, each with its value at its end
+    if names and len(names) == len(values):  # bars with a value at each end
         yield listed(f"{name} {value}" for name, value in zip(names, values, strict=True))
         return
     for bars in axes.containers:
@@ -270,7 +270,7 @@ def _texts(found: Iterable[Text]) -> list[str]:
 
 
 def listed(found: Iterable[str]) -> str:
-    """Texts one after the other, the first twelve."""
+    """Join the first twelve texts by commas."""
     parts = list(found)
     more = ["and so on"] if len(parts) > _MOST_VALUES else []
     return ", ".join([*parts[:_MOST_VALUES], *more])

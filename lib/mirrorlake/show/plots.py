@@ -1,9 +1,11 @@
-"""Figures of any numbers and texts, and several figures to choose from; each returns a `Chart`."""
+"""Plots of numbers and texts, each returned as a `Chart`, and plots to choose from."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
+from matplotlib.dates import ConciseDateFormatter
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from mirrorlake.errors import UsageError
+from mirrorlake.results import TextTable
 from mirrorlake.show.chart import (
     COLOURS,
     ROW_INCHES,
@@ -37,18 +41,20 @@ if TYPE_CHECKING:
 
 _BANDS = 24
 _ROWS = 400
+_MOST_BARS = 40
+_MOST_LINES = 4
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
 def plot_bars(
     values: Mapping[str, float], *, title: str, label: str = "", fmt: str = "{x:,.0f}"
 ) -> Chart:
-    """Horizontal bars, the first entry on top, each with its value at its end.
+    """Draw horizontal bars, the first entry on top, with the value at the end of each bar.
 
     Args:
-        values: length by name, in the order to show.
-        title: what the figure says.
-        label: what the values are, with their unit.
+        values: length by name, in order.
+        title: the chart's title.
+        label: the values, with their unit.
         fmt: a format of `x` for the values.
     """
     return plot_spans(
@@ -59,12 +65,12 @@ def plot_bars(
 def plot_spans(
     spans: Mapping[str, tuple[float, float]], *, title: str, label: str = "", fmt: str = "{x:,.1f}"
 ) -> Chart:
-    """Horizontal bars from a beginning to an end, the first entry on top, each with its length.
+    """Draw horizontal bars from a start to an end, the first entry on top, with their lengths.
 
     Args:
-        spans: beginning and end by name, in the order to show.
-        title: what the figure says.
-        label: what the axis is, with its unit.
+        spans: start and end by name, in order.
+        title: the chart's title.
+        label: the axis, with its unit.
         fmt: a format of `x` for the lengths.
     """
     with start_chart(title, 1.1 + ROW_INCHES * (len(spans) or 2)) as (chart, axes):
@@ -85,13 +91,13 @@ def plot_spans(
 def plot_stacks(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], *, title: str, label: str = ""
 ) -> Chart:
-    """Upright bars, one a label, with the series on top of each other.
+    """Draw vertical bars, one per label, with the series stacked.
 
     Args:
-        labels: one a bar.
-        series: heights by the series' name, as long as `labels`.
-        title: what the figure says.
-        label: what the heights are, with their unit.
+        labels: one per bar.
+        series: heights by series, as long as `labels`.
+        title: the chart's title.
+        label: the heights, with their unit.
     """
     with start_chart(title) as (chart, axes):
         stack_bars(axes, labels, series, 0.7)
@@ -109,14 +115,14 @@ def plot_lines(
     label: str = "",
     x_label: str = "",
 ) -> Chart:
-    """Lines over a common axis.
+    """Draw lines over a common x axis.
 
     Args:
-        x: the places on the axis.
-        series: values by the line's name, as long as `x`.
-        title: what the figure says.
-        label: what the values are, with their unit.
-        x_label: what the axis is, with its unit.
+        x: the positions on the x axis.
+        series: values by line, as long as `x`.
+        title: the chart's title.
+        label: the values, with their unit.
+        x_label: the x axis, with its unit.
     """
     with start_chart(title) as (chart, axes):
         for name, values in series.items():
@@ -132,14 +138,14 @@ def plot_lines(
 def plot_matrix(
     labels: Sequence[str], rows: Mapping[str, Sequence[str]], *, title: str, x_label: str = ""
 ) -> Chart:
-    """A grid of short texts, a row a thing and a column a moment; what changed stands out.
+    """Draw a grid of short texts over time, and highlight the texts that changed.
 
     Args:
-        labels: one a column, in the order of time.
-        rows: texts by the row's name, the first on top, as long as `labels`; an empty one leaves
-            its cell white.
-        title: what the figure says.
-        x_label: what the columns are.
+        labels: one per column, in the order of time.
+        rows: texts by row, the first on top, as long as `labels`; the cell of an empty text is
+            white.
+        title: the chart's title.
+        x_label: the columns.
     """
     with start_chart(title, 1.5 + 1.3 * ROW_INCHES * len(rows)) as (chart, axes):
         for y, texts in enumerate(rows.values()):
@@ -172,14 +178,14 @@ def plot_presence(
     title: str,
     label: str = "",
 ) -> Chart:
-    """What is there when: a box wherever a row has a column, coloured by its kind.
+    """Draw a box for each pair of a row and a column that exists, coloured by its kind.
 
     Args:
         rows: names down the side, the first on top.
         columns: names along the bottom.
         cells: the kind of each box, by row and column.
-        title: what the figure says.
-        label: what the columns are.
+        title: the chart's title.
+        label: the columns.
     """
     with start_chart(title, 1.5 + 1.4 * ROW_INCHES * len(rows)) as (chart, axes):
         for number, kind in enumerate(dict.fromkeys(cells.values())):
@@ -203,7 +209,7 @@ def plot_presence(
 def _name_cells(
     axes: Axes, rows: Sequence[str], columns: Sequence[str], label: str, room: float
 ) -> None:
-    """Names the rows and columns of a grid; the axes end with so much room around the cells."""
+    """Label the rows and columns of a grid, with a margin around the cells."""
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlim(-room, len(columns) - 1 + room)
@@ -214,12 +220,12 @@ def _name_cells(
 
 
 class Choices:
-    """Pictures to choose from; each is drawn when it is chosen.
+    """Charts to choose from; each is drawn when it is chosen.
 
     Attributes:
-        label: what is chosen.
-        choices: what there is to choose from.
-        chosen: the choice that is shown.
+        label: the name of the choice.
+        choices: the values to choose from.
+        chosen: the value whose chart is shown.
     """
 
     def __init__(
@@ -235,10 +241,10 @@ class Choices:
         return f"{self.label}: {self.chosen}, one of {len(self.choices)}"
 
     def choose(self, chosen: Any) -> Chart:
-        """Draws another one, and shows it where the widget is shown.
+        """Draw the chart of a value, show it in the widget, and return it.
 
         Raises:
-            UsageError: it is none of the choices.
+            UsageError: the value is not one of the choices.
         """
         if chosen not in self.choices:
             raise UsageError(f"{chosen!r} is none of the choices.", hint=f"{self.choices}.")
@@ -249,10 +255,7 @@ class Choices:
 
     @property
     def widget(self) -> ipywidgets.VBox:
-        """The choices above the picture, made when first asked for.
-
-        Numbers have a slider, which draws when it is let go; texts have a list.
-        """
+        """A control above the chart: a slider for integers, a list for texts."""
         if self._widget is None:
             import ipywidgets as widgets
 
@@ -274,7 +277,7 @@ class Choices:
         )
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The widget, and the chosen picture for readers without a kernel."""
+        """Return the widget, and the chosen chart for notebooks without a kernel."""
         data, facts = self._chart._repr_png_()
         bundle: dict[str, Any] = {"text/plain": repr(self), "image/png": data}
         try:
@@ -287,19 +290,19 @@ class Choices:
 def plot_choices(
     draw: Callable[[Any], Chart], choices: Sequence[Any], *, chosen: Any = None, label: str = ""
 ) -> Choices:
-    """One picture of several, chosen in Lab by a list, or numbers by a slider.
+    """Show one chart of several, chosen by a slider for integers or by a list for texts.
 
     Args:
-        draw: makes the picture of a choice.
-        choices: texts or whole numbers, at least one.
-        chosen: the first to be shown; by default the first of the choices.
-        label: what is chosen.
+        draw: returns the chart of a value.
+        choices: texts or integers, at least one.
+        chosen: the value to start with; by default the first one.
+        label: the name of the choice.
 
     Raises:
-        UsageError: there is nothing to choose, or `chosen` is none of the choices.
+        UsageError: there are no choices, or `chosen` is not one of them.
 
     Example:
-        >>> from mirrorlake import plot_bars
+        >>> from mirrorlake.show.plots import plot_bars
         >>> plot_choices(lambda n: plot_bars({"n": n}, title="n"), [1, 2, 3], label="n")
         n: 1, one of 3
     """
@@ -309,21 +312,21 @@ def plot_choices(
 
 
 def plot_gauge(parts: Mapping[str, tuple[float, float]], *, title: str) -> Chart:
-    """Draw which part of each limit is used, now and later; beyond the line is too much.
+    """Draw the share of each limit that is used, now and after OPTIMIZE, and the limit as a line.
 
-    The scale is logarithmic: a small table uses a thousandth of one guardrail and a millionth of
-    another, and one that is near to a limit must be seen beside them.
+    The scale is logarithmic, because a table can use a millionth of one guardrail and almost all
+    of another one.
 
     Args:
-        parts: the parts that are used now and after OPTIMIZE, by the limit's name.
-        title: what the figure says.
+        parts: the shares that are used now and after OPTIMIZE, by limit.
+        title: the chart's title.
     """
     with start_chart(title, 1.4 + 0.6 * len(parts)) as (chart, axes):
         places = np.arange(len(parts))
         now, then = (np.array([pair[i] for pair in parts.values()]) for i in (0, 1))
         used = np.concatenate([now, then])
         lowest = 10.0 ** np.floor(np.log10(min([0.01, *used[used > 0]])) - 0.5)
-        # Dots, not bars: on such a scale a bar's length says nothing.
+        # Dots, not bars: the length of a bar has no meaning on a logarithmic scale.
         axes.hlines(places, lowest, 1, color="0.85", linewidth=6, zorder=1)
         axes.plot(np.maximum(now, lowest), places, "o", markersize=9, label="now")
         axes.plot(
@@ -349,13 +352,13 @@ def plot_gauge(parts: Mapping[str, tuple[float, float]], *, title: str) -> Chart
 def plot_runs(
     files: Mapping[str, pa.Table], columns: Sequence[str], *, title: str, rows: int = _ROWS
 ) -> Chart:
-    """Draw neighbouring rows as coloured strips, a strip a column: long bands are long runs.
+    """Draw consecutive rows as one coloured strip per column: long bands are long runs.
 
     Args:
-        files: rows by the name of what they are, such as before and after.
-        columns: the strips, from left to right.
-        title: what the figure says.
-        rows: how many rows to show, from each table's middle.
+        files: rows by name, such as `before` and `after`.
+        columns: the columns of the strips, from left to right.
+        title: the chart's title.
+        rows: the number of rows to show, from the middle of each table.
     """
     with start_panels(title, 4.2, len(files)) as (chart, panels):
         said: list[str] = []
@@ -382,18 +385,18 @@ def _codes(values: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def plot_spread(spreads: Mapping[str, Sequence[Sequence[int]]], *, title: str) -> Chart:
-    """Draw files against buckets: the darker a cell, the more of a file's rows are in that bucket.
+    """Draw files against buckets: a darker cell has a larger share of the file's rows.
 
     Args:
-        spreads: for each file its rows by bucket; by the name of what they are, such as before.
-        title: what the figure says.
+        spreads: the rows of each file by bucket; by name, such as `before` and `after`.
+        title: the chart's title.
     """
     with start_panels(title, 3.6, len(spreads)) as (chart, panels):
         said: list[str] = []
         for axes, (name, files) in zip(panels, spreads.items(), strict=True):
             counts = np.array(files, dtype=float)
             shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-            # By the root: a file with a little of each of many buckets must not look empty.
+            # The square root: a file with few rows in each of many buckets must not look empty.
             axes.imshow(shares, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, 1))
             axes.set_title(f"{name}: {len(counts)} files")
             axes.set_xlabel("bucket")
@@ -404,4 +407,91 @@ def plot_spread(spreads: Mapping[str, Sequence[Sequence[int]]], *, title: str) -
             alone = np.count_nonzero(np.count_nonzero(counts, axis=1) == 1)
             said.append(f"{name}: {alone} of {len(counts)} files hold one bucket only")
     chart.words = in_words(title, *said)
+    return chart
+
+
+def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
+    """Draw the rows of a query; arguments and result are those of `ShownRows.plot`.
+
+    Example:
+        >>> plot_rows(TextTable(("item", "n"), (("bolt", 3), ("nut", 4)))) is None
+        False
+        >>> plot_rows(TextTable(("item",), (("bolt",), ("nut",)))) is None
+        True
+    """
+    rows = [row for row in shown.rows[:_MOST_BARS] if row[0] is not None]
+    numbers = [
+        index
+        for index in range(1, len(shown.columns))
+        if any(_is_number(row[index]) for row in rows)
+        and all(row[index] is None or _is_number(row[index]) for row in rows)
+    ][:_MOST_LINES]
+    if len(rows) < 2 or not numbers:
+        return None
+    names = [shown.columns[index] for index in numbers]
+    title = title or f"{', '.join(names)} by {shown.columns[0]}"
+    by_number = all(_is_number(row[0]) for row in rows)
+    if len({_short(row[0]) for row in rows}) < len(rows) or len(set(names)) < len(names):
+        return None
+    if len(numbers) == 1 and not by_number:
+        heights = {_short(row[0]): _height(row[numbers[0]]) for row in rows}
+        fmt = "{x:,.0f}" if all(h == int(h) for h in heights.values()) else "{x:,.4g}"
+        return plot_bars(heights, title=title, label=names[0], fmt=fmt)
+    if by_number:
+        rows.sort(key=lambda row: float(row[0]))
+    x = [float(row[0]) if by_number else _short(row[0]) for row in rows]
+    series = {
+        name: [_height(row[i]) for row in rows] for name, i in zip(names, numbers, strict=True)
+    }
+    label = names[0] if len(names) == 1 else ""
+    return plot_lines(x, series, title=title, label=label, x_label=shown.columns[0])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _height(value: Any) -> float:
+    height = float("nan") if value is None else float(value)
+    return 0.0 if height != height or height in (float("inf"), float("-inf")) else height
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 30 else f"{text[:29]}…"
+
+
+def plot_times(
+    series: Mapping[str, Sequence[tuple[datetime, float]]],
+    *,
+    title: str,
+    label: str,
+    steps: bool = False,
+) -> Chart | None:
+    """Draw lines over time.
+
+    Args:
+        series: timestamps (UTC) with their values, in order, by the line's name.
+        title: the chart's title.
+        label: the values, with their unit.
+        steps: hold each value until the next timestamp, as for a count.
+
+    Returns:
+        None if no line has a point.
+    """
+    found = {name: points for name, points in series.items() if points}
+    if not found:
+        return None
+    with start_chart(title) as (chart, axes):
+        for name, points in found.items():
+            times: Any = [moment for moment, _ in points]
+            style: Any = {"drawstyle": "steps-post", "marker": ""} if steps else {}
+            axes.plot(times, [value for _, value in points], label=name, **style)
+        axes.set_ylim(bottom=0)
+        if steps:  # a count is an integer
+            count_ticks(axes.yaxis)
+        formatter: Any = ConciseDateFormatter  # it has no types
+        axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
+        axes.set_xlabel("UTC")
+        finish_chart(chart, axes, label, len(found))
     return chart

@@ -23,7 +23,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mirrorlake.errors import ConflictError, OtherDeltaError, UsageError, first_line
-from mirrorlake.spark.sql import literal, quote, spark_message
+from mirrorlake.names import quote
+from mirrorlake.spark.sql import literal, spark_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,9 +17,9 @@ from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from mirrorlake.errors import ConflictError, RewriteError
+from mirrorlake.names import quote
 from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.older import VARIANTS
-from mirrorlake.spark.sql import quote
 
 Choose = Callable[[DataFrame], DataFrame]
 _ATTEMPTS = 5

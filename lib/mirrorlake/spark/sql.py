@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import MirrorlakeError, QueryError
+from mirrorlake.names import quote as quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
 _GLOB = re.compile(r"([\\{}\[\]*?])")
-
-
-def quote(name: str) -> str:
-    """Return a quoted identifier; backticks in the name are escaped."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def literal(text: str) -> str:

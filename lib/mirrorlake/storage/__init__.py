@@ -1,1 +1,1 @@
-"""Files on local disks and object stores: conditional writes, leases, kept documents."""
+"""Local disks and object stores: files, conditional writes, leases, versioned documents, paths."""

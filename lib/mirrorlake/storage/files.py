@@ -1,8 +1,7 @@
-"""Files behind a path or a URI: list, read, create if absent, rename without overwrite, delete.
+"""The files of a lake on a local disk or an object store: list, read, create, rename, delete.
 
-Everything that must be atomic goes through obstore, which has the two operations that
-`pyarrow.fs` lacks: create-if-absent and rename-without-overwrite, on local disks and object stores.
-Paths are relative to the root, with `/` between the segments.
+Atomic operations go through obstore. It has create-if-absent and rename-without-overwrite for local
+disks and object stores, which `pyarrow.fs` lacks. Paths are relative to the root, separated by `/`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,12 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -24,35 +27,147 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
-from mirrorlake.storage import conditional
-from mirrorlake.storage.listing import AT_ONCE, PAGE, list_local, split_pages
-from mirrorlake.storage.listing import Entry as Entry
-from mirrorlake.storage.listing import Listing as Listing
 from mirrorlake.storage.object_stores import (
     CLOUDS,
+    Seen,
+    Writer,
+    create_object,
+    head_object,
     one_uri,
     open_store,
+    open_tail,
+    probe_conditions,
+    read_object,
     remove_markers,
+    rename_object,
+    replace_object,
     scheme_of,
     store_variables,
 )
 from mirrorlake.storage.paths import URI
-from mirrorlake.storage.streams import Writer, open_tail
+
+PAGE = 1000  # the most entries per request of a listing
+AT_ONCE = 16  # the number of concurrent listings
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a listing.
+
+    Attributes:
+        name: the name, without the folder.
+        size: the size in bytes.
+        modified: the time of the last write; stores report whole seconds.
+        etag: the store's tag of the content; None on local disks.
+    """
+
+    name: str
+    size: int
+    modified: datetime
+    etag: str | None = None
+
+    @property
+    def state(self) -> str:
+        """A token that changes whenever the file changes: its time, and in a store also its tag."""
+        when = self.modified.isoformat()
+        return when if self.etag is None else f"{when} {self.etag}"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The direct content of a folder; folders and files are ordered by name."""
+
+    folders: tuple[str, ...]
+    files: tuple[Entry, ...]
+
+    def file(self, name: str) -> Entry | None:
+        """Return the file with that name, or None."""
+        return next((entry for entry in self.files if entry.name == name), None)
+
+    def state_of(self, name: str) -> str | None:
+        """Return the file's token (see `Entry.state`), or None if the file does not exist."""
+        entry = self.file(name)
+        return None if entry is None else entry.state
+
+
+def list_local(folder: str) -> Listing:
+    """Return the direct content of a local folder; it is empty if the folder does not exist."""
+    # obstore fails for the whole folder if one name contains a control character.
+    folders: list[str] = []
+    files: list[Entry] = []
+    try:
+        with os.scandir(folder) as found:
+            for item in found:
+                try:
+                    if item.is_dir():
+                        folders.append(item.name)
+                    else:
+                        stat = item.stat()
+                        when = datetime.fromtimestamp(stat.st_mtime, timezone.utc)
+                        files.append(Entry(item.name, stat.st_size, when))
+                except FileNotFoundError:
+                    continue  # deleted since the listing
+    except (FileNotFoundError, NotADirectoryError):
+        return Listing((), ())
+    return Listing(tuple(sorted(folders)), tuple(sorted(files, key=lambda entry: entry.name)))
+
+
+def split_pages(
+    pages: Iterable[Sequence[tuple[str, Entry]]], wanted: Collection[str]
+) -> dict[str, Listing]:
+    """Return the listings of several folders from one recursive listing of their parent.
+
+    Reading stops when the pages so far contain fewer than 16 folders per request: then concurrent
+    listings of single folders are cheaper.
+
+    Args:
+        pages: the paths with their entries, page by page, in the store's order: by name.
+        wanted: the paths of the folders.
+
+    Returns:
+        The complete listings by folder. A folder with an empty file is left out, because the file
+        may be a folder marker.
+    """
+    files: dict[str, list[Entry]] = defaultdict(list)
+    folders: dict[str, set[str]] = defaultdict(set)
+    unclear: set[str] = set()
+    path = ""
+    for requests, page in enumerate(pages):
+        for path, entry in page:
+            parent, _, _ = path.rpartition("/")
+            if parent in wanted:
+                files[parent].append(entry)
+                if not entry.size:
+                    unclear.add(parent)
+            above, _, name = parent.rpartition("/")
+            while above:
+                if above in wanted:
+                    folders[above].add(name)
+                above, _, name = above.rpartition("/")
+        if len(files) < AT_ONCE * requests:
+            unclear |= {one for one in files if path.startswith(f"{one}/")}
+            break
+    return {
+        one: Listing(tuple(sorted(folders[one])), tuple(found))
+        for one, found in files.items()
+        if one not in unclear
+    }
+
 
 _COPIES = 16
 _CHUNK = 2**20
-_CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
+_CHECKED: set[str] = set()  # the roots whose stores have passed `check_conditions`
 
 
 @contextlib.contextmanager
 def storage_errors(root: str) -> Iterator[None]:
-    """What a disk or store refuses comes out as an error with a hint; also a decorator's body.
+    """Convert errors of a disk or store into errors with a hint; also usable as a decorator.
 
     Args:
-        root: the lake, for the message.
+        root: the lake's root, for the message.
 
     Raises:
-        SetupError: the disk is read-only or full, or access is refused.
+        SetupError: a file can't be read or written.
     """
     try:
         yield
@@ -61,18 +176,18 @@ def storage_errors(root: str) -> Iterator[None]:
     except (OSError, BaseError) as error:
         raise SetupError(
             f"{root} can't be read or written: {first_line(error)}.",
-            hint="look whether its disk is read-only or full, and who may write there.",
+            hint="check whether the disk is read-only or full, and the permissions.",
         ) from error
 
 
 class Storage:
     """The files of one lake.
 
-    Args:
-        root: a local path, or a URI that obstore understands (`s3://`, `az://`, `gs://`, `file://`).
+    Credentials of a store come from the process's environment. A storage that is pickled, for
+    example for a Spark executor, carries these variables along.
 
-    A store's keys are the process's variables. A storage that is sent to another process, such as
-    an executor of Spark, takes them along.
+    Args:
+        root: a local path, or a URI that obstore supports (`s3://`, `az://`, `gs://`, `file://`).
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -93,11 +208,11 @@ class Storage:
         return _reopened, (self.root, store_variables(self.root))
 
     def path(self, relative: str) -> str:
-        """The full path or URI, as Spark reads it."""
+        """Return the full path or URI of a file, as Spark reads it."""
         return f"{self.root}/{relative}" if relative else self.root
 
     def list(self, folder: str) -> Listing:
-        """The files and folders directly in a folder; both empty if there is no such folder."""
+        """Return the files and folders directly in a folder; none if it does not exist."""
         if self.local is not None:
             return list_local(self.path(folder))
         found = obstore.list_with_delimiter(self._store, folder)
@@ -106,18 +221,18 @@ class Storage:
         files = [
             self._entry(meta)
             for meta in found["objects"]
-            if meta["path"].startswith(below)  # else it is Hadoop's marker of the folder itself
+            if meta["path"].startswith(below)  # Hadoop's marker of the folder itself does not
         ]
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
 
     def list_many(self, folder: str, wanted: Collection[str]) -> dict[str, Listing]:
-        """What `list` says of folders below one, as far as one listing of all is worth while.
+        """List several subfolders at once when one recursive listing is cheaper.
 
-        Ask `list` for each of those that are not in the answer; on a local disk, and where they are
-        few, that is all.
+        Call `list` for the folders that the result lacks. On a local disk, and for few folders, the
+        result is empty.
 
         Args:
-            folder: the one above.
+            folder: the parent folder.
             wanted: the paths of the folders, relative to the root.
         """
         if self.local is not None or len(wanted) <= AT_ONCE:
@@ -128,9 +243,9 @@ class Storage:
         )
 
     def names_from(self, folder: str, start: str) -> tuple[str, ...]:
-        """The names of the files directly in a folder that come after `start`, in order.
+        """Return the sorted names of the files directly in a folder that are greater than `start`.
 
-        In a store what comes before is not looked at, and files of folders inside are.
+        A store skips the names before `start`, but reads those of files in subfolders.
         """
         if self.local is not None:
             return tuple(entry.name for entry in self.list(folder).files if entry.name > start)
@@ -140,14 +255,14 @@ class Storage:
         return tuple(sorted(path for path in paths if "/" not in path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file at that path."""
+        """Return whether a file exists at that path."""
         if self.local is not None:
             return os.path.isfile(self.path(path))
         return self.stat(path) is not None
 
     def stat(self, path: str) -> Entry | None:
-        """Name, size and time of one file, or None if there is none."""
-        meta = conditional.head(self._store, path)
+        """Return the file's entry without reading the file, or None if it does not exist."""
+        meta = head_object(self._store, path)
         return None if meta is None else self._entry(meta)
 
     def _entry(self, meta: Any) -> Entry:
@@ -155,18 +270,18 @@ class Storage:
         return Entry(meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"], etag)
 
     def read(self, path: str) -> bytes:
-        """The whole file.
+        """Return the content of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         return bytes(obstore.get(self._store, path).bytes())
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """The bytes from `start` up to `end`, or to the file's end, in one request.
+        """Return the bytes from `start` up to `end` or the end of the file, with one request.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         if self.local is not None:
             with open(self.local / path, "rb") as source:
@@ -175,23 +290,23 @@ class Storage:
         return bytes(obstore.get_range(self._store, path, start=start, end=end))
 
     def read_json(self, path: str) -> Any | None:
-        """The JSON document in a file of our own, or None if there is no file."""
+        """Return the JSON document in a file, or None if the file does not exist."""
         try:
             return json.loads(self.read(path))
         except FileNotFoundError:
             return None
 
     def open(self, path: str) -> IO[bytes]:
-        """A seekable reader that fetches ranges as they are asked for."""
+        """Return a seekable reader that fetches byte ranges on demand."""
         if self.local is not None:
             return open(self.local / path, "rb")
         return open_tail(self._store, path)
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """The whole file in pieces, by one request.
+        """Yield the content of a file in chunks, read with one request.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         if self.local is None:
             yield from (bytes(part) for part in obstore.get(self._store, path).stream())
@@ -201,7 +316,7 @@ class Storage:
                 yield part
 
     def open_writer(self, path: str) -> IO[bytes]:
-        """A writer for a new file; on local disks the folder is made."""
+        """Return a writer of a new file; on a local disk the folder is created."""
         if self.local is not None:
             target = self.local / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -209,63 +324,57 @@ class Storage:
         return cast("IO[bytes]", Writer(obstore.open_writer(self._store, path)))
 
     def write(self, path: str, data: bytes) -> None:
-        """Puts a file there in one atomic step, in place of what was there."""
+        """Write a file atomically, replacing an existing one."""
         obstore.put(self._store, path, data)
 
     def write_json(self, path: str, document: Any) -> None:
-        """Puts a JSON document there in one atomic step."""
+        """Write a JSON document atomically, replacing an existing one."""
         self.write(path, to_json(document))
 
     def create(self, path: str, data: bytes, *, make_folder: bool = True) -> bool:
-        """Puts a file there if there is none; False if there already was one.
+        """Create a file only if none exists; return False if one exists.
 
-        Without `make_folder` nothing happens if its folder is gone, where there are folders.
+        Without `make_folder` nothing happens if the folder does not exist on a local disk.
         """
         if not make_folder and self.local is not None:
-            return conditional.create_in_folder(self.local / path, data)
+            return _create_in_folder(self.local / path, data)
         if self._in_cloud:
-            return conditional.create_file(self._store, path, data)
+            return create_object(self._store, path, data)
         try:
             obstore.put(self._store, path, data, mode="create")
             return True
         except AlreadyExistsError:
             return False
 
-    def look_at(self, path: str) -> tuple[bytes, conditional.Seen] | None:
-        """A file of a store, and what tells it from what may be written in its place; None if none.
+    def look_at(self, path: str) -> tuple[bytes, Seen] | None:
+        """Return a stored file's content and its identity for `replace`, or None without a file."""
+        return read_object(self._store, path)
 
-        See `replace`.
-        """
-        return conditional.look_at(self._store, path)
+    def replace(self, path: str, data: bytes, seen: Seen | None) -> Seen | None:
+        """Write a store's file only if its content is still `seen` (compare-and-swap).
 
-    def replace(
-        self, path: str, data: bytes, seen: conditional.Seen | None
-    ) -> conditional.Seen | None:
-        """Puts a file of a store there if it still is the one that was seen, or if there is none.
-
-        Its content must be its writer's alone: after a lost answer a file with that content is
-        taken for this call's own.
+        The content must be unique to this writer: if the answer of the store is lost, a file with
+            this
+        content counts as the result of this call.
 
         Args:
-            path: the file.
-            data: its content.
-            seen: what was there; None if there was nothing.
+            path: the path of the file.
+            data: the new content.
+            seen: the identity of the content to replace; None if the file must not exist yet.
 
         Returns:
-            What is seen now; None if another file was there.
+            The identity of the new content; None if another writer's file was found.
         """
-        return conditional.replace_file(self._store, path, data, seen)
+        return replace_object(self._store, path, data, seen)
 
     def check_conditions(self) -> None:
-        """Refuses a store that lets writers overwrite each other; asks once in a process.
+        """Check once per process that the store does not let writers overwrite each other's files.
 
         Raises:
-            SetupError: the store ignores conditions.
+            SetupError: the store ignores conditional requests.
         """
         if self._in_cloud and self.root not in _CHECKED:
-            conditional.check_conditions(
-                self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root
-            )
+            probe_conditions(self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root)
             _CHECKED.add(self.root)
 
     @cached_property
@@ -273,13 +382,13 @@ class Storage:
         return open_store(self.root, retried=False)
 
     def rename(self, source: str, target: str) -> bool:
-        """Renames a file without ever overwriting; False if the target was there.
+        """Rename a file without overwriting; return False if the target exists.
 
         Raises:
-            FileNotFoundError: there is no such source.
+            FileNotFoundError: the source does not exist.
         """
         if self._in_cloud:
-            return conditional.rename_file(self._store, self._unrepeated, source, target)
+            return rename_object(self._store, self._unrepeated, source, target)
         try:
             obstore.rename(self._store, source, target, overwrite=False)
             return True
@@ -287,31 +396,31 @@ class Storage:
             return False
 
     def copy_small(self, source: str, target: str) -> bool:
-        """Copies a file that fits into memory to where there is none; False if there is one.
+        """Copy a file that fits into memory without overwriting; return False if the target exists.
 
-        On S3 that is two requests, where a rename without overwriting has four.
+        On S3 this takes two requests; a rename without overwriting takes four.
 
         Raises:
-            FileNotFoundError: there is no such source.
+            FileNotFoundError: the source does not exist.
         """
         return self.create(target, self.read(source))
 
     @property
     def is_s3(self) -> bool:
-        """Whether the files lie on S3 or what speaks like it."""
+        """Whether the files are stored on S3 or a compatible store."""
         return self._in_cloud and scheme_of(self.root) == "s3"
 
     def touch(self, path: str) -> None:
-        """Makes now the time of a file's modification; a rename on object stores has done so."""
+        """Set a local file's modification time to now; object stores do so at a rename."""
         if self.local is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self.local / path)
 
     def move_folder(self, source: str, target: str) -> bool:
-        """Moves a folder to where there is none: one step on local disks, file by file elsewhere.
+        """Move a folder to a path where none exists: atomically on local disks, else file by file.
 
         Returns:
-            False if the target was there, or the source was not.
+            False if the target exists or the source does not.
         """
         if self.local is not None:
             if (self.local / target).exists() or not (self.local / source).exists():
@@ -321,7 +430,7 @@ class Storage:
             return True
         files = self.files_below(source)
         copies = {target + path[len(source) :]: path for path in files}
-        # What an earlier move left when it was cut short is no other's, and is copied again.
+        # Files that an interrupted move left in the target are copied again.
         if not files or not copies.keys() >= set(self.files_below(target)):
             return False
         with ThreadPoolExecutor(_COPIES) as pool:
@@ -331,7 +440,7 @@ class Storage:
         return True
 
     def delete_folder(self, folder: str) -> None:
-        """Removes a folder with all that is in it; nothing happens if there is none."""
+        """Delete a folder with its content; nothing happens if it does not exist."""
         if self.local is not None:
             shutil.rmtree(self.local / folder, ignore_errors=True)
             return
@@ -342,14 +451,14 @@ class Storage:
             remove_markers(self.path(folder))
 
     def files_below(self, folder: str) -> tuple[str, ...]:
-        """The paths of all files in a folder and its folders, relative to the root."""
+        """Return the paths of all files in a folder and its subfolders, relative to the root."""
         return self._objects_below(folder)[0]
 
     def _objects_below(self, folder: str) -> tuple[tuple[str, ...], bool]:
-        """The paths of all files in a folder, and whether there are markers of folders."""
+        """Return the paths of all files below a folder, and whether it has folder markers."""
         pages = obstore.list(self._store, f"{folder}/" if folder else None)
         found = sorted((meta["path"], meta["size"]) for page in pages for meta in page)
-        # A marker is listed as an empty file without its last `/`: a file that is not there.
+        # A marker is listed as an empty file without its trailing `/`; no such file exists.
         files = tuple(
             path
             for path, size in found
@@ -358,7 +467,7 @@ class Storage:
         return files, len(files) < len(found)
 
     def delete_files(self, paths: Iterable[str]) -> None:
-        """Removes files, in a store many by one request; passes over those that are not there."""
+        """Delete files, in a store many per request; files that do not exist are ignored."""
         some = list(paths)
         if self.local is None and some:
             with contextlib.suppress(FileNotFoundError):
@@ -368,7 +477,7 @@ class Storage:
             self.delete(path)
 
     def delete(self, path: str) -> None:
-        """Removes a file; nothing happens if there is none."""
+        """Delete a file; nothing happens if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
@@ -380,16 +489,29 @@ def _reopened(root: str, variables: dict[str, str]) -> Storage:
 
 
 def to_json(document: Any) -> bytes:
-    """A JSON document as it lies on disk: indented, keys in the given order."""
-    # A folder's name need not be UTF-8; what isn't becomes a JSON escape and reads back the same.
+    """Return a JSON document as it is stored: indented, with keys in the given order."""
+    # Folder names need not be UTF-8; other bytes become JSON escapes and are read back unchanged.
     return json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def _stage(path: str) -> int:
-    """In which order a table's files are put there; they go in the other one.
+    """Return the order in which files of a table are copied; they are deleted in the reverse order.
 
-    A table is visible by its log: from its first version on, or from a checkpoint on.
+    A table becomes visible through its log: through version 0, or through a checkpoint.
     """
     _, is_log, name = path.rpartition("/_delta_log/")
     starts = name == f"{0:020d}.json" or "checkpoint" in name
     return 0 if not is_log else 2 if starts else 1
+
+
+def _create_in_folder(target: Path, data: bytes) -> bool:
+    """Create a local file; return False if its folder is missing or the file exists."""
+    staged = target.with_name(f"_{uuid.uuid4().hex}")
+    try:
+        staged.write_bytes(data)
+        os.link(staged, target)  # unlike a rename, a link never replaces a file
+        return True
+    except (FileExistsError, FileNotFoundError):
+        return False
+    finally:
+        staged.unlink(missing_ok=True)

@@ -1,11 +1,12 @@
-"""A lease: one holder at a time of something in a lake, on disks and on object stores.
+"""Leases: at most one process at a time does something in a lake, on disks and object stores.
 
-On this machine's disk it is a lock of the operating system, which ends with its holder. On an
-object store it is a file that is created if absent, renewed by its holder, and taken over by a
-conditional write once it was not renewed for too long. Age is by the store's own clock.
+On a local disk, a lease is a lock of the operating system, which ends with its holder. On an object
+store, a lease is a file. Its holder creates it if absent and renews it; another process takes it
+over by compare-and-swap after it was not renewed for the time to live. Ages use the store's own
+clock.
 
-A holder on an object store may be stopped for longer than that, and go on. `confirm` asks whether
-it still is the holder; what must not happen twice needs a fence of its own besides.
+A holder on an object store may be suspended for longer than that, and continue. `confirm` checks
+whether it still holds the lease. Work that must not happen twice needs a fence of its own as well.
 """
 
 from __future__ import annotations
@@ -23,38 +24,39 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from mirrorlake.errors import BusyError
-from mirrorlake.storage.conditional import Seen
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.object_stores import Seen
 
 _log = logging.getLogger(__name__)
-TTL = 30.0  # seconds without renewal, after which a lease on an object store is anybody's
-PAUSE = 0.1  # seconds between two tries to take a lease
-_LONGEST = 2.0  # seconds: to ask a store costs a few requests
+TTL = 30.0  # seconds without renewal after which a lease on an object store may be taken over
+PAUSE = 0.1  # the seconds before the second attempt to take a lease
+_LONGEST = 2.0  # the longest pause on a store, in seconds; each attempt costs a few requests
 
 
 class LeaseHeldError(BusyError):
-    """Somebody else holds the lease.
+    """Another process holds the lease.
 
     Attributes:
-        holder: which process, for messages.
+        holder: the description of the holding process, for messages.
     """
 
     def __init__(self, what: str, holder: str) -> None:
         super().__init__(
-            f"{what} runs already: {holder}.", hint="wait for it, or stop that process."
+            f"{what} is already running: {holder}.", hint="wait for it, or stop that process."
         )
         self.holder = holder
 
 
 class Lease:
-    """Holds a lease while a `with` block runs.
+    """A lease that is held for the duration of a `with` block.
 
     Args:
-        storage: where the lease lies.
-        path: its file.
-        what: what the holder does, in messages.
-        ttl: seconds without renewal, after which it is anybody's; on object stores only.
-        keep_file: leaves the file on a local disk, where processes of earlier versions wait for it.
+        storage: the lake's files.
+        path: the path of the lease's file.
+        what: what the holder does, for messages.
+        ttl: the seconds without renewal after which another process may take the lease; it applies
+            to object stores only.
+        keep_file: keep the file on a local disk, where processes of earlier versions wait for it.
 
     Example:
         >>> with Lease(storage, "Files/_mirrorlake/x.lease", "mirror"):  # doctest: +SKIP
@@ -79,24 +81,24 @@ class Lease:
         self.lost = False
 
     def __enter__(self) -> Lease:
-        """Takes the lease.
+        """Take the lease.
 
         Raises:
-            LeaseHeldError: somebody else has it; says who.
+            LeaseHeldError: another process holds it; the error describes that process.
         """
         local = self.storage.local
         self._stack.enter_context(self._remote() if local is None else self._locked(local))
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Gives it back: no file of it is left."""
+        """Release the lease and delete its file."""
         self._stack.close()
 
     def confirm(self) -> None:
-        """Asks whether this still is the holder, and renews the lease.
+        """Renew the lease, and check that this process still holds it.
 
         Raises:
-            LeaseHeldError: it was not renewed for too long, and somebody else has taken it.
+            LeaseHeldError: the lease was not renewed in time, and another process has taken it.
         """
         if self.storage.local is None:
             self._renew()
@@ -121,7 +123,7 @@ class Lease:
                 raise LeaseHeldError(self.what, name_holder(text)) from None
             if _is_same(lock.fileno(), target):
                 break
-            lock.close()  # its last holder has just taken the file away
+            lock.close()  # the previous holder has just deleted the file
         with lock:
             lock.truncate(0)
             lock.write(json.dumps(self._holder))
@@ -132,7 +134,7 @@ class Lease:
                 if not self._keep_file:
                     target.unlink(missing_ok=True)
                     for folder in made:
-                        with contextlib.suppress(OSError):  # somebody else uses it now
+                        with contextlib.suppress(OSError):  # another process uses it now
                             folder.rmdir()
 
     @contextlib.contextmanager
@@ -150,11 +152,16 @@ class Lease:
                 found = self.storage.look_at(self.path)
                 if found is not None and found[0] == self._data():
                     self.storage.delete(self.path)
-            except Exception as error:  # what was done under the lease is done all the same
-                _log.warning("the lease %s stays for %d s: %s", self.path, self.ttl, error)
+            except Exception as error:  # the work under the lease is complete regardless
+                _log.warning(
+                    "The lease %s could not be released and expires in %d s: %s",
+                    self.path,
+                    self.ttl,
+                    error,
+                )
 
     def _take(self) -> Seen:
-        """Creates the file, or takes over one that nobody renews."""
+        """Create the lease's file, or take over one that was not renewed in time."""
         while True:
             if (made := self.storage.replace(self.path, self._data(), None)) is not None:
                 return made
@@ -165,7 +172,7 @@ class Lease:
         if (
             not _is_over(self.storage, self.path, seen, self.ttl)
             or (made := self.storage.replace(self.path, self._data(), seen)) is None
-        ):  # another one was quicker
+        ):  # another process took it first
             raise LeaseHeldError(self.what, name_holder(text.decode(errors="replace")))
         return made
 
@@ -173,7 +180,7 @@ class Lease:
         while not self.lost and not done.wait(self.ttl / 3):
             try:
                 self._renew()
-            except Exception:  # noqa: S112 - a store out of reach: the next try may reach it
+            except Exception:  # noqa: S112 - the store may be reachable again at the next attempt
                 continue
 
     def _renew(self) -> None:
@@ -188,16 +195,16 @@ class Lease:
 
 @contextlib.contextmanager
 def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterator[Lease]:
-    """Keeps a lease while something is done that others wait for.
+    """Hold a lease for work that other processes wait for.
 
     Args:
         storage: the lake's files.
-        path: the lease's file.
-        patience: how many seconds to wait.
-        what: who holds such a lease, in messages.
+        path: the path of the lease's file.
+        patience: how many seconds to wait for the lease.
+        what: what the holder of such a lease is, for messages.
 
     Raises:
-        BusyError: another one went on for too long; says which one.
+        BusyError: another process holds the lease for longer than that; the error describes it.
     """
     deadline, pause, told = time.monotonic() + patience, PAUSE, False
     with contextlib.ExitStack() as held:
@@ -209,7 +216,7 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
                 if time.monotonic() >= deadline:
                     raise busy(what, error.holder) from None
                 if not told:
-                    _log.warning(f"waiting for another {what}: {error.holder} …")
+                    _log.warning(f"Waiting for another {what}: {error.holder} …")
                     told = True
                 time.sleep(pause)
                 pause = pause if storage.local is not None else min(2 * pause, _LONGEST)
@@ -217,15 +224,15 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
 
 
 def busy(what: str, holder: str) -> BusyError:
-    """What is said where another one went on for too long."""
+    """Return the error for a process that holds a lease for too long."""
     return BusyError(
-        f"Another {what} is at work: {holder}.",
-        hint="wait for it, or stop it; nothing is lost either way.",
+        f"Another {what} is running: {holder}.",
+        hint="wait for it, or stop it; no data is lost either way.",
     )
 
 
 def is_held(storage: Storage, path: str) -> bool:
-    """Return whether somebody holds a lease now, by its file."""
+    """Return whether a process holds the lease now."""
     import fcntl  # Unix only
 
     if storage.local is None:
@@ -242,20 +249,20 @@ def is_held(storage: Storage, path: str) -> bool:
 
 
 def name_holder(text: str) -> str:
-    """Who holds a lease or a lock, by what its file says."""
+    """Return a description of the process that holds a lease or lock, from its file's content."""
     try:
         known = json.loads(text)
         return f"process {known['pid']} on {known['host']} since {known['since']}"
     except (ValueError, KeyError, TypeError):
-        return "another process, which has just begun"
+        return "another process, which has just started"
 
 
 def store_now(storage: Storage, beside: str) -> datetime:
-    """What time it is for a store, by a file that is written and taken away.
+    """Return the current time by the store's clock, from a temporary file.
 
     Args:
         storage: the store.
-        beside: a path; the file is made next to it.
+        beside: a path; the temporary file is created next to it.
     """
     probe = f"{beside}.clock-{uuid.uuid4().hex}"
     storage.write(probe, b"")
@@ -267,7 +274,7 @@ def store_now(storage: Storage, beside: str) -> datetime:
 
 
 def _is_over(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
-    """Whether a lease was not renewed for too long, by the store's clock."""
+    """Return whether a lease was not renewed in time, by the store's clock."""
     if seen.modified is None:
         return False
     return (store_now(storage, path) - seen.modified).total_seconds() >= ttl
@@ -281,7 +288,7 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Makes a folder; those that had to be made, the innermost first."""
+    """Create a folder and its missing parents; return the created ones, the innermost first."""
     made = []
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):

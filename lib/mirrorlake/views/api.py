@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import create_table
-from mirrorlake.history.write import check_own
-from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.history.write import check_own, create_table
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
@@ -264,9 +263,13 @@ class Views:
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
 
-    def list(self) -> list[Definition]:
-        """Return the definitions of the lake's views, ordered by name. Spark is not needed."""
-        return list_definitions(self._storage)
+    def list(self, tables: Iterable[TableName] | None = None) -> list[Definition]:
+        """Return the views, ordered by name; needs no Spark.
+
+        Args:
+            tables: look among these tables only; by default among all.
+        """
+        return list_definitions(self._storage, tables)
 
     def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
         """Return the status of the views, ordered by name. Only logs are read, without Spark.

@@ -25,6 +25,7 @@ from mirrorlake.delta.exchange import (
 )
 from mirrorlake.delta.table import committing
 from mirrorlake.errors import ConflictError
+from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
@@ -33,7 +34,7 @@ from mirrorlake.spark.jvm import (
     rows_among,
     transaction,
 )
-from mirrorlake.spark.sql import delta_name, quote, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, spark_message, temporary_view
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, listed, named, net_rows, same

@@ -23,8 +23,8 @@ from sqlglot import exp
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.names import TableName
+from mirrorlake.mirror.options import VIEW_PROPERTY
+from mirrorlake.names import TableName, quote
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
@@ -32,7 +32,6 @@ from mirrorlake.query.statement import (
     named_tables,
     parse_statement,
 )
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format
 
@@ -345,9 +344,18 @@ class ViewStatus:
     sources: tuple[SourceStatus, ...]
     lag_seconds: float | None
 
+    @property
+    def shown_sources(self) -> str:
+        """The version that it shows of each source and the newest, as `orders 3 of 5`."""
+        return ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in self.sources)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the view's entry in the document of `status --json`."""
         return asdict(self)
+
+
+def _at(version: int | None) -> str:
+    return "?" if version is None else str(version)
 
 
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:

@@ -18,13 +18,12 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_ve
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.feed.changes import ORIGIN, bridge
 from mirrorlake.feed.doctor import Diagnosis, examine
-from mirrorlake.feed.schema import RESERVED, read_feed
-from mirrorlake.history.diff import is_tracked
+from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
+from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.names import TableName, quote
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
     HIDDEN,

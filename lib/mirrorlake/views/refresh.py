@@ -18,11 +18,11 @@ from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.apply import Target, Workspace, apply_delta, workspace, write_rows
 from mirrorlake.views.definition import (

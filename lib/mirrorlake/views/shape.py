@@ -21,8 +21,8 @@ from pathlib import Path
 import yaml
 from sqlglot import exp
 
+from mirrorlake.names import quote
 from mirrorlake.query.statement import AsWritten, NamedTable
-from mirrorlake.spark.sql import quote
 from mirrorlake.views.definition import (
     HIDDEN,
     Query,

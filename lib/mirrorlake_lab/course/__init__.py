@@ -1,4 +1,1 @@
-"""The course: what each lesson is for, its tasks, checks that answer, and copies to work on.
-
-Lessons call `check.task("02-3", answer)`, from `mirrorlake_lab.course import check`.
-"""
+"""The course: lessons, tasks and their checks, copies to work on, and the picture of the system."""

@@ -1,11 +1,12 @@
-"""Check answers: `check.task("02-3", answer)` shows what is right, or a hint; never the solution.
+"""Check the answers of the course's tasks: `check.task("02-3", answer)` shows a verdict or a hint.
 
-The first wrong answer gets the hint of its mistake, or the task's first; later ones get the second,
-and then the page to read. Each check records `{task: passed}`, as `mirrorlake_runs.record` does.
+A check never shows the solution. A typical mistake gets its own hint; other wrong answers get the
+task's first hint, then the second, and then a page to read. Each check records `{task: passed}`, as
+`mirrorlake_runs.record` does.
 
-For a task that depends on the lake, a function of `TRUTHS` returns the right answer. For an answer
-of more than one value, a function of `LOOKS` returns the name of the mistake, as `course.yaml` has
-it; an empty name means that the answer is right.
+If the right answer depends on the lake, a function of `ANSWERS` computes it. If an answer has a
+structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an
+empty text for a right answer.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake import skus
 from mirrorlake.errors import CheckError
-from mirrorlake.layout.guardrails import skus
 from mirrorlake.names import ZONE, file_number
-from mirrorlake_lab.course.tasks import Task, tasks
+from mirrorlake_lab.course.lessons import Task, tasks
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -35,22 +36,22 @@ _MANY_FILES = 6000
 
 
 def next_number(lake: Lake) -> int:
-    """The number of the file that `flights` gets next."""
+    """Return the number of the next published file of `flights`."""
     names = (entry.name for entry in lake.storage.list(f"{ZONE}/flights").files)
     return max((number for name in names if (number := file_number(name))), default=0) + 1
 
 
 def files_of_planes(lake: Lake) -> int:
-    """How many files the table `planes` arrived in."""
+    """Return the number of files that version 0 of the table `planes` added."""
     log = lake.storage.read(f"Tables/planes/_delta_log/{0:020}.json").decode()
     return sum("add" in json.loads(line) for line in log.splitlines())
 
 
 def employee_moved(answer: Any) -> str:
-    """Whether rows of a file move E0001 to Bellevue, and nobody else.
+    """Check whether the rows of a file move E0001, and nobody else, to Bellevue.
 
     Returns:
-        Nothing, or `twice`, `still`, `others`, `unreadable`.
+        An empty text, or the mistake: `twice`, `still`, `others`, `unreadable`.
 
     Example:
         >>> employee_moved([{"__rowMarker__": 0, "EmployeeID": "E0001"}])
@@ -74,10 +75,10 @@ def employee_moved(answer: Any) -> str:
 
 
 def key_changed(answer: Any) -> str:
-    """Whether rows of a file give the washer the key 9 in place of 5, and keep what it has.
+    """Check whether the rows of a file change the washer's key from 5 to 9 and nothing else.
 
     Returns:
-        Nothing, or `both`, `gone`, `still`, `lost`, `unreadable`.
+        An empty text, or the mistake: `both`, `gone`, `still`, `lost`, `unreadable`.
 
     Example:
         >>> key_changed([{"__rowMarker__": 2, "id": 5}])
@@ -103,7 +104,11 @@ def key_changed(answer: Any) -> str:
 def _applied(
     changes: Iterable[dict[str, Any]], key: str, before: dict[Any, dict[str, Any]]
 ) -> dict[Any, list[dict[str, Any]]]:
-    """The rows of each key after a file's changes; an unknown marker or no key is a KeyError."""
+    """Apply a file's changes and return the rows by key.
+
+    Raises:
+        KeyError: a row has no key or an unknown marker.
+    """
     table = {name: [row] for name, row in before.items()}
     for row in changes:
         marker, name = row[_MARKER], row[key]
@@ -117,10 +122,10 @@ def _applied(
 
 
 def rows_repaired(answer: Any) -> str:
-    """Whether the four rows of the bad file are as they should have been published.
+    """Check whether the four rows of the invalid file are repaired.
 
     Returns:
-        Nothing, or `null-key`, `marker`, `fewer`, `other`, `unreadable`.
+        An empty text, or the mistake: `null-key`, `marker`, `fewer`, `other`, `unreadable`.
     """
     try:
         rows = [(row["id"], row[_MARKER]) for row in answer]
@@ -136,10 +141,10 @@ def rows_repaired(answer: Any) -> str:
 
 
 def smallest_sku(answer: Any) -> str:
-    """Whether a capacity is the smallest F that allows 6,000 files of a table.
+    """Check whether a capacity is the smallest F capacity that allows 6,000 files per table.
 
     Returns:
-        Nothing, or `too-small`, `too-large`, `unknown`.
+        An empty text, or the mistake: `too-small`, `too-large`, `unknown`.
     """
     capacities = {name: sku for name, sku in skus().items() if name.startswith("F")}
     name = str(answer).strip().upper()
@@ -151,11 +156,11 @@ def smallest_sku(answer: Any) -> str:
     return "" if min(fitting, key=lambda sku: sku.memory_gb).name == name else "too-large"
 
 
-TRUTHS: dict[str, Callable[[Lake], Any]] = {
+ANSWERS: dict[str, Callable[[Lake], Any]] = {
     "files_of_planes": files_of_planes,
     "next_number": next_number,
 }
-LOOKS: dict[str, Callable[[Any], str]] = {
+CHECKERS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
     "key_changed": key_changed,
     "rows_repaired": rows_repaired,
@@ -165,12 +170,12 @@ LOOKS: dict[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an answer is.
+    """The result of a check.
 
     Attributes:
-        passed: whether it is right.
-        hint: the mistake's own hint; empty where the mistake is not a typical one.
-        blank: nothing was answered yet.
+        passed: whether the answer is right.
+        hint: the hint for the mistake; empty if the mistake is not a typical one.
+        blank: whether there is no answer yet.
     """
 
     passed: bool
@@ -179,40 +184,44 @@ class Verdict:
 
 
 def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
-    """Judges an answer by its value, not by its text.
+    """Compare an answer by value, not by text or type, with the right ones.
 
     Args:
-        task: which task.
-        answer: of any type; None and `...` are blank.
-        lake: where the task looks at the lake.
+        task: the task.
+        answer: a value of any type; None and `...` are blank.
+        lake: the lesson's lake, which some tasks need.
     """
     if answer is None or answer is ...:
         return Verdict(passed=False, blank=True)
     try:
-        if task.looks is not None:
-            mistake = LOOKS[task.looks](answer)
+        if task.checked_by is not None:
+            mistake = CHECKERS[task.checked_by](answer)
             return Verdict(not mistake, _hint_of(task, mistake))
-        rights = list(task.answers)
-        if task.truth is not None:
+        right_answers = list(task.answers)
+        if task.computed_by is not None:
             if lake is None:
-                return Verdict(False, f'pass the lake, too: check.task("{task.number}", …, lake).')
-            rights = [TRUTHS[task.truth](lake)]
-    except Exception as error:  # whatever was handed in: a learner gets a sentence
+                return Verdict(
+                    False, f'Pass the lake as well: check.task("{task.number}", …, lake).'
+                )
+            right_answers = [ANSWERS[task.computed_by](lake)]
+    except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        return Verdict(False, f"the check could not look at it ({said}).")
+        return Verdict(False, f"The answer could not be checked ({said}).")
     given = plain(answer, unordered=task.unordered)
-    if any(given == plain(right, unordered=task.unordered) for right in rights):
+    if any(given == plain(right, unordered=task.unordered) for right in right_answers):
         return Verdict(passed=True)
     hint = _hint_of(task, answer)
-    return Verdict(False, hint or _other_kind(given, plain(rights[0], unordered=task.unordered)))
+    return Verdict(
+        False, hint or _other_kind(given, plain(right_answers[0], unordered=task.unordered))
+    )
 
 
 def plain(value: Any, *, unordered: bool = False) -> Any:
-    """A value as checks compare it: numbers as floats, texts without case and outer blanks.
+    """Return a value in the form that checks compare: floats, casefolded texts, tuples.
 
     Args:
-        value: also of numpy, pandas or Spark.
-        unordered: sort what a list holds.
+        value: a value, also of numpy, pandas or Spark.
+        unordered: sort the values of a list.
 
     Example:
         >>> plain(" Left  Anti JOIN "), plain(3) == plain(3.0), plain(["b", "A"], unordered=True)
@@ -245,24 +254,28 @@ def _other_kind(given: Any, right: Any) -> str:
     names = {float: "a number", str: "a text", tuple: "a list"}
     if type(given) is type(right):
         return ""
-    return f"{names[type(right)]} is asked for, and this is {names[type(given)]}."
+    return f"The answer is {names[type(right)]}, and yours is {names[type(given)]}."
 
 
-_wrong: dict[str, list[str]] = {}  # what was said to each task's wrong answers so far
+_wrong: dict[str, list[str]] = {}  # the hints that each task has shown so far
 _passed: dict[str, bool] = {}
 _COLOURS = {True: "#2e7d32", False: "#b26a00"}
 
 
 def task(number: str, answer: Any, lake: Lake | None = None) -> None:
-    """Checks an answer, says how it is, and records whether it is right.
+    """Check an answer, show the verdict or a hint, and record whether the answer is right.
 
     Args:
-        number: the task's, such as `02-3`.
-        answer: what the task asks for.
-        lake: the lesson's lake, where the task looks at it.
+        number: the task's number, such as `02-3`.
+        answer: the answer; None is no answer yet.
+        lake: the lesson's lake, which some tasks need.
+
+    Example:
+        >>> task("02-1", 1)  # doctest: +SKIP
+        ✓ 02-1: right: …
     """
     found = tasks().get(number)
-    passed, said = (False, "there is no such task.") if found is None else _say(found, answer, lake)
+    passed, said = (False, "There is no such task.") if found is None else _say(found, answer, lake)
     _passed[number] = passed
     from IPython.display import display
 
@@ -270,24 +283,30 @@ def task(number: str, answer: Any, lake: Lake | None = None) -> None:
 
 
 def demand(number: str) -> None:
-    """Raises if a task was not passed: what teachers' copies grade by.
+    """Raise an error if a task was not passed; the checks of teachers' copies call it.
+
+    Args:
+        number: the task's number, such as `02-3`.
 
     Raises:
-        CheckError: it was not.
+        CheckError: the task was not passed.
+
+    Example:
+        >>> demand("02-1")  # doctest: +SKIP
     """
     if not _passed.get(number, False):
-        raise CheckError(f"Task {number} is not passed.", hint="its hint stands above.")
+        raise CheckError(f"Task {number} is not passed.", hint="see the hint above.")
 
 
 def forget() -> None:
-    """Forgets all answers of this process, as a new kernel does."""
+    """Forget all answers of this process, as in a new kernel."""
     _wrong.clear()
     _passed.clear()
 
 
 def _shown(number: str, passed: bool, said: str) -> dict[str, Any]:
-    """A sentence by MIME type; the record goes to the run's summary."""
-    from mirrorlake_runs.results import MIME
+    """Return a verdict by MIME type, with its record for the summary of a run."""
+    from mirrorlake_runs.records import MIME
 
     text = f"{'✓' if passed else '✗'} {number}: {said}"
     style = f"border-left: 4px solid {_COLOURS[passed]}; padding: 2px 10px"
@@ -299,13 +318,13 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
     verdict = judge(found, answer, lake)
     if verdict.passed:
         _wrong.pop(found.number, None)
-        return True, f"right: {found.right}"
+        return True, f"Correct. {found.right}"
     if verdict.blank:
-        return False, "no answer yet. Put yours in place of None, and run the cell."
+        return False, "No answer yet. Replace None by your answer and run both cells."
     before = _wrong.setdefault(found.number, [])
     said = next(
         (hint for hint in (verdict.hint, *found.hints) if hint and hint not in before),
-        f"read docs/{found.read}, and run the lesson's cells once more.",
+        f"Read docs/{found.read} and run the lesson's cells again.",
     )
     before.append(said)
-    return False, f"not yet: {said}"
+    return False, f"Not yet. {said}"

@@ -1,8 +1,8 @@
-"""The lessons' notebooks: copies for students and teachers, and the course's page.
+"""The lessons and tasks of `course.yaml`, copies of the lessons, and the course's page in the docs.
 
-Students' copies have no solutions; teachers' copies have them, with nbgrader's marks. A cell with
-the tag `solution` has a task's answer, the next cell its check. nbgrader recognises them by
-metadata: the answer is a solution, the check a graded test of one point.
+Students' copies have no solutions; teachers' copies have them, with nbgrader's metadata. A cell
+with the tag `solution` contains the answer of a task, and the next cell checks it. For nbgrader the
+answer is a solution, and the check is a graded test of one point.
 
 `python -m mirrorlake_lab.course.lessons > docs/course.md` prints the page.
 """
@@ -12,20 +12,131 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.course.tasks import lessons
 from mirrorlake_runs.notebook_files import first_words, nbformat
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A typical mistake and its hint.
+
+    Attributes:
+        answer: the wrong answer, or the name that a function of `CHECKERS` gives the mistake.
+        hint: the hint.
+    """
+
+    answer: Any
+    hint: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a lesson.
+
+    Attributes:
+        number: the lesson's number and the task's own, such as `02-3`.
+        title: the title.
+        answers: the right answers; none if a function decides.
+        computed_by: the key of a function in `check.ANSWERS`, which returns the right answer.
+        checked_by: the key of a function in `check.CHECKERS`, which returns the mistake.
+        unordered: whether the order of a list does not matter.
+        right: the reason that is shown after a right answer.
+        mistakes: typical mistakes.
+        hints: the first and the second hint.
+        read: a page of the docs.
+    """
+
+    number: str
+    title: str
+    answers: tuple[Any, ...]
+    computed_by: str | None
+    checked_by: str | None
+    unordered: bool
+    right: str
+    mistakes: tuple[Mistake, ...]
+    hints: tuple[str, str]
+    read: str
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson of the course.
+
+    Attributes:
+        number: two digits.
+        goal: the skills that the lesson teaches.
+        minutes: the approximate duration.
+        needs: the numbers of the lessons that it builds on.
+        part: the part of the system that it is about.
+        tool: the notebook that does the same for your own lake.
+        docs: the page of the docs to read.
+        tasks: its tasks.
+    """
+
+    number: str
+    goal: str
+    minutes: int
+    needs: tuple[str, ...]
+    part: str
+    tool: str
+    docs: str
+    tasks: tuple[Task, ...]
+
+
+@cache
+def lessons() -> dict[str, Lesson]:
+    """Return all lessons by number.
+
+    Example:
+        >>> lessons()["02"].tasks[0].number
+        '02-1'
+    """
+    text = files("mirrorlake_lab.course").joinpath("course.yaml").read_text(encoding="utf-8")
+    found = {}
+    for number, entry in yaml.safe_load(text).items():
+        tasks = tuple(_task(name, task) for name, task in entry.pop("tasks").items())
+        needs = tuple(entry.pop("needs"))
+        found[number] = Lesson(number=number, tasks=tasks, needs=needs, **entry)
+    return found
+
+
+@cache
+def tasks() -> dict[str, Task]:
+    """Return all tasks by number."""
+    return {task.number: task for lesson in lessons().values() for task in lesson.tasks}
+
+
+def _task(number: str, entry: dict[str, Any]) -> Task:
+    answers = entry.get("answers", [entry["answer"]] if "answer" in entry else [])
+    first, second = entry["hints"]
+    return Task(
+        number=number,
+        title=entry["title"],
+        answers=tuple(answers),
+        computed_by=entry.get("computed_by"),
+        checked_by=entry.get("checked_by"),
+        unordered=entry.get("unordered", False),
+        right=entry["right"],
+        mistakes=tuple(Mistake(answer, hint) for answer, hint in entry["wrong"]),
+        hints=(first, second),
+        read=entry["read"],
+    )
+
 
 SOLUTION = "solution"
 BLANK = "answer = None  # your answer; a text in quotes"
-PICTURE = "plot_system("  # what the cell with the picture of the system calls
+PICTURE = "plot_system("  # the cell that calls it keeps its output in copies
 _CHECK = re.compile(r'^check\.task\("(\d\d-\d)"', re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)")
-_CONFIG = f"""# `nbgrader generate_assignment mirrorlake` makes students' copies of source/.
+_CONFIG = f"""# `nbgrader generate_assignment mirrorlake` creates students' copies of source/.
 c = get_config()
 c.CourseDirectory.course_id = "mirrorlake"
 c.ClearSolutions.code_stub = {{"python": "{BLANK}"}}
@@ -35,11 +146,11 @@ c.ClearSolutions.enforce_metadata = False
 
 @dataclass(frozen=True)
 class Course:
-    """Copies that were made.
+    """Copies of the lessons.
 
     Attributes:
-        folder: where they are.
-        notebooks: their paths.
+        folder: the folder of the copies.
+        notebooks: the paths of the copies.
         tasks: the numbers of their tasks.
     """
 
@@ -49,27 +160,35 @@ class Course:
 
 
 def make_course(folder: Path, *, solutions: bool = False) -> Course:
-    """Copies the lessons into a folder.
+    """Copy the lessons into a folder.
 
     Args:
-        folder: absent or empty.
-        solutions: for teachers, in nbgrader's layout; a failed check raises.
+        folder: a folder that is absent or empty.
+        solutions: keep the solutions, for teachers, in nbgrader's layout; a failed check then
+            raises an error.
+
+    Returns:
+        The copies and the numbers of their tasks.
 
     Raises:
-        UsageError: the folder holds something, or there are no lessons here.
+        UsageError: the folder is not empty, or the lessons are not installed.
+
+    Example:
+        >>> make_course(Path("class"), solutions=True).tasks[0]  # doctest: +SKIP
+        '01-1'
     """
-    lessons = list(lesson_paths().values())
-    if not lessons:
-        raise UsageError("There are no lessons here.", hint="they lie in the project's source.")
+    paths = list(lesson_paths().values())
+    if not paths:
+        raise UsageError("The lessons are not installed.", hint="use the project's source.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} holds something already.", hint="name an empty folder.")
+        raise UsageError(f"{folder} is not empty.", hint="choose an empty folder.")
     place = folder / "source" / "mirrorlake" if solutions else folder
     place.mkdir(parents=True, exist_ok=True)
     made, numbers = [], []
-    for path in lessons:
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         numbers += _rewrite(notebook, solutions=solutions)
-        _keep_links(notebook, {one.name for one in lessons})
+        _keep_links(notebook, {one.name for one in paths})
         made.append(place / path.name)
         nbformat.write(notebook, made[-1])  # type: ignore[no-untyped-call]
     if solutions:
@@ -78,7 +197,7 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
 
 
 def student_copy(lesson: Path) -> bytes:
-    """A lesson without solutions and outputs, to lie where the lesson lies: its links stay.
+    """Return a lesson without solutions and outputs, with its links unchanged.
 
     Args:
         lesson: the notebook.
@@ -89,7 +208,10 @@ def student_copy(lesson: Path) -> bytes:
 
 
 def find_solution(number: str) -> str:
-    """A task's solution, as its lesson has it.
+    """Return the solution of a task.
+
+    Args:
+        number: the task's number, such as `02-1`.
 
     Raises:
         UsageError: there is no such task.
@@ -104,17 +226,17 @@ def find_solution(number: str) -> str:
         for index, cell in enumerate(notebook.cells):
             if _number(notebook, index) == number:
                 return str(cell.source)
-    raise UsageError(f"There is no task {number}.", hint="docs/course.md lists all.")
+    raise UsageError(f"There is no task {number}.", hint="docs/course.md lists the lessons.")
 
 
 def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
-    """Makes a student's or a teacher's copy of a lesson, in place; the numbers of its tasks."""
+    """Turn a lesson into a student's or teacher's copy, and return the numbers of its tasks."""
     numbers = []
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        if PICTURE not in cell.source:  # where one is, is seen before anything has run
+        if PICTURE not in cell.source:  # the picture is visible before any cell runs
             cell.outputs = []
         for output in cell.outputs:
             if "execution_count" in output:
@@ -137,7 +259,7 @@ def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
 
 
 def _number(notebook: Any, index: int) -> str:
-    """The task whose answer a cell is: the next cell checks it; empty for any other cell."""
+    """Return the task that a cell answers, by the check in the next cell; empty for other cells."""
     cell = notebook.cells[index]
     if cell.cell_type != "code" or SOLUTION not in cell.metadata.get("tags", []):
         return ""
@@ -165,41 +287,41 @@ def _keep_links(notebook: Any, lessons: set[str]) -> None:
 
 
 def _reachable(link: re.Match[str], lessons: set[str]) -> str:
-    """Links between lessons stay; a copy has no docs and no tools, so those become texts."""
+    """Keep a link to a lesson; turn links to docs and tools, which a copy lacks, into text."""
     if link[2] in lessons or link[2].startswith("#"):
         return link[0]
     return f"{link[1]} (`{link[2].removeprefix('../').removeprefix('../')}`)"
 
 
 PATHS = {
-    "An engineer who runs a lake": (
+    "Engineers who run a lake": (
         *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12"),
     ),
-    "An analyst with a semantic model": ("01", "02", "03", "05", "06", "10", "11", "08", "14"),
-    "A teacher, for a day": ("01", "02", "03", "04", "05", "06", "08", "09", "13", "14"),
+    "Analysts with a semantic model": ("01", "02", "03", "05", "06", "10", "11", "08", "14"),
+    "Teachers, for one day": ("01", "02", "03", "04", "05", "06", "08", "09", "13", "14"),
 }
 
 
 def lesson_paths() -> dict[str, Path]:
-    """The lessons' notebooks by number."""
+    """Return the lessons' notebooks by number."""
     return {path.stem[:2]: path for path in sorted((NOTEBOOKS / "learn").glob("*.ipynb"))}
 
 
 def course_page() -> str:
-    """`docs/course.md`."""
+    """Return the text of `docs/course.md`."""
     found, paths = lessons(), lesson_paths()
     count = sum(len(lesson.tasks) for lesson in found.values())
     minutes = sum(lesson.minutes for lesson in found.values())
     lines = [
         *("# The course", ""),
-        f"{len(found)} lessons with {count} tasks: predict and then run, find the version, repair"
-        f" a zone, make a guardrail hold. About {minutes / 60:.0f} hours in all. Every task has a"
-        " check that answers: what is right, or a hint.",
+        f"The course has {len(found)} lessons with {count} tasks and takes about"
+        f" {minutes / 60:.0f} hours. In the tasks you predict a result before you run it, find a"
+        " version, or repair files. A check confirms each answer or gives a hint.",
         "",
-        "`./mirrorlake lab` opens copies without solutions to work on; `./mirrorlake course DIR`"
-        " puts such copies into a folder. `./mirrorlake course --show 02-3` shows one solution.",
+        "`./mirrorlake lab` opens copies without solutions. `./mirrorlake course DIR` writes such"
+        " copies into a folder, and `./mirrorlake course --show 02-3` prints one solution.",
         "",
-        "| lesson | goal | minutes | tasks | needs |",
+        "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
     ]
     for number, lesson in found.items():
@@ -209,7 +331,7 @@ def course_page() -> str:
         lines.append(
             f"| {link} | {lesson.goal} | {lesson.minutes} | {len(lesson.tasks)} | {needs} |"
         )
-    lines += ["", "## Three ways through it", ""]
+    lines += ["", "## Learning paths", ""]
     for reader, numbers in PATHS.items():
         steps = " → ".join(
             f"[{number}](../notebooks/learn/{paths[number].name})" for number in numbers
@@ -221,18 +343,18 @@ def course_page() -> str:
 
 _TEACHERS = """## For teachers
 
-`./mirrorlake course DIR --solutions` makes copies in nbgrader's layout: `source/mirrorlake/` has
-the solutions, marked, and each check is a graded cell of one point that raises where a task is not
-passed. `nbgrader generate_assignment mirrorlake` then makes the students' version, and `nbgrader
-autograde mirrorlake` grades what they hand in.
+`./mirrorlake course DIR --solutions` writes copies in nbgrader's layout. `source/mirrorlake/`
+contains the marked solutions, and each check is a graded cell of one point, which raises an error
+if the task is not passed. `nbgrader generate_assignment mirrorlake` creates the students' version,
+and `nbgrader autograde mirrorlake` grades the submissions.
 
-A lesson run by `./mirrorlake run` keeps `{task: passed}` among its records, so `summary.json` says
-who passed what.
+A lesson that `./mirrorlake run` executes records `{task: passed}`, so `summary.json` lists the
+tasks that were passed.
 """
 
 
 def title_of(path: Path) -> str:
-    """A notebook's title."""
+    """Return a notebook's title."""
     return first_words(nbformat.read(path, as_version=4))[0]  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,1 @@
-"""What people look at: explorer, monitor page, the form to publish with; in Lab and as HTML.
-
-Each tab and page is a module. They render what the library returns and decide nothing themselves.
-"""
+"""Pages that render a lake in Lab and as HTML: explorer, monitor page, publish form."""

@@ -1,4 +1,4 @@
-"""The command `monitor`: how replication is, as a page, a file or a table."""
+"""The command `monitor`: the status of a lake as a page, a file or a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from mirrorlake.cli import app, open_lake, stop_on_signals
 from mirrorlake.cli.options import Interval, Json, Port, Root, at_most_one
-from mirrorlake.cli.printing import say, tell
+from mirrorlake.cli.printing import say, status_parts, tell
 from mirrorlake.errors import UsageError
 
 
@@ -22,19 +22,19 @@ def monitor(
     serve: Annotated[bool, typer.Option("--serve", help="Serve the page until Ctrl-C.")] = False,
     port: Port = 0,
     watch: Annotated[
-        bool, typer.Option("--watch", help="With --html: write it again and again.")
+        bool, typer.Option("--watch", help="With --html: write the page again at each interval.")
     ] = False,
     interval: Interval = 10,
     as_json: Json = False,
 ) -> None:
-    """Show how replication is: backlog, gaps, lag, last errors with their fixes; no Spark."""
+    """Show the status of the mirrored tables: backlog, gaps, lag, errors and fixes; no Spark."""
+    from mirrorlake_lab.pages.html import PageServer
     from mirrorlake_lab.pages.html import page as whole_page
     from mirrorlake_lab.pages.monitor import Monitor, render_health
-    from mirrorlake_lab.pages.serving import PageServer
 
     at_most_one(html=page, serve=serve)
     if watch and page is None:
-        raise UsageError("--watch writes a page again.", hint="name it with --html FILE.")
+        raise UsageError("--watch needs a page to write.", hint="add --html FILE.")
     lake = open_lake(root)
     every = max(1.0, interval)
     shown = Monitor(lake, every=every)
@@ -54,5 +54,5 @@ def monitor(
         while ended is not None and not ended.wait(interval):
             shown.refresh()
             shown.to_html(page, every=every)
-    parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
-    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.problems)
+    parts = status_parts(shown.health.status) if page is None else [shown.health]
+    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.level != "good")

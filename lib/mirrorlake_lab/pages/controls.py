@@ -1,51 +1,56 @@
-"""Controls that tabs and forms share: buttons whose errors are shown, fields, pages, the tab."""
+"""Controls that tabs and forms share: buttons, fields, paged rows, file previews, the base tab."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 
-from mirrorlake.errors import MirrorlakeError, first_line
+from mirrorlake.errors import DataFileError, MirrorlakeError, first_line
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
 
 if TYPE_CHECKING:
+    from mirrorlake.inspection import Inspection
     from mirrorlake.lake import Lake
     from mirrorlake.table import Table
 
 
 class Guarded:
-    """Something with buttons, whose errors are sentences: a click has no cell to show them."""
+    """A group of controls that shows errors as sentences, because a click has no output cell."""
 
     def __init__(self) -> None:
-        self.said = widgets.HTML()
+        self.message = widgets.HTML()
 
     def guard(self, work: Callable[[], object]) -> None:
-        """Does something whose error is shown as a sentence, with its hint."""
-        self.said.value = ""
+        """Call a function and show its error with the hint."""
+        self.message.value = ""
         try:
             work()
         except MirrorlakeError as error:
-            self.failed()
-            self.say(str(error), "bad")
-        except Exception as error:  # it would be seen nowhere
-            self.failed()
-            self.say(f"{type(error).__name__}: {first_line(error)}", "bad")
+            self.on_error()
+            self.show_message(str(error), "bad")
+        except Exception as error:  # a widget would swallow it
+            self.on_error()
+            self.show_message(f"{type(error).__name__}: {first_line(error)}", "bad")
 
-    def failed(self) -> None:
-        """What else an error brings about: nothing."""
+    def on_error(self) -> None:
+        """Reset state after an error; does nothing by default."""
 
-    def say(self, message: str, kind: str = "") -> None:
-        """A line below the content: a soft sentence, or one of the kinds of `html.dot`."""
+    def show_message(self, message: str, kind: str = "") -> None:
+        """Show a message below the content: plain, or with a dot of one of `html.dot`'s kinds."""
         shown = html.dot(kind, message) if kind else html.note(message)
-        self.said.value = html.view(f'<div role="status">{shown}</div>')
+        self.message.value = html.view(f'<div role="status">{shown}</div>')
 
     def button(self, text: str, work: Callable[[], object], tooltip: str = "") -> widgets.Button:
-        """A button whose work may take a while: it can't be pressed twice meanwhile."""
+        """Return a button that is disabled while its work runs."""
         made = widgets.Button(
             description=text, tooltip=tooltip or text, layout={"width": "max-content"}
         )
@@ -62,7 +67,7 @@ class Guarded:
 
 
 def label(text: str, width: str = "24em") -> dict[str, Any]:
-    """Arguments of a field: its name, which screen readers say, and room for it."""
+    """Return a field's arguments for its label, which screen readers read, and its width."""
     return {
         "description": text,
         "style": {"description_width": "initial"},
@@ -76,13 +81,13 @@ Marks = Callable[[TextTable], Iterable[tuple[int, int]]]
 
 
 class Pager:
-    """Rows with buttons to turn the page; without them where one page holds all.
+    """A table with buttons for the previous and next page, hidden if there is only one page.
 
     Args:
         caption: what the rows are.
-        size: rows of a page.
-        marks: which cells of a page stand out.
-        data: whether the rows are somebody's data; see `html.table`.
+        size: rows per page.
+        marks: returns the cells of a page to highlight.
+        data: whether the rows are user data; see `html.table`.
     """
 
     def __init__(
@@ -103,18 +108,17 @@ class Pager:
         self.widget = widgets.VBox([self.shown, self._buttons])
 
     def fill(self, count: int | None, fetch: Fetch) -> None:
-        """Shows the first page of a list.
+        """Show the first page of a list.
 
         Args:
-            count: how many rows there are; None if nobody knows.
-            fetch: returns the rows from a place up to another one; with `more` where `count` is
-                None and rows follow.
+            count: the number of rows; None if it is unknown.
+            fetch: returns the rows of a range, with `more` set if `count` is None and rows follow.
         """
         self._count, self._fetch, self.start = count, fetch, 0
         self._show()
 
     def turn(self, pages: int) -> None:
-        """Goes so many pages on, or back."""
+        """Go forward by a number of pages; back if it is negative."""
         self.start = max(0, self.start + pages * self._size)
         self._show()
 
@@ -136,7 +140,7 @@ class Pager:
 
 
 def slices(rows: TextTable) -> Fetch:
-    """Pages of rows that are all there."""
+    """Return a `Pager.fill` function for rows that are all in memory."""
     return lambda start, stop: TextTable(rows.columns, rows.rows[start:stop])
 
 
@@ -147,11 +151,11 @@ def _button(sign: str, tooltip: str, act: Callable[[], None]) -> widgets.Button:
 
 
 class Tab(Guarded):
-    """One tab.
+    """The base of the explorer's tabs.
 
     Args:
         lake: the lake.
-        choose: makes another table the chosen one, wherever it is named.
+        choose: selects another table in the whole explorer.
     """
 
     title = ""
@@ -167,38 +171,37 @@ class Tab(Guarded):
         self.widget = widgets.VBox()
 
     @property
-    def storage(self) -> Storage:
-        """The lake's files."""
-        return self.lake.storage
-
-    @property
     def table(self) -> TableName:
-        """The chosen table."""
+        """The chosen table's name."""
         assert self.name is not None
         return self.name
 
     @property
     def handle(self) -> Table:
-        """The chosen table, to be read with Spark."""
+        """The chosen table, for reading with Spark."""
         return self.lake.table(self.table)
 
+    def inspect(self) -> Inspection:
+        """Return what the chosen table's log records, without Spark."""
+        return self.lake.inspect(self.table)
+
     def _build(self) -> list[widgets.Widget]:
-        """The tab's widgets, still empty."""
+        """Return the tab's widgets, still empty."""
         raise NotImplementedError
 
     def _fill(self) -> None:
-        """Shows the chosen table, or the lake."""
+        """Show the chosen table, or the lake."""
         raise NotImplementedError
 
     def show(self, name: TableName | None) -> None:
-        """Fills the tab, unless it shows that table already."""
+        """Fill the tab, unless it shows that table already."""
         if self._filled == (name,):
             return
-        if not self.widget.children:  # what nobody looks at costs nothing
-            self.widget.children = [*self._build(), self.said]
+        if not self.widget.children:  # a tab that is never opened costs nothing
+            self.widget.children = [*self._build(), self.message]
         self.name, self._filled = name, (name,)
         if self.of_table and name is None:
-            self.say("The lake has no Delta tables yet: publish, then mirror.")
+            self.show_message("The lake has no Delta tables yet: publish, then mirror.")
             return
         self._filling = True
         try:
@@ -207,14 +210,71 @@ class Tab(Guarded):
             self._filling = False
 
     def forget(self) -> None:
-        """Lets the next look fill the tab again."""
+        """Fill the tab again when it is shown next."""
         self._filled = None
 
     def when_changed(self, field: widgets.Widget, work: Callable[[], object]) -> None:
-        """Does something when a field changes; not while the tab is filled, which sets it, too."""
+        """Call a function when a user changes a field, but not when filling the tab sets it."""
 
         def act(_: Any) -> None:
             if not self._filling and (self.name is not None or not self.of_table):
                 self.guard(work)
 
         field.observe(act, "value")
+
+
+_AROUND = 5
+_ROWS = 20
+_MOST_COLUMNS = 20
+
+
+def preview_rows(storage: Storage, path: str, around: int = 1) -> TextTable:
+    """Return rows of a published file, unchanged, around one of them.
+
+    Args:
+        storage: the storage of the file.
+        path: the file, relative to the storage's root.
+        around: the row to center on, counted from 1.
+
+    Raises:
+        DataFileError: the file is not valid Parquet or CSV.
+    """
+    first = max(1, around - _AROUND)
+    try:
+        with storage.open(path) as source:
+            if path.lower().endswith((".parquet", ".parq")):
+                return _slice(pq.ParquetFile(source).iter_batches(1024), first)
+            reader = pacsv.open_csv(pa.PythonFile(_unpacked(source, path), mode="r"))
+            return _slice(reader, first)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataFileError(
+            f"It can't be read: {str(error).splitlines()[0]}.", file=path.rpartition("/")[2]
+        ) from error
+
+
+def _unpacked(source: Any, path: str) -> Any:
+    if path.lower().endswith(".gz"):
+        import gzip
+
+        return gzip.open(source)
+    return source
+
+
+def _slice(batches: Any, first: int) -> TextTable:
+    """Return 20 rows of a stream from row `first` on; batches after them are not read."""
+    before = 0
+    kept: list[tuple[Any, ...]] = []
+    names: list[str] = []
+    for batch in batches:
+        names = list(batch.schema.names[:_MOST_COLUMNS])
+        skip = max(0, first - 1 - before)
+        before += batch.num_rows
+        if skip >= batch.num_rows:
+            continue
+        part = batch.slice(skip, _ROWS - len(kept))
+        columns = [part.column(index).to_pylist() for index in range(len(names))]
+        kept += list(zip(*columns, strict=True)) if columns else []
+        if len(kept) >= _ROWS:
+            break
+    rows = tuple((first + place, *row) for place, row in enumerate(islice(kept, _ROWS)))
+    return TextTable(("row", *names), rows)

@@ -1,7 +1,8 @@
-"""The explorer: a lake's tables to choose from, tabs for each, and the same as an HTML document.
+"""The explorer: a table picker, a tab per view of the lake or table, and an HTML document of both.
 
-A tab is filled when it is first opened. Spark starts when rows, changes or advice are asked for.
-The document has no scripts, and what can be shown without Spark.
+This module has the tabs of the lake (Zone, Views, Runs); `table_tabs` has those of one table. A tab
+is filled when it is opened first. Spark starts only for rows, changes and advice. The document has
+no scripts, and contains what needs no Spark.
 """
 
 from __future__ import annotations
@@ -11,35 +12,251 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.snapshot import open_snapshot
-from mirrorlake.errors import MirrorlakeError, TableNotFoundError
-from mirrorlake.layout.guardrails import skus
-from mirrorlake.names import TableName, as_table
-from mirrorlake.results import TextTable
+from mirrorlake import skus
+from mirrorlake.errors import MirrorlakeError, SetupError, TableNotFoundError
+from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.zone import published_tables
+from mirrorlake.names import TableName, as_table, file_number
+from mirrorlake.results import TextTable, moment_text, size_text
+from mirrorlake.storage.files import Entry
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Tab, label
-from mirrorlake_lab.pages.lake_tabs import RunsTab, ViewsTab, ZoneTab, list_records
-from mirrorlake_lab.pages.monitor import read_health, render_health
-from mirrorlake_lab.pages.row_tabs import FeedTab, RowsTab
-from mirrorlake_lab.pages.serving import save_page
+from mirrorlake_lab.pages.controls import Pager, Tab, label, preview_rows, slices
+from mirrorlake_lab.pages.monitor import problem_and_fix, read_health, render_health, view_table
 from mirrorlake_lab.pages.table_tabs import (
+    FeedTab,
     FilesTab,
+    RowsTab,
     TablesTab,
     VersionsTab,
     columns_of,
     draw_strip,
-    files_of,
     gauges,
     list_files,
     properties_of,
     readable_text,
     table_facts,
 )
-from mirrorlake_runs.store import list_runs
+from mirrorlake_runs.records import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
+    from mirrorlake.status import TableStatus
+
+
+class ZoneTab(Tab):
+    """The landing zone's folders, and the files of one of them."""
+
+    title = "Zone"
+    of_table = False
+
+    def _build(self) -> list[widgets.Widget]:
+        self._folders = Pager("Folders of the landing zone")
+        self.folder = widgets.Dropdown(**label("Folder"))
+        self.when_changed(self.folder, self._open)
+        self._declared = widgets.HTML()
+        self._files = Pager("Files that wait, or were applied and are not moved yet")
+        self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
+        self._found = Pager("Findings")
+        self._found.widget.layout.display = "none"
+        self.file = widgets.Combobox(**label("File"))
+        self.row = widgets.BoundedIntText(value=1, min=1, max=10**9, **label("around row", "12em"))
+        self._read = self.button("Show rows", self.read_rows, "Rows of this file, as published")
+        self._rows = widgets.HTML()
+        choice = widgets.HBox([self.folder, self._lint], layout={"flex_flow": "row wrap"})
+        rows = widgets.HBox([self.file, self.row, self._read], layout={"flex_flow": "row wrap"})
+        parts = [self._declared, self._files.widget, self._found.widget, rows, self._rows]
+        return [self._folders.widget, choice, *parts]
+
+    def _fill(self) -> None:
+        lines = list(self.lake.status().tables)
+        self._applied = {one.table: one.last_file for one in lines}
+        self._folders.fill(len(lines), lambda start, stop: list_folders(lines[start:stop]))
+        tables = published_tables(self.lake.storage)
+        wanted = self.name if self.name in tables else (tables[0] if tables else None)
+        self.folder.options = [(html.plain_text(str(name)), name) for name in tables]
+        self.folder.value = wanted
+        self._open()
+
+    def _open(self) -> None:
+        name = self.folder.value
+        if name is None:
+            return
+        self._found.widget.layout.display = "none"
+        self._rows.value = ""
+        keys = ", ".join(read_metadata(self.lake.storage, name).keys) or "none declared"
+        self._declared.value = html.view(html.facts({"folder": name.folder, "keys": keys}))
+        files = self.lake.storage.list(name.folder).files
+        data = [entry for entry in files if not entry.name.startswith(("_", "."))]
+        last = self._applied.get(name, 0)
+        self._files.fill(len(data), lambda start, stop: list_published(data[start:stop], last))
+        self.file.options = [entry.name for entry in data]
+        self.file.value = data[-1].name if data else ""
+
+    def lint(self) -> None:
+        """Check the folder, and select the first finding's file and row in the fields below."""
+        report = self.lake.lint(self.folder.value)
+        shown = report.shown()
+        self._found.widget.layout.display = ""
+        self._found.fill(len(shown.rows), slices(shown))
+        placed = next((one for one in report.findings if one.file in self.file.options), None)
+        if placed is not None:
+            self.file.value, self.row.value = placed.file or "", placed.row or 1
+        self.show_message(repr(report))
+
+    def read_rows(self) -> None:
+        """Show the selected file's rows around the selected row."""
+        if self.file.value not in self.file.options:
+            self.show_message("Choose one of the folder's files.", "bad")
+            return
+        path = f"{self.folder.value.folder}/{self.file.value}"
+        shown = preview_rows(self.lake.storage, path, self.row.value)
+        self._rows.value = html.view(
+            html.table(shown, caption=f"Rows of {self.file.value}", data=True)
+        )
+
+
+def list_folders(lines: list[TableStatus]) -> TextTable:
+    """Return one row per folder of the zone: state, backlog, problem and fix."""
+    rows = tuple(
+        (
+            one.full_name,
+            html.dot(one.level, one.state),
+            one.last_file,
+            one.backlog_files,
+            size_text(one.backlog_bytes),
+            problem_and_fix(one),
+        )
+        for one in lines
+    )
+    columns = ("folder", "state", "last file applied", "files waiting", "size", "problem and fix")
+    return TextTable(columns, rows)
+
+
+def list_published(entries: list[Entry], last: int) -> TextTable:
+    """Return one row per published file, with whether it is applied.
+
+    Args:
+        entries: the files.
+        last: the number of the last applied file.
+    """
+    rows = []
+    for entry in entries:
+        number = file_number(entry.name)
+        state = "" if number is None else "applied" if number <= last else "waits"
+        rows.append((entry.name, size_text(entry.size), entry.modified, state))
+    return TextTable(("file", "size", "published (UTC)", "state"), tuple(rows))
+
+
+_MOST_LINKS = 40
+
+
+class ViewsTab(Tab):
+    """The lake's views, and the lineage of the chosen table."""
+
+    title = "Views"
+
+    def _build(self) -> list[widgets.Widget]:
+        self._list = Pager("Views")
+        self._lineage = widgets.VBox()
+        self._query = widgets.HTML()
+        return [self._lineage, self._query, self._list.widget]
+
+    def _fill(self) -> None:
+        tables = self.lake.tables()
+        shown = view_table(self.lake.status().views)
+        self._list.fill(len(shown.rows), slices(shown))
+        edges = self._edges(tables)
+        parts: list[widgets.Widget] = []
+        above = [source for view, source in edges if view == self.table]
+        below = [view for view, source in edges if source == self.table]
+        for text, names in (("Comes from", above), ("Is read by", below)):
+            links = [self._link(name) for name in names[:_MOST_LINKS]]
+            words = html.note(f"{text} {'nothing else' if not names else ''}".rstrip())
+            row = widgets.HBox([widgets.HTML(html.view(words)), *links])
+            row.layout.flex_flow = "row wrap"
+            parts.append(row)
+        self._lineage.children = parts
+        sql = next((one.sql for one in self._definitions if one.name == self.table), "")
+        code = f"<p>Its query: <code>{html.text(sql)}</code></p>"
+        self._query.value = html.view(code if sql else "")
+
+    def _edges(self, tables: list[TableName]) -> list[tuple[TableName, TableName]]:
+        try:
+            self._definitions = self.lake.views.list(tables)
+        except ImportError as error:
+            raise SetupError("Views need the extra `spark`.", hint=str(error)) from error
+        return [(one.name, source) for one in self._definitions for source in one.sources]
+
+    def _link(self, name: TableName) -> widgets.Button:
+        made = widgets.Button(
+            description=html.plain_text(str(name)),
+            tooltip=f"Go to {html.plain_text(str(name))}",
+            layout={"width": "max-content"},
+        )
+        made.on_click(lambda _: self.choose(name))
+        return made
+
+
+_STATES = {"done": "good", "failed": "bad", "stopped": "warn", "lost": "bad", "running": "idle"}
+_MOST_RUNS = 200
+
+
+class RunsTab(Tab):
+    """The newest runs, and the steps of one of them."""
+
+    title = "Runs"
+    of_table = False
+
+    def _build(self) -> list[widgets.Widget]:
+        self._list = Pager("Runs, the newest first")
+        self.run = widgets.Dropdown(**label("Run", "36em"))
+        self.when_changed(self.run, self._open)
+        self._steps = widgets.HTML()
+        return [self._list.widget, self.run, self._steps]
+
+    def _fill(self) -> None:
+        self._runs = {record.run: record for record in list_runs()}
+        found = list(self._runs.values())
+        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop]))
+        newest = list(self._runs)[:_MOST_RUNS]
+        self.run.options = [(html.plain_text(run), run) for run in newest]
+        self._open()
+
+    def _open(self) -> None:
+        record = self._runs.get(self.run.value)
+        self._steps.value = html.view(
+            html.note("No run was recorded.") if not record else steps(record)
+        )
+
+
+def list_records(records: list[RunRecord]) -> TextTable:
+    """Return one row per run."""
+    rows = tuple(
+        (
+            record.run,
+            html.dot(_STATES.get(record.status, "idle"), record.status),
+            record.plan,
+            moment_text(record.started),
+            moment_text(record.ended),
+        )
+        for record in records
+    )
+    return TextTable(("run", "status", "plan", "started (UTC)", "ended (UTC)"), rows)
+
+
+def steps(record: RunRecord) -> html.Html:
+    """Return a run's steps with their records and errors."""
+    rows = []
+    for step in record.document.get("steps") or ():
+        error = step.get("error") or {}
+        said = ", ".join(f"{k}: {v}" for k, v in (step.get("records") or {}).items())
+        problem = error.get("message") or error.get("text") or error.get("value") or ""
+        status = html.dot(_STATES.get(step.get("status"), "idle"), str(step.get("status")))
+        figures = (step.get("attempts"), step.get("seconds"))
+        rows.append((step.get("notebook"), status, *figures, html.wide(said, problem)))
+    columns = ("notebook", "status", "attempts", "seconds", "records and problems")
+    shown = TextTable(columns, tuple(rows))
+    return html.table(shown, caption=f"Steps of {record.run}")
 
 
 TABS: tuple[type[Tab], ...] = (
@@ -48,14 +265,14 @@ TABS: tuple[type[Tab], ...] = (
 
 
 class Explorer:
-    """A lake to look at.
+    """Tabs for looking at a lake.
 
     Args:
         lake: the lake.
-        table: the table to begin with; by default the first one.
+        table: the table to select first; by default the first one.
 
     Raises:
-        TableNotFoundError: there is none of that name.
+        TableNotFoundError: the table does not exist.
     """
 
     def __init__(self, lake: Lake, table: str | TableName | None = None) -> None:
@@ -68,7 +285,7 @@ class Explorer:
                 raise TableNotFoundError(f"There is no table {table} in {lake.storage.root}.")
         options = [(html.plain_text(str(name)), name) for name in self._names]
         self.picker = widgets.Dropdown(options=options, value=chosen, **label("Table"))
-        again = widgets.Button(description="Look again", tooltip="Read the lake again")
+        again = widgets.Button(description="Refresh", tooltip="Read the lake again")
         again.on_click(lambda _: self.refresh())
         self.tabs = [kind(lake, self.choose) for kind in TABS]
         self._tab = widgets.Tab([tab.widget for tab in self.tabs])
@@ -85,10 +302,10 @@ class Explorer:
         return f"Explorer({self.lake.storage.root!r}): {len(self._names)} tables"
 
     def choose(self, table: str | TableName) -> None:
-        """Makes a table the chosen one.
+        """Select a table; do nothing if the lake has no such table.
 
         Args:
-            table: its name; one that is no Delta table of the lake changes nothing.
+            table: `table` or `schema.table`.
 
         Example:
             >>> explore(lake).choose("stock")  # doctest: +SKIP
@@ -97,7 +314,7 @@ class Explorer:
             self.picker.value = found
 
     def open(self, title: str) -> Tab:
-        """Goes to a tab and returns it.
+        """Open a tab and return it.
 
         Args:
             title: such as `Versions`.
@@ -111,7 +328,7 @@ class Explorer:
         return self.tabs[titles.index(title)]
 
     def refresh(self) -> None:
-        """Reads the lake again: tables that came are in the list, and the tab shows what is new."""
+        """Read the lake again, and show its new tables and versions."""
         chosen, self._names = self.picker.value, self.lake.tables()
         self.picker.options = [(html.plain_text(str(name)), name) for name in self._names]
         if chosen in self._names:
@@ -121,10 +338,10 @@ class Explorer:
         self._show()
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The same as a document without scripts, for reports: all but rows.
+        """Return the lake as an HTML document without scripts and without user data.
 
         Args:
-            path: a file to write it to as well.
+            path: a file to write the document to as well.
 
         Raises:
             UsageError: the file can't be written.
@@ -134,14 +351,14 @@ class Explorer:
         """
         document = html.page("Lake", render_lake(self.lake))
         if path is not None:
-            save_page(path, document)
+            html.save_page(path, document)
         return document
 
     def _show(self) -> None:
         self.tabs[self._tab.selected_index].show(self.picker.value)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """The widget; for exported reports the chosen table as it is now."""
+        """Return the widget, and for exported reports the chosen table as HTML."""
         shown = "" if self.picker.value is None else render_table(self.lake, self.picker.value)
         bundle = {"text/plain": repr(self), "text/html": html.view(shown)}
         return {**self.widget._repr_mimebundle_(**options), **bundle}
@@ -153,7 +370,7 @@ _STRIP = 40
 
 
 def render_lake(lake: Lake) -> html.Html:
-    """How replication is, then each table in a part that opens, then the newest runs."""
+    """Return the state of replication, a section per table, and the newest runs."""
     names = lake.tables()
     parts = [render_health(read_health(lake)), html.heading("Tables")]
     for name in names[:_MOST_TABLES]:
@@ -169,7 +386,7 @@ def render_lake(lake: Lake) -> html.Html:
 
 
 def render_table(lake: Lake, name: TableName) -> html.Html:
-    """One table: facts, columns, versions, files; one that can't be read says why."""
+    """Return a table's facts, columns, versions and files, or the error that prevents it."""
     try:
         return _render(lake, name)
     except (MirrorlakeError, OSError, ValueError, KeyError) as error:
@@ -177,20 +394,18 @@ def render_table(lake: Lake, name: TableName) -> html.Html:
 
 
 def _render(lake: Lake, name: TableName) -> html.Html:
-    storage = lake.storage
-    snapshot = open_snapshot(storage, name)
-    history = CommitLog(storage, name.table_path).read(snapshot.version, _STRIP)
-    files = files_of(storage, name, snapshot)
+    found = lake.inspect(name)
+    history = found.history(_STRIP)
     return html.join(
         html.heading(str(name)),
-        table_facts(storage, name, snapshot),
-        _first(columns_of(snapshot), "Columns"),
-        _first(properties_of(snapshot), "Properties"),
-        draw_strip(list(reversed(history.commits)), snapshot.version),
+        table_facts(found),
+        _first(columns_of(found), "Columns"),
+        _first(properties_of(found), "Properties"),
+        draw_strip(list(reversed(history.commits)), found.version),
         _first(history.shown(), "The newest versions"),
-        readable_text(storage, name),
-        gauges(files, next(iter(skus()))),
-        _first(list_files(files[: _MOST_ROWS + 1]), "The largest files"),
+        readable_text(found),
+        gauges(found, next(iter(skus()))),
+        _first(list_files(found.files[: _MOST_ROWS + 1]), "The largest files"),
     )
 
 

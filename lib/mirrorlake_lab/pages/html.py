@@ -1,19 +1,25 @@
-"""HTML of pages and widgets: every text from outside is escaped here, and nowhere else is any made.
+"""HTML of pages and widgets, and how a page reaches a browser: as a file or by a local server.
 
-Colours are Lab's own where there is Lab, so that both of its themes fit; a page that stands alone
-follows the browser's preference.
+No other module writes HTML from values: `text` escapes every value here. Widgets use Lab's colours,
+so they fit its light and dark theme; a page outside Lab follows the browser's preference.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from html import escape
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.results import TextTable
+from mirrorlake_runs.records import write_whole
 
 STYLE = """
 .ml {--ml-fg: var(--jp-content-font-color1, light-dark(#1b1f24, #e8eaed));
@@ -56,12 +62,12 @@ STYLE = """
 _ALONE = (
     ":root {color-scheme: light dark} body {margin: 20px; background: light-dark(#fff, #16191d)}"
 )
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def text(value: Any) -> str:
-    """A value as HTML text: escaped, numbers with separators, nothing that steers the reader.
+    """Return a value as escaped HTML text, with separators in numbers and no control characters.
 
     Example:
         >>> text("<b>"), text(12345), text(None)
@@ -78,13 +84,13 @@ def text(value: Any) -> str:
     if isinstance(value, datetime):
         value = f"{value:%Y-%m-%d %H:%M:%S}"
     shown = escape(plain_text(str(value)))
-    if _MOMENT.fullmatch(shown):  # a day is never broken into lines, nor is a time
+    if _TIMESTAMP.fullmatch(shown):  # neither the date nor the time is wrapped
         return '<span class="t">{}</span> <span class="t">{}</span>'.format(*shown.split())
     return shown
 
 
 def plain_text(value: str) -> str:
-    r"""A text without what turns, hides or ends it: such characters by their codes.
+    r"""Return a text with unprintable characters, such as a change of direction, as their codes.
 
     Example:
         >>> plain_text("a" + chr(0x202E) + "b")
@@ -96,13 +102,13 @@ def plain_text(value: str) -> str:
 
 
 class Html(str):
-    """Text that is HTML already; `table` and `facts` put it in as it is."""
+    """Text that is HTML already, which `table` and `facts` do not escape."""
 
     __slots__ = ()
 
 
 def cell(value: Any) -> str:
-    """A value as HTML, unless it is that already."""
+    """Return a value as HTML; a value that is HTML already is not escaped again."""
     return value if isinstance(value, Html) else text(value)
 
 
@@ -113,13 +119,13 @@ def table(
     changed: Iterable[tuple[int, int]] = (),
     data: bool = False,
 ) -> Html:
-    """Rows as a table: numbers to the right, in a box of its own that scrolls if it is wide.
+    """Return rows as a table with right-aligned numbers, which scrolls if it is too wide.
 
     Args:
         shown: the rows.
-        caption: what the table says, for people and screen readers.
-        changed: cells to mark, by row and column.
-        data: rows of somebody's table, not figures about one: a year has no separators.
+        caption: the table's caption, which screen readers read as well.
+        changed: the row and column of cells to highlight.
+        data: whether the rows are user data, whose integers have no separators: 2013 can be a year.
     """
     marked = set(changed)
     right = [_is_numeric(shown, index) for index in range(len(shown.columns))]
@@ -145,7 +151,7 @@ def table(
 
 
 def facts(found: Mapping[str, Any]) -> Html:
-    """Names and values, a line each."""
+    """Return names and values as a table with one row per name."""
     rows = "".join(
         f'<tr><th scope="row">{text(name)}</th><td>{cell(value)}</td></tr>'
         for name, value in found.items()
@@ -154,22 +160,22 @@ def facts(found: Mapping[str, Any]) -> Html:
 
 
 def note(message: str) -> Html:
-    """A sentence in a soft colour."""
+    """Return a sentence in a muted colour."""
     return Html(f'<p class="soft">{text(message)}</p>')
 
 
 def heading(title: str) -> Html:
-    """The heading of a part."""
+    """Return the heading of a section."""
     return Html(f"<h2>{text(title)}</h2>")
 
 
 def join(*parts: str) -> Html:
-    """Parts that are HTML already, one below the other."""
+    """Return parts that are HTML already, one below the other."""
     return Html("".join(parts))
 
 
 def wide(message: str, more: str = "") -> Html:
-    """A sentence that gets room in a table, with a second one below it."""
+    """Return a sentence for a wide table cell, with an optional second one below it."""
     if not message and not more:
         return Html("")
     below = f'<span class="soft">{text(more)}</span>' if more else ""
@@ -179,12 +185,12 @@ def wide(message: str, more: str = "") -> Html:
 
 
 def dot(kind: str, word: str) -> Html:
-    """A state: a coloured dot (`good`, `warn`, `bad`, `idle`), and the word that says the same."""
+    """Return a state as a coloured dot (`good`, `warn`, `bad` or `idle`) and a word."""
     return Html(f'<span class="dot t {escape(kind)}">{text(word)}</span>')
 
 
 def gauge(share: float, label: str) -> Html:
-    """How much of a limit is used; beyond it the bar is full and of another colour."""
+    """Return a bar for the used share of a limit; above 1 it is full and has another colour."""
     over = ' class="over"' if share > 1 else ""
     width = max(0.0, min(100.0, 100 * share))
     return Html(
@@ -194,7 +200,7 @@ def gauge(share: float, label: str) -> Html:
 
 
 def sparkline(values: Sequence[float], label: str) -> Html:
-    """A small picture of some figures, the newest to the right; nothing for less than two."""
+    """Return a small line chart, the newest value to the right; empty for fewer than two values."""
     if len(values) < 2:
         return Html("")
     width, height = 76, 22
@@ -212,17 +218,17 @@ def sparkline(values: Sequence[float], label: str) -> Html:
 
 
 def view(inner: str) -> Html:
-    """Something to show in a notebook: with the style it needs."""
+    """Return HTML for a notebook's output, with the style that it needs."""
     return Html(f'<style>{STYLE}</style><div class="ml">{inner}</div>')
 
 
 def page(title: str, inner: str, *, every: float | None = None) -> str:
-    """A whole document without a script, which loads nothing from anywhere.
+    """Return a complete document without scripts, which loads nothing from elsewhere.
 
     Args:
-        title: of the window.
-        inner: HTML.
-        every: seconds after which the browser asks for it again.
+        title: the title of the window.
+        inner: the content, as HTML.
+        every: seconds after which the browser reloads the page; by default it does not.
     """
     again = "" if every is None else f'<meta http-equiv="refresh" content="{max(1, round(every))}">'
     return (
@@ -240,7 +246,7 @@ def _as_data(value: Any) -> str:
 
 
 def _kind(value: Any, right: bool) -> str:
-    """The class of a cell: numbers to the right; sizes are not broken into lines."""
+    """Return the CSS class of a cell: right-aligned for numbers, not wrapped for sizes."""
     short = isinstance(value, str) and 0 < len(value) <= 12 and value[0].isdigit()
     return "n" if right else "t" if short else ""
 
@@ -255,3 +261,104 @@ def _is_numeric(shown: TextTable, index: int) -> bool:
     return bool(values) and all(
         isinstance(v, (int, float, Decimal)) and not isinstance(v, bool) for v in values
     )
+
+
+_log = logging.getLogger("mirrorlake.lab.pages")
+_HERE = ("localhost", "127.0.0.1", "[::1]")
+
+
+def save_page(path: str | Path, document: str) -> None:
+    """Write a page atomically, so that no browser reads an incomplete file.
+
+    Raises:
+        UsageError: the file can't be written.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"{target} can't be written: the folder {target.parent} does not exist.",
+            hint="create it, or choose another path.",
+        )
+    try:
+        write_whole(target, document)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.") from error
+
+
+class FolderHandler(SimpleHTTPRequestHandler):
+    """A handler for the files of a folder, without log lines, which would hide the address."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+class LocalServer:
+    """An HTTP server that only this machine can reach.
+
+    Args:
+        handler: handles one request.
+        port: the port; 0 chooses a free one.
+
+    Raises:
+        SetupError: the port is in use.
+    """
+
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler], port: int = 0) -> None:
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        except OSError as error:
+            raise SetupError(f"Port {port} is in use.", hint="choose another port.") from error
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def run(self, stop: Event) -> None:
+        """Serve requests until the event is set."""
+        thread = Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        stop.wait()
+        self._server.shutdown()
+        self._server.server_close()
+        thread.join()
+
+
+class PageServer(LocalServer):
+    """A server of one page, under `/`.
+
+    Requests whose `Host` is not this machine are refused, so that no other site's page can read it.
+
+    Args:
+        make: returns the document.
+        port: the port; 0 chooses a free one.
+
+    Raises:
+        SetupError: the port is in use.
+    """
+
+    def __init__(self, make: Callable[[], str], port: int = 0) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            server_version = "mirrorlake"
+            sys_version = ""
+
+            def do_GET(self) -> None:
+                host = (self.headers.get("Host") or "").rpartition(":")[0]
+                if self.path != "/" or host not in _HERE:
+                    self.send_error(404 if host in _HERE else 403)
+                    return
+                try:
+                    body = make().encode()
+                except Exception:
+                    _log.exception("The page could not be rendered.")
+                    self.send_error(500, "The lake could not be read")
+                    return
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Security-Policy", POLICY)
+                self.send_header("X-Content-Type-Options", "nosniff")
+                self.send_header("Cache-Control", "no-store")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                _log.debug(format, *args)
+
+        super().__init__(Handler, port)

@@ -1,6 +1,6 @@
-"""The monitor page: a lake's health, refreshed in Lab, and as an HTML file.
+"""The monitor page: the status of a lake and the lag of its newest files, live and as HTML.
 
-The health is read from listings, kept states and logs, without Spark.
+It is read from listings, kept states and logs, without Spark.
 """
 
 from __future__ import annotations
@@ -13,30 +13,21 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.errors import MirrorlakeError, UsageError, with_place
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.mirror.state import STOPPED
-from mirrorlake.names import TableName
+from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.source_status import SourceReport, source_reports
-from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import shown_path
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.serving import save_page
 
 if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.operations import Operations
-    from mirrorlake.mirror.status import TableStatus
-    from mirrorlake.views.definition import ViewStatus
+    from mirrorlake.status import LakeStatus, TableStatus, ViewStatus
 
 
 BATCHES = 20
 _AT_ONCE = 8
-GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
+_LEVELS = ("bad", "warn", "idle", "good")
 
 
 @dataclass(frozen=True)
@@ -44,80 +35,41 @@ class TableHealth:
     """One table that a publisher feeds.
 
     Attributes:
-        status: as `Lake.status` has it.
+        status: the table's entry in `Lake.status`.
         lags: seconds from publication to commit of the newest files, the newest last.
-        applied: when the newest of them was applied, ISO-8601 UTC; None if nobody knows.
+        applied: when the newest of them was applied, ISO-8601 UTC; None if unknown.
     """
 
     status: TableStatus
     lags: tuple[float, ...] = ()
     applied: str | None = None
 
-    @property
-    def level(self) -> str:
-        """`bad` if it stopped at an error, `warn` if a file is missing, `idle` if it is paused."""
-        if self.status.error:
-            return BAD
-        if self.status.waiting_for is not None:
-            return WARN
-        return IDLE if self.status.state == STOPPED else GOOD
-
-    @property
-    def problem(self) -> str:
-        """What is wrong, with the place; empty if nothing is."""
-        if error := self.status.error:
-            return with_place(str(error["message"]).partition(" Hint: ")[0], error)
-        if self.status.waiting_for is not None:
-            return f"File {self.status.waiting_for} is missing; those behind it wait."
-        return ""
-
-    @property
-    def fix(self) -> str:
-        """What to do about it; empty if there is nothing to do."""
-        name, missing = self.status.full_name, self.status.waiting_for
-        if self.status.error:
-            return str(self.status.error["message"]).partition(" Hint: ")[2]
-        if missing is not None:
-            return f"publish file {missing}, or pass over it: skip ROOT {name} {missing} --apply"
-        return f"resume ROOT {name}" if self.level == IDLE else ""
-
 
 @dataclass(frozen=True)
 class LakeHealth(Result):
-    """How a lake is at a moment.
+    """The status of a lake at a time, with the lag of its newest files.
 
     Attributes:
-        root: the lake.
-        at: when it was looked at, UTC.
-        tables: those that publishers feed, first what stopped.
-        views: the views; empty where the extra `spark` is not installed.
-        sources: databases and streams that publish into it.
+        at: when it was read, UTC.
+        status: the status of the lake.
+        tables: the tables that publishers feed; those with problems first.
     """
 
-    root: str
     at: datetime
+    status: LakeStatus
     tables: tuple[TableHealth, ...]
-    views: tuple[ViewStatus, ...] = ()
-    sources: tuple[SourceReport, ...] = ()
 
     @property
-    def problems(self) -> int:
-        """How many tables stopped or wait for a file, and how many sources stopped."""
-        stopped = sum(one.failed for one in self.sources)
-        return stopped + sum(bool(one.problem) for one in self.tables)
+    def level(self) -> str:
+        """`bad` if there is a problem, `warn` if there is a warning, else `good`."""
+        return "bad" if self.status.problems else "warn" if self.status.warnings else "good"
 
     def shown(self) -> TextTable:
-        """One row a table."""
-        columns = ("table", "state", "rows", "last file", "waiting", "lag", "problem", "fix")
-        rows = tuple(
-            (s.full_name, s.state, s.rows, s.last_file, s.backlog_files,
-             f"{s.lag_seconds:.0f} s", one.problem, one.fix)
-            for one in self.tables for s in [one.status]
-        )  # fmt: skip
-        return TextTable(columns, rows)
+        """Return one row per table."""
+        return self.status.shown()
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `monitor --json` prints: what `status` has, and the lags."""
+        """Return the document that `monitor --json` prints."""
         return {
             "at": self.at.isoformat(timespec="seconds"),
             "tables": [
@@ -131,89 +83,56 @@ class LakeHealth(Result):
                     "lag_seconds": one.status.lag_seconds,
                     "lags": list(one.lags),
                     "applied": one.applied,
-                    "problem": one.problem or None,
-                    "fix": one.fix or None,
+                    "problem": one.status.problem or None,
+                    "fix": one.status.fix or None,
                 }
                 for one in self.tables
             ],
         }
 
     def __repr__(self) -> str:
-        return f"{len(self.tables)} tables, {self.problems} problems"
+        return repr(self.status)
 
 
 def read_health(lake: Lake) -> LakeHealth:
-    """Looks at a lake's tables, views and sources; changes nothing.
-
-    Args:
-        lake: the lake.
-
-    Returns:
-        The tables in the order of their trouble, then of their names.
-    """
-    storage, operations = lake.storage, lake.operations
-    report = lake.status()
+    """Read the status of a lake and the lag of its newest files."""
+    status = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(operations, line), report.tables))
-    order = (BAD, WARN, IDLE, GOOD)
-    found.sort(key=lambda one: (order.index(one.level), one.status.full_name))
-    return LakeHealth(
-        storage.root,
-        datetime.now(timezone.utc),
-        tuple(found),
-        read_views(storage, delta_tables(storage, but=report.fed)),
-        tuple(source_reports(storage)),
-    )
+        found = list(pool.map(lambda line: _look_at(lake, line), status.tables))
+    found.sort(key=lambda one: (_LEVELS.index(one.status.level), one.status.full_name))
+    return LakeHealth(datetime.now(timezone.utc), status, tuple(found))
 
 
-def _look_at(operations: Operations, line: TableStatus) -> TableHealth:
+def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
+    """Return a table's status with the lag of its newest batches."""
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
     try:
-        ledger = operations.ledger(table, last=BATCHES)
-    except (MirrorlakeError, OSError, ValueError):  # the status has said what there is to say
+        ledger = lake.operations.ledger(table, last=BATCHES)
+    except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
     lags = tuple(entry.lag_seconds or 0.0 for entry in done)
     return TableHealth(line, lags, done[-1].applied if done else None)
 
 
-def read_views(storage: Storage, tables: Sequence[TableName]) -> tuple[ViewStatus, ...]:
-    """The views among some tables; what they need is imported only where there is one."""
-    marked = [
-        name
-        for name in tables
-        if (snapshot := read_snapshot(storage, name.table_path)) is not None
-        and VIEW_PROPERTY in snapshot.properties
-    ]
-    if not marked:
-        return ()
-    try:
-        from mirrorlake.views.definition import list_definitions, view_status
-    except ImportError:  # the extra `spark` is not there
-        return ()
-    return tuple(view_status(storage, one) for one in list_definitions(storage, marked))
-
-
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
 
 
 def render_health(health: LakeHealth) -> html.Html:
-    """The page's content."""
-    count = len(health.tables)
-    said = f"{count:,} {'table' if count == 1 else 'tables'}, {health.problems:,} "
-    said += "problem" if health.problems == 1 else "problems"
+    """Return the page's content."""
+    status = health.status
     parts = [
-        html.Html(f"<h1>{html.dot('bad' if health.problems else 'good', said)}</h1>"),
-        html.note(f"{shown_path(health.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
+        html.Html(f"<h1>{html.dot(health.level, repr(health))}</h1>"),
+        html.note(f"{shown_path(status.storage.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
         html.heading("Replication"),
-        _tables(health.tables) if health.tables else html.note("No publisher feeds a table here."),
+        _tables(health.tables) if health.tables else html.table(status.shown()),
     ]
-    if health.views:
-        parts += [html.heading("Views"), html.table(view_table(health.views))]
-    if health.sources:
-        parts += [html.heading("Sources"), *(html.table(one.shown()) for one in health.sources)]
+    if status.views:
+        parts += [html.heading("Views"), html.table(view_table(status.views))]
+    if status.sources:
+        parts += [html.heading("Sources"), *(html.table(one.shown()) for one in status.sources)]
     return html.join(*parts)
 
 
@@ -227,30 +146,34 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
         s = one.status
         label = f"lag of the newest {len(one.lags)} files: {min(one.lags, default=0):.0f}"
         label += f" to {max(one.lags, default=0):.0f} s"
-        applied = moment_text(one.applied or "")
         rows.append(
             (
                 s.full_name,
-                html.dot(one.level, s.state),
+                html.dot(s.level, s.state),
                 s.rows,
                 s.last_file,
-                applied,
+                moment_text(one.applied or ""),
                 s.backlog_files,
                 round(s.lag_seconds),
                 html.sparkline(one.lags, label),
-                html.wide(one.problem, f"Fix: {one.fix}" if one.fix else ""),
+                problem_and_fix(s),
             )
         )
     return html.table(TextTable(columns, tuple(rows)))
 
 
+def problem_and_fix(status: TableStatus) -> html.Html:
+    """Return a table's problem and its fix as a cell; empty if all is well."""
+    return html.wide(status.problem, f"Fix: {status.fix}" if status.fix else "")
+
+
 def view_table(views: Sequence[ViewStatus]) -> TextTable:
-    """Views with what each shows of its sources, and how old that is."""
+    """Return views with what each shows of its sources, and how old that is."""
     rows = tuple(
         (
             one.view,
             html.dot(_VIEWS.get(one.state, "idle"), one.state),
-            ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in one.sources),
+            one.shown_sources,
             None if one.lag_seconds is None else round(one.lag_seconds),
             one.reason or "",
         )
@@ -259,24 +182,22 @@ def view_table(views: Sequence[ViewStatus]) -> TextTable:
     return TextTable(("view", "state", "sources at versions", "lag, s", "reason"), rows)
 
 
-def _at(version: int | None) -> str:
-    return "?" if version is None else str(version)
-
-
 class Monitor:
-    """A lake's health that is shown, and looked at again as often as is said.
+    """The status of a lake as a page that refreshes itself.
 
     Args:
         lake: the lake.
-        every: seconds between two looks in Lab.
+        every: seconds between two refreshes in Lab; at least 1.
 
     Raises:
-        UsageError: they are less than 1.
+        UsageError: `every` is less than 1.
     """
 
     def __init__(self, lake: Lake, *, every: float = 10) -> None:
         if every < 1:
-            raise UsageError(f"{every} seconds are too few.", hint="1 or more.")
+            raise UsageError(
+                f"The interval of {every:g} s is too short.", hint="set every to 1 or more."
+            )
         self.lake = lake
         self.every = every
         self.health = read_health(lake)
@@ -287,11 +208,11 @@ class Monitor:
         return f"Monitor({self.lake.storage.root!r}): {self.health!r}"
 
     def refresh(self) -> LakeHealth:
-        """Looks at the lake now; what is shown follows.
+        """Read the status now, and show it.
 
         Example:
             >>> monitor(lake).refresh()  # doctest: +SKIP
-            3 tables, 1 problems
+            3 tables, 1 problem
         """
         self.health = read_health(self.lake)
         if self._widget is not None:
@@ -299,15 +220,15 @@ class Monitor:
         return self.health
 
     def close(self) -> None:
-        """Ends the refreshing; what was shown last stays."""
+        """Stop the refreshes; the page keeps its last content."""
         self._stop.set()
 
     def to_html(self, path: str | Path | None = None, *, every: float | None = None) -> str:
-        """The page as a document of its own, without scripts.
+        """Return the page as an HTML document without scripts.
 
         Args:
-            path: a file to write it to as well.
-            every: seconds after which a browser loads it again; by default it does not.
+            path: also write the document to this file.
+            every: seconds after which a browser reloads it; by default it does not.
 
         Raises:
             UsageError: the file can't be written.
@@ -317,19 +238,19 @@ class Monitor:
         """
         document = html.page("Monitor", render_health(self.health), every=every)
         if path is not None:
-            save_page(path, document)
+            html.save_page(path, document)
         return document
 
     @property
     def widget(self) -> ipywidgets.VBox:
-        """The live page, made when it is first asked for."""
+        """The live page, created on first use."""
         if self._widget is None:
             import ipywidgets as widgets
 
             live = widgets.Checkbox(
-                value=True, indent=False, description=f"look again every {self.every:g} s"
+                value=True, indent=False, description=f"refresh every {self.every:g} s"
             )
-            now = widgets.Button(description="Look now", tooltip="Look at the lake now")
+            now = widgets.Button(description="Refresh", tooltip="Read the lake now")
             now.on_click(lambda _: self.refresh())
             shown = widgets.HTML(html.view(render_health(self.health)))
             self._widget = widgets.VBox([widgets.HBox([now, live]), shown])
@@ -343,10 +264,10 @@ class Monitor:
             try:
                 self.refresh()
             except (MirrorlakeError, OSError):
-                continue  # a store that is away for a moment; the page keeps its last time
+                continue  # the store is unavailable for now: the page keeps its last content
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """The live page, and for exported reports its twin without scripts."""
+        """Return the live page, and a page without scripts for exported notebooks."""
         bundle: dict[str, Any] = {
             "text/plain": repr(self),
             "text/html": html.view(render_health(self.health)),

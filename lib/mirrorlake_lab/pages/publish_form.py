@@ -1,7 +1,7 @@
-"""The form to publish with: a file, a look at its rows, keys and marker, a check, then the zone.
+"""The publish form: choose a file, preview its rows, choose keys and marker, check, publish.
 
-It calls what the command `publish` calls, so the file that comes of it is the same. Nothing is
-published before the same file with the same choices has passed the check.
+It calls the same function as the command `publish`, so the published file is the same. The form
+publishes only a file that has passed the check with the same choices.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Published
 from mirrorlake.names import as_table
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, counted
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Guarded, label
-from mirrorlake_lab.pages.lake_tabs import preview_rows
+from mirrorlake_lab.pages.controls import Guarded, label, preview_rows
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
 
-AS_IT_IS = "as the file says"
-MARKERS = (AS_IT_IS, "insert", "update", "delete", "upsert")
+UNCHANGED = "as in the file"
+MARKERS = (UNCHANGED, "insert", "update", "delete", "upsert")
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MOST_KEYS = 8
 
 
 class PublishForm(Guarded):
-    """Publishes one file after the other into tables of a lake.
+    """A form that publishes files into tables of a lake.
 
     Args:
         lake: the lake.
-        table: the table to begin with; it need not be there yet.
+        table: the table to select first; it need not exist.
     """
 
     def __init__(self, lake: Lake, table: str = "") -> None:
@@ -52,9 +51,11 @@ class PublishForm(Guarded):
         self.table = widgets.Text(value=table, **label("Table", "22em"))
         self.keys = widgets.SelectMultiple(rows=5, **label("Keys", "22em"))
         self.marker = widgets.Dropdown(options=MARKERS, **label("Change of every row", "22em"))
-        self.check_button = widgets.Button(description="Check", tooltip="Check it; nothing changes")
+        self.check_button = widgets.Button(
+            description="Check", tooltip="Check the file; nothing is published"
+        )
         self.publish_button = widgets.Button(
-            description="Publish", tooltip="Put it into the landing zone", disabled=True
+            description="Publish", tooltip="Publish the file to the landing zone", disabled=True
         )
         self.shown = widgets.HTML()
         self.upload.observe(lambda _: self.guard(self._take_upload), "value")
@@ -70,21 +71,21 @@ class PublishForm(Guarded):
         choices = widgets.HBox([self.table, self.keys, self.marker])
         choices.layout.flex_flow = "row wrap"
         buttons = widgets.HBox([self.check_button, self.publish_button])
-        parts = [files, choices, buttons, self.said, self.shown]
+        parts = [files, choices, buttons, self.message, self.shown]
         self.widget = widgets.VBox(parts, layout={"max_width": "100%"})
 
     def __repr__(self) -> str:
         return f"PublishForm({self.lake.storage.root!r})"
 
     def take(self, file: str | Path) -> None:
-        """Looks at a file: its first rows, and its columns to choose keys from.
+        """Select a file, and show its first rows and its columns.
 
         Args:
-            file: Parquet or CSV.
+            file: a Parquet or CSV file.
 
         Raises:
-            UsageError: it is not there, or has another ending.
-            DataFileError: it can't be read.
+            UsageError: the file does not exist, or has another extension.
+            DataFileError: the file can't be read.
 
         Example:
             >>> publish_form(lake, "stock").take("exports/stock.csv")  # doctest: +SKIP
@@ -93,7 +94,7 @@ class PublishForm(Guarded):
         if not path.is_file() or not path.name.lower().endswith(ENDINGS):
             raise UsageError(
                 f"{path.name} can't be published.",
-                hint=f"choose a file that is there and ends with {', '.join(ENDINGS)}.",
+                hint=f"choose an existing file with the extension {', '.join(ENDINGS)}.",
             )
         self._unchecked()
         rows = preview_rows(Storage(path.parent), path.name)
@@ -106,10 +107,13 @@ class PublishForm(Guarded):
         )
 
     def check(self) -> Published:
-        """Checks the file as the mirror will, and lets it be published if it is sound.
+        """Check the file as the mirror will, and enable the button Publish if it is valid.
+
+        Returns:
+            The rows and columns that would be published.
 
         Raises:
-            MirrorlakeError: what is wrong, with row, column and fix.
+            MirrorlakeError: the file is not valid; the error has the row, column and fix.
 
         Example:
             >>> publish_form(lake, "stock").check()  # doctest: +SKIP
@@ -118,30 +122,35 @@ class PublishForm(Guarded):
         found = self._run(dry_run=True)
         self._checked = self._choices()
         self.publish_button.disabled = False
-        told = f"{found.rows:,} rows would be published."
+        told = f"{counted(found.rows, 'row')} would be published."
         if found.warning:
-            self.say(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
+            self.show_message(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
         else:
-            self.say(told, "good")
+            self.show_message(told, "good")
         columns = TextTable(("column", "type"), tuple(found.columns.items()))
         self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
         return found
 
     def publish(self) -> Published:
-        """Publishes the file that was checked, once.
+        """Publish the checked file, once.
+
+        Returns:
+            The published file and its rows.
 
         Raises:
-            UsageError: another file, or other choices, than what was checked.
+            UsageError: the file or the choices have changed since the check.
 
         Example:
-            >>> form.publish()  # doctest: +SKIP
+            >>> publish_form(lake, "stock").publish()  # doctest: +SKIP
         """
         if self._checked is None or self._checked != self._choices():
-            raise UsageError("That has not been checked.", hint="press Check first.")
+            raise UsageError(
+                "The file has not been checked with these choices.", hint="press Check."
+            )
         self._unchecked()
         done = self._run(dry_run=False)
         findings = self.lake.lint(done.table)
-        self.say(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
+        self.show_message(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
         if findings.findings:
             shown = findings.shown()
             cut = TextTable(shown.columns, shown.rows[:20])
@@ -151,9 +160,9 @@ class PublishForm(Guarded):
     def _run(self, *, dry_run: bool) -> Published:
         file, table, keys, marker = self._choices()
         if not file or not table:
-            raise UsageError("A file and a table are needed.", hint="fill in both.")
+            raise UsageError("The form needs a file and a table.", hint="fill in both.")
         publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
-        return publisher.publish(Path(file[0]), "" if marker == AS_IT_IS else marker)
+        return publisher.publish(Path(file[0]), "" if marker == UNCHANGED else marker)
 
     def _choices(self) -> tuple[Any, ...]:
         file: tuple[Any, ...] = ()
@@ -163,7 +172,7 @@ class PublishForm(Guarded):
         return file, self.table.value.strip(), tuple(self.keys.value), self.marker.value
 
     def _declared(self) -> None:
-        """Takes over the keys that the table's folder declares."""
+        """Select the key columns that the table's folder declares."""
         self._unchecked()
         if not self.table.value.strip():
             return
@@ -174,7 +183,9 @@ class PublishForm(Guarded):
 
     def _take_upload(self) -> None:
         for one in self.upload.value:
-            name = Path(str(one["name"]).replace("\\", "/")).name  # a name, not a way elsewhere
+            name = Path(
+                str(one["name"]).replace("\\", "/")
+            ).name  # without folders, so that it can't leave the scratch folder
             target = Path(self._scratch.name) / name
             target.write_bytes(bytes(one["content"]))
             self.take(target)
@@ -186,12 +197,12 @@ class PublishForm(Guarded):
     def _unchecked(self) -> None:
         self._checked = None
         self.publish_button.disabled = True
-        self.said.value = ""
+        self.message.value = ""
 
-    def failed(self) -> None:
-        """What was not checked to the end is not checked."""
+    def on_error(self) -> None:
+        """Discard the check after an error."""
         self._unchecked()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """The form; in a report nothing but what it is."""
+        """Return the form, and for exported reports its description."""
         return {**self.widget._repr_mimebundle_(**options), "text/plain": repr(self)}

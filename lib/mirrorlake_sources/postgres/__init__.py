@@ -1,1 +1,1 @@
-"""Read PostgreSQL as a source: a slot, exported snapshots, and pgoutput's stream; no JVM."""
+"""Read PostgreSQL as a source: replication slot, exported snapshots, and the pgoutput stream."""

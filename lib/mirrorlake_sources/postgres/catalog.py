@@ -1,7 +1,7 @@
 """Tables of a PostgreSQL server as its catalog describes them: names, keys, columns, types.
 
-Numbers, texts, bytes, dates and timestamps keep their types; everything else lands as the text that
-psql prints. `docs/sources.md` has the table.
+Numbers, texts, bytes, dates and timestamps keep their types. Other types are published as the text
+that psql prints. `docs/sources.md` lists the types.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ _TYPES = {
     1184: pa.timestamp("us", "UTC"),
 }
 _OID, _NUMERIC = 26, 1700
-_PLAIN_TEXT = (18, 19, 25, 1042, 1043)  # "char", name, text, char(n), varchar: read as they are
+_PLAIN_TEXT = (
+    18,
+    19,
+    25,
+    1042,
+    1043,
+)  # "char", name, text, char(n), varchar: read without conversion
 _MOST_DIGITS = 38
 _DAY_US = 86_400_000_000
-# The ends of what Delta's readers agree on; PostgreSQL's infinity has no other counterpart.
+# The limits that all Delta readers support; they represent PostgreSQL's infinity.
 _FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
-_MOMENT = re.compile(
+_TIMESTAMP = re.compile(
     r"(\d{4,})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?"
 )
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -70,42 +76,42 @@ ORDER BY c.oid"""
 _BASE = "SELECT typtype::text, typbasetype::int8, typtypmod FROM pg_type WHERE oid = %s"
 
 
-def as_landed(table: TableName) -> TableName:
-    """A table's name in the lake: tables of `public` have no schema there."""
+def lake_name(table: TableName) -> TableName:
+    """Return the table's name in the lake, where tables of `public` have no schema."""
     return TableName(None, table.name) if table.schema == "public" else table
 
 
-def reseeded(names: Collection[str]) -> list[TableName]:
-    """Tables that a person named to be loaded again."""
-    return [as_landed(TableName.parse(name)) for name in names]
+def parse_tables(names: Collection[str]) -> list[TableName]:
+    """Return the tables that the user named to be loaded again."""
+    return [lake_name(TableName.parse(name)) for name in names]
 
 
 def column_of(name: str) -> tuple[TableName, str]:
-    """The table and the column of `table.column`.
+    """Return the table and the column of `table.column`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the name does not have this form.
     """
     table, point, column = name.rpartition(".")
     if not point:
-        raise UsageError(f"{name!r} is no column.", hint="write table.column.")
-    return as_landed(TableName.parse(table)), column
+        raise UsageError(f"{name!r} is not a column.", hint="write table.column.")
+    return lake_name(TableName.parse(table)), column
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """What a column of a type becomes.
+    """The published type of a column.
 
     Attributes:
-        oid: the type, a domain's base type.
-        arrow: the type that is published.
+        oid: the server's type; for a domain its base type.
+        arrow: the published type.
     """
 
     oid: int
     arrow: pa.DataType
 
     def selected(self, column: str) -> str:
-        """The expression by which a snapshot reads a column, given quoted."""
+        """Return the expression with which a snapshot reads a column, given its quoted name."""
         if self.oid in (1082, 1114, 1184) and not pa.types.is_string(self.arrow):
             name = {1082: "date", 1114: "timestamp", 1184: "timestamptz"}[self.oid]
             first, last = (_FIRST[:10], _LAST[:10]) if self.oid == 1082 else (_FIRST, _LAST)
@@ -116,17 +122,17 @@ class ColumnType:
         if self.oid == _OID and not pa.types.is_string(self.arrow):
             return f"{column}::bigint"
         if pa.types.is_string(self.arrow) and self.oid not in (*_PLAIN_TEXT, _NUMERIC):
-            # `concat` prints as psql does; a cast to text would pad an inet and trim a char.
+            # `concat` prints like psql; a cast to text would pad an inet and trim a char.
             return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN concat({column}) END"
         if pa.types.is_string(self.arrow) and self.oid in (_NUMERIC, 18):
             return f"{column}::text"
         return column
 
-    def turned(self, values: pa.Array, column: str) -> pa.Array:
-        """What a snapshot has read, in the type that is published.
+    def convert(self, values: pa.Array, column: str) -> pa.Array:
+        """Return values that a snapshot has read in the published type.
 
         Raises:
-            SchemaError: a value has no counterpart; names the column.
+            SchemaError: a value can't be converted; names the column.
         """
         if values.type == self.arrow:
             return values
@@ -135,21 +141,21 @@ class ColumnType:
         return self._converted(values, column, lambda found: found.cast(self.arrow))
 
     def parsed(self, texts: pa.Array, column: str) -> pa.Array:
-        """Values as the server prints them, in the type that is published; raises as `turned`."""
+        """Return values that the server has printed in the published type; raises as `convert`."""
         return self._converted(
             texts, column, lambda found: self._from_text(found.cast(pa.string()))
         )
 
     def _converted(
-        self, values: pa.Array, column: str, convert: Callable[[pa.Array], pa.Array]
+        self, values: pa.Array, column: str, cast: Callable[[pa.Array], pa.Array]
     ) -> pa.Array:
         try:
-            return convert(values)
+            return cast(values)
         except (pa.ArrowException, ValueError, OverflowError) as error:
             raise SchemaError(
-                f"A value of {column!r} has no counterpart in {self.arrow}: {error}.",
+                f"A value of {column!r} can't be converted to {self.arrow}: {error}.",
                 column=column,
-                hint=f"land the column as text: --text TABLE.{column}, then --reseed the table.",
+                hint=f"publish the column as text: --text TABLE.{column}, then --reseed the table.",
             ) from error
 
     def _from_text(self, texts: pa.Array) -> pa.Array:
@@ -167,10 +173,10 @@ class ColumnType:
             try:
                 return texts.cast(arrow)
             except pa.ArrowInvalid:  # infinity, years before 1 and after 9999
-                return self._from_moments(texts)
+                return self._from_unusual(texts)
         return texts.cast(arrow)
 
-    def _from_moments(self, texts: pa.Array) -> pa.Array:
+    def _from_unusual(self, texts: pa.Array) -> pa.Array:
         days = pa.types.is_date(self.arrow)
         found = [None if text is None else _microseconds(text) for text in texts.to_pylist()]
         if days:
@@ -181,12 +187,12 @@ class ColumnType:
 
 
 def column_type(oid: int, typmod: int, *, as_text: bool = False) -> ColumnType:
-    """What a column becomes.
+    """Return the published type of a column.
 
     Args:
-        oid: its type; of a domain the base type.
+        oid: the column's type; for a domain its base type.
         typmod: the type's modifier; -1 for none.
-        as_text: land it as the text that psql prints.
+        as_text: publish the text that psql prints.
     """
     if as_text:
         return ColumnType(oid, pa.string())
@@ -199,12 +205,12 @@ def column_type(oid: int, typmod: int, *, as_text: bool = False) -> ColumnType:
 
 
 def _microseconds(text: str) -> int:
-    """Microseconds since 1970 of a day or moment as PostgreSQL prints it in UTC."""
+    """Return the microseconds since 1970 of a date or timestamp that PostgreSQL prints in UTC."""
     if text in ("infinity", "-infinity"):
         text = _LAST if text == "infinity" else _FIRST
-    match = _MOMENT.fullmatch(text)
+    match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no day or moment")
+        raise ValueError(f"{text!r} is not a date or timestamp")
     year = 1 - int(match[1]) if match[8] else int(match[1])
     days = _days(year, int(match[2]), int(match[3]))
     hours, minutes, seconds = (int(part or 0) for part in match.group(4, 5, 6))
@@ -213,7 +219,7 @@ def _microseconds(text: str) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 in the proleptic Gregorian calendar, for any year."""
+    """Return the days since 1970 in the proleptic Gregorian calendar, for any year."""
     year -= month <= 2
     era = year // 400
     of_era = year - era * 400
@@ -223,7 +229,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, by the number that a rename doesn't change."""
+    """A column, identified by its number, which a rename does not change."""
 
     number: int | None
     name: str
@@ -234,13 +240,13 @@ class Column:
     has_missing: bool = False
 
     def document(self) -> list[Any]:
-        """As a position keeps it."""
+        """Return the column as a position stores it."""
         return [self.number, self.name, self.oid, self.typmod]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A table that holds rows: itself, or a partition."""
+    """A table with rows: an ordinary table, or a partition."""
 
     schema: str
     name: str
@@ -249,7 +255,7 @@ class Leaf:
 
     @property
     def quoted(self) -> str:
-        """Its name for a statement."""
+        """The name for a statement."""
         return ident(self.schema, self.name)
 
 
@@ -258,9 +264,13 @@ class PgTable:
     """A table of the server.
 
     Attributes:
-        relid: its oid, which a rename doesn't change.
-        keys: by which columns the stream tells rows apart; empty: inserts only.
-        filenodes: changes when the table's files are written anew.
+        table: its name in the lake.
+        relid: its oid, which a rename does not change.
+        identity: its replica identity.
+        columns: its columns.
+        keys: the columns that identify rows in the stream; empty if only inserts are published.
+        leaves: the table itself, or its partitions.
+        filenodes: changes when the server rewrites the table's files.
     """
 
     table: TableName
@@ -273,26 +283,26 @@ class PgTable:
 
     @property
     def schema(self) -> str:
-        """The server's schema."""
+        """The schema on the server."""
         return self.table.schema or "public"
 
     @property
     def quoted(self) -> str:
-        """Its name for a statement."""
+        """The name for a statement."""
         return ident(self.schema, self.table.name)
 
     def facts(self) -> dict[str, Any]:
-        """What a position keeps of the table, to notice later that it was altered."""
+        """Return the facts that a position stores to detect alterations of the table."""
         columns = [column.document() for column in self.columns]
         return {"relid": self.relid, "columns": columns, "filenodes": self.filenodes}
 
 
-class Catalogue:
-    """The tables of one database as they are now.
+class Catalog:
+    """The current tables of one database.
 
     Args:
         connection: for queries.
-        as_text: columns to land as text, as `(table, column)`.
+        as_text: columns to publish as text, as `(table, column)`.
     """
 
     def __init__(self, connection: Connection, as_text: frozenset[tuple[TableName, str]]) -> None:
@@ -301,20 +311,20 @@ class Catalogue:
         self._bases: dict[int, tuple[int, int] | None] = {}
 
     def table(self, table: TableName) -> PgTable:
-        """A table.
+        """Return a table.
 
         Raises:
-            SourceError: there is none of that name, or it can't be read.
+            SourceError: the table does not exist, or can't be read.
         """
         found = self._connection.execute(_TABLE, (table.schema or "public", table.name)).fetchone()
         if found is None:
-            raise SourceError(f"There is no table {table} in the database.", hint="check --tables.")
+            raise SourceError(f"There is no table {table} in the database.", hint="check tables.")
         relid, kind, persistence, identity, readable = found
         quoted = ident(table.schema or "public", table.name)
         if kind not in ("r", "p") or persistence != "p":
             raise SourceError(
                 f"{table} is a view, or a foreign, temporary or unlogged table.",
-                hint="only permanent tables have a stream of changes.",
+                hint="name a permanent table; only permanent tables have a stream of changes.",
             )
         if not readable:
             user = self._connection.info.user
@@ -333,7 +343,7 @@ class Catalogue:
         )
 
     def columns(self, table: TableName, relid: int) -> tuple[Column, ...]:
-        """A table's columns; those that the server computes are not part of its stream."""
+        """Return a table's columns without generated ones, which the stream does not contain."""
         rows = self._connection.execute(_COLUMNS, (relid,)).fetchall()
         return tuple(
             Column(
@@ -349,7 +359,7 @@ class Catalogue:
         )
 
     def kind(self, table: TableName, name: str, oid: int, typmod: int) -> ColumnType:
-        """What a column becomes; of a domain, what its base type becomes."""
+        """Return the published type of a column; a domain has that of its base type."""
         while (base := self._base(oid)) is not None:
             oid, typmod = base[0], base[1] if typmod == -1 else typmod
         return column_type(oid, typmod, as_text=(table, name) in self._as_text)
@@ -363,11 +373,12 @@ class Catalogue:
 
 
 def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
-    """Why a table's stream would not hold all that is needed, with the statement that helps.
+    """Return the reason why a table's stream lacks data, with the statement that fixes it, or None.
 
     Args:
-        table: as the catalogue has it.
-        toast: `refuse`; `lookup` or `keep` if unchanged large values are got in another way.
+        table: as the catalog describes it.
+        toast: `refuse`, or `lookup` or `keep` if unchanged large values are obtained in another
+            way.
     """
     if not table.columns:
         return SourceError(f"{table.table} has no columns.")
@@ -379,7 +390,7 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
     nothing = [name for name, identity in of_leaves.items() if identity == "n"]
     if nothing:
         return SourceError(
-            f"{table.table} has REPLICA IDENTITY NOTHING: its changes name no row.",
+            f"{table.table} has REPLICA IDENTITY NOTHING: its changes do not identify rows.",
             hint=" ".join(f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;" for name in nothing),
         )
     large = [
@@ -393,7 +404,7 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
     if large and partial and toast == "refuse":
         statements = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in partial)
         return SourceError(
-            f"{table.table}: an update does not name large values that it leaves alone"
+            f"{table.table}: an update does not contain unchanged large values"
             f" ({', '.join(large[:5])}).",
             hint=f"{statements} Or --toast lookup, which reads them by key, or --toast keep.",
             column=large[0],

@@ -1,8 +1,8 @@
 """Connections to a PostgreSQL server, its replication stream, and pgoutput's messages.
 
-All sessions print values in the same way, so that a row of the snapshot and a row of the stream
-look alike. No error or log line contains a password. The messages are those of version 1 of
-pgoutput's protocol: whole transactions, values as text.
+All sessions print values in the same form, so that rows of the snapshot and of the stream are
+equal. No error or log line contains a password. The messages are those of version 1 of pgoutput's
+protocol: complete transactions, values as text.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _SETTINGS = {
 }
 _APPLICATION = "mirrorlake"
 UNCHANGED: Any = type("Unchanged", (), {"__repr__": lambda _: "UNCHANGED"})()
-"""Stands for a large value that an update left alone, and that the server does not send."""
-Values = tuple[Any, ...]  # unlike a list of bytes, no work for the garbage collector
+"""Represents a large value that an update did not change and that the server does not send."""
+Values = tuple[Any, ...]  # the garbage collector does not track tuples of bytes
 _SHORT, _INT = Struct(">h"), Struct(">i")
 _BEGIN = Struct(">qqi")
 _COMMIT = Struct(">bqqq")
@@ -48,31 +48,32 @@ _NEW = ord("N")
 _KEEPALIVE = Struct(">qq?")
 _STATUS = Struct(">cqqqq?")
 _STATUS_SECONDS = 10.0
-_QUICK = 1000  # messages between two looks at the clock
+_QUICK = 1000  # messages between two checks of the clock
 _DATA = ord("w")
 
 
 class UnreachableError(SourceError):
-    """The server is not there, or ends its connections; it may be back soon."""
+    """The server can't be reached or closes its connections; it may be back soon."""
 
 
 class Server:
-    """A server and a database, by a connection string that is never shown.
+    """A server and a database.
 
     Args:
-        dsn: a libpq connection string or URI; what it leaves out comes from libpq's variables.
+        dsn: a libpq connection string or URI, which is never logged; libpq's environment variables
+            complete it.
 
     Raises:
-        UsageError: the string can't be read.
+        UsageError: the string can't be parsed.
     """
 
     def __init__(self, dsn: str) -> None:
         try:
             found = conninfo_to_dict(dsn)
         except psycopg.Error:
-            # libpq's message quotes the text around the fault: a part of the password, maybe.
+            # libpq's message quotes text around the error, which may be a part of the password.
             raise UsageError(
-                "The connection string can't be read.",
+                "The connection string can't be parsed.",
                 hint="write postgresql://user@host:5432/database, or host=… dbname=… user=….",
             ) from None
         self._parts = {name: str(value) for name, value in found.items() if value is not None}
@@ -85,35 +86,35 @@ class Server:
         }
 
     def query(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection for queries, in autocommit.
+        """Return a connection for queries, in autocommit mode.
 
         Raises:
-            SourceError: there is none to be had.
+            SourceError: the server refuses the connection.
         """
         with self.explained():
             return psycopg.connect(make_conninfo("", **self._parts), autocommit=True)
 
     def replication(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection of the replication protocol; raises as `query`."""
+        """Return a connection with the replication protocol; raises as `query`."""
         with self.explained():
             parts = self._parts | {"replication": "database"}
             return psycopg.connect(make_conninfo("", **parts), autocommit=True)
 
     def arrow(self) -> dbapi.Connection:
-        """A connection whose results are Arrow batches; raises as `query`."""
+        """Return a connection whose results are Arrow batches; raises as `query`."""
         with self.explained():
             return dbapi.connect(make_conninfo("", **self._parts))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turns the driver's errors into ours, each with its fix and without the password."""
+        """Convert errors of the driver in the block into ours, with hints and without passwords."""
         try:
             yield
         except (psycopg.Error, dbapi.Error) as error:
             raise self.explain(error) from None
 
     def explain(self, error: Exception) -> MirrorlakeError:
-        """What a driver's error means, in our words where the fix is known."""
+        """Return our error for an error of the driver, with a hint if the fix is known."""
         text = " ".join(str(error).split())
         for secret in (self._parts.get("password"), self._parts.get("sslpassword")):
             if secret:
@@ -123,7 +124,9 @@ class Server:
         if "password authentication failed" in text or state in ("28P01", "28000"):
             return SourceError(text, hint="check user and password, and the server's pg_hba.conf.")
         if "is active for PID" in text:
-            return BusyError(text, hint="another process reads this slot; stop it, or --slot NAME.")
+            return BusyError(
+                text, hint="another process reads this slot; stop it, or choose another slot."
+            )
         if state == "53400" or "replication slots are in use" in text:
             hint = "ALTER SYSTEM SET max_replication_slots = 20; then restart the server."
             return SourceError(text, hint=hint)
@@ -136,25 +139,25 @@ class Server:
 
 
 def ident(*names: str) -> str:
-    """A name, quoted; parts joined by points."""
+    """Return quoted names, joined by dots."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def quoted(text: str) -> str:
-    """A text as an SQL literal, for statements that take no parameters."""
+    """Return a text as an SQL literal, for statements without parameters."""
     return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)
 class Begin:
-    """A transaction begins; `lsn` is where its commit lies."""
+    """The begin of a transaction; `lsn` is the position of its commit."""
 
     lsn: int
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A transaction is whole; `end` is where the next one may begin."""
+    """The end of a transaction; `end` is the position after it."""
 
     lsn: int
     end: int
@@ -163,7 +166,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Relation:
-    """A table's columns from now on: name, type and modifier of each."""
+    """The columns of a table from here on: name, type and modifier of each."""
 
     relid: int
     schema: str
@@ -173,7 +176,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Tables are emptied."""
+    """A TRUNCATE of tables."""
 
     relids: tuple[int, ...]
 
@@ -182,7 +185,7 @@ Message = Begin | Commit | Relation | Truncate
 
 
 def read_message(data: bytes) -> Message | None:
-    """A message that is no row; None for those that say nothing of tables."""
+    """Return a message that is not a row; None for messages that do not concern tables."""
     kind = data[:1]
     if kind == b"B":
         return Begin(_BEGIN.unpack_from(data, 1)[0])
@@ -198,7 +201,7 @@ def read_message(data: bytes) -> Message | None:
 
 
 def read_change(data: bytes) -> tuple[int, Values | None, Values | None]:
-    """A row's change: the table's oid, the row before as far as it is told, and after.
+    """Return a row's change: the table's oid, the row before if it is sent, and the row after.
 
     Values are bytes, None for NULL, or `UNCHANGED`.
     """
@@ -256,19 +259,20 @@ def _oid(data: bytes, position: int) -> int:
 
 
 class LostConnectionError(Exception):
-    """The server ended the connection, or is not there."""
+    """The server closed the connection or can't be reached."""
 
 
 class Stream:
-    """What the server sends of a slot from where it was confirmed.
+    """The stream of a slot's changes, from its confirmed position.
 
     Args:
-        server: where.
-        slot: whose changes.
-        publications: of which tables.
+        server: the server.
+        slot: the slot's name.
+        publications: the publications whose tables are sent.
 
     Attributes:
-        reached: all up to here has been sent, of the published tables.
+        reached: the position up to which the server has sent all changes of the published tables.
+        confirmed: the position up to which the server may forget changes.
     """
 
     def __init__(self, server: Server, slot: str, publications: tuple[str, ...]) -> None:
@@ -277,7 +281,7 @@ class Stream:
         self._pg = self._connection.pgconn
         self.reached = 0
         self.confirmed = 0
-        self._told = time.monotonic()
+        self._status_sent = time.monotonic()
         self._quick = 0
         names = quoted(",".join(ident(name) for name in publications))
         statement = (
@@ -293,18 +297,22 @@ class Stream:
     def _refused(self, text: str) -> Exception:
         if "can no longer get changes" in text or "invalidated" in text:
             return SourceError(
-                "The server has thrown away what the slot needs.",
-                hint="load the tables again with --reseed; and see max_slot_wal_keep_size.",
+                "The server has removed log files that the slot needs.",
+                hint="load the tables again with --reseed; consider a larger"
+                " max_slot_wal_keep_size.",
             )
         return self._server.explain(psycopg.OperationalError(text))
 
     def next(self, seconds: float) -> bytes | None:
-        """The next message of the plug-in; None if there is none within some seconds.
+        """Return the next message of the plug-in; None if none arrives within some seconds.
+
+        Args:
+            seconds: the longest wait.
 
         Raises:
-            LostConnectionError: the server has gone.
+            LostConnectionError: the server closed the connection.
         """
-        # Messages come by the hundred thousand, and mostly one is there already.
+        # Usually a message is available already; this path is kept short for large transactions.
         self._quick += 1
         if self._quick % _QUICK:
             try:
@@ -322,9 +330,9 @@ class Stream:
                     return bytes(found[25:])
                 self._keepalive(bytes(found))
             elif size < 0:
-                raise LostConnectionError("the server ended the stream")
-            if time.monotonic() - self._told > _STATUS_SECONDS:
-                self.tell()
+                raise LostConnectionError("the server has closed the stream")
+            if time.monotonic() - self._status_sent > _STATUS_SECONDS:
+                self.send_status()
             try:
                 size, found = self._pg.get_copy_data(1)
             except psycopg.Error as error:
@@ -344,11 +352,11 @@ class Stream:
         reached, _, wanted = _KEEPALIVE.unpack_from(data, 1)
         self.reached = max(self.reached, reached)
         if wanted:
-            self.tell()
+            self.send_status()
 
-    def tell(self, *, answer: bool = False) -> None:
-        """Tells the server what it may forget; `answer` asks how far it is."""
-        self._told = time.monotonic()
+    def send_status(self, *, answer: bool = False) -> None:
+        """Send the confirmed position to the server; `answer` requests the server's position."""
+        self._status_sent = time.monotonic()
         now = int((time.time() - _EPOCH.timestamp()) * 1_000_000)
         done = self.confirmed
         try:
@@ -359,7 +367,7 @@ class Stream:
             raise LostConnectionError(_line(error)) from None
 
     def close(self) -> None:
-        """Ends the stream."""
+        """Close the stream."""
         self._connection.close()
 
 

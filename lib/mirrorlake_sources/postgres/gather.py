@@ -1,13 +1,13 @@
-"""Gather the stream's changes by table until they are published, whole transactions at a time.
+"""Gather the stream's changes by table until complete transactions are published.
 
-A position is `(lsn, n)`: with n 0 all commits before lsn; with n > 0 also the table's first n
-changes of the commit at lsn. So a file may end within a transaction (where the table was altered or
-emptied in it), and a restart still continues at the very next change.
+A position is `(lsn, n)`: with n = 0 all commits before lsn; with n > 0 also the table's first n
+changes of the commit at lsn. A file can end within a transaction that alters or truncates the
+table, and a restart still continues at the next change.
 
-Changes wait in memory first, then in a file of Arrow batches, so that a transaction of any size
-takes bounded memory. Large values that an update left alone are read by key and may be newer than
-the change. The newer change comes later in the stream and carries the same value; the delete of a
-row that does not exist any more is still to come.
+Changes are kept in memory, then in a file of Arrow batches, so that a transaction of any size takes
+bounded memory. Large values that an update did not change are read by key, and may be newer than
+the change. That is safe: the newer change follows in the stream with the same value, and so does
+the delete of a row that does not exist any more.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import IO, Any
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.landing.check import UNCHANGED_TYPE
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
-from mirrorlake.landing.rows import UNCHANGED_TYPE
 from mirrorlake.names import TableName
-from mirrorlake_sources.position import Position
 from mirrorlake_sources.postgres.catalog import Column, Connection, PgTable
 from mirrorlake_sources.postgres.connection import (
     UNCHANGED,
@@ -39,7 +38,7 @@ from mirrorlake_sources.postgres.connection import (
     read_change,
 )
 from mirrorlake_sources.postgres.slot import show_lsn
-from mirrorlake_sources.source import Batch, Group
+from mirrorlake_sources.source import Batch, Group, Position
 
 _TEXT, _VARCHAR = 25, 1043
 Convert = Callable[[list[Any], list[int], bool], pa.RecordBatch]
@@ -48,15 +47,15 @@ MOST_ROWS = 50_000
 MOST_BYTES = 32 << 20
 _UPDATE = ord("U")
 Lookup = Callable[["Shape", list[Values]], list[Values | None]]
-"""Given a table and rows with `UNCHANGED` values: the rows filled, None where one is gone."""
+"""Returns rows with their `UNCHANGED` values filled; None for a row that does not exist."""
 _ROWS = 500
 
 
-class Altered(Enum):
-    """What follows from an alteration."""
+class Alteration(Enum):
+    """The consequence of an alteration."""
 
     NO = "nothing"
-    GOES_ON = "a column was added or dropped"
+    CONTINUES = "a column was added or dropped"
     LOAD_AGAIN = "a column was added with a value for the rows that were there"
     RENAMED = "a column was renamed"
     TYPE = "a column's type was changed"
@@ -65,60 +64,62 @@ class Altered(Enum):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A table as it was when its last rows were published."""
+class KnownTable:
+    """A table at the time when its last rows were published."""
 
     columns: tuple[tuple[int | None, str, int, int], ...]
     filenodes: str
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Kept:
-        """From a position's facts."""
+    def of(cls, facts: dict[str, Any]) -> KnownTable:
+        """Return the table from a position's facts."""
         columns = tuple((n, name, oid, mod) for n, name, oid, mod in facts["columns"])
         return cls(columns, facts["filenodes"])
 
     def differs(self, relation: Relation) -> bool:
-        """Whether the stream's rows have other columns now."""
+        """Return whether the stream's rows have other columns now."""
         return [column[1:] for column in self.columns] != list(relation.columns)
 
 
-def compare(kept: Kept, relation: Relation, before: PgTable, now: PgTable | None) -> Altered:
-    """What has become of a table.
+def compare(
+    kept: KnownTable, relation: Relation, before: PgTable, now: PgTable | None
+) -> Alteration:
+    """Return the consequence of an alteration of a table.
 
     Args:
-        kept: as it was when its last rows were published.
-        relation: as its next rows in the stream are.
-        before: as the catalogue had it at the start.
-        now: as the catalogue has it, which may be later still; None if it is gone.
+        kept: the table when its last rows were published.
+        relation: the table of its next rows in the stream.
+        before: the table in the catalog at the start.
+        now: the table in the catalog now, which may be later still; None if it does not exist.
     """
     if (before.schema, before.table.name) != (relation.schema, relation.name):
-        return Altered.TABLE
+        return Alteration.TABLE
     if now is not None and now.relid != before.relid:
-        now = None  # dropped since, and made again: the catalogue says nothing of these rows
+        now = None  # dropped and created again: the catalog does not describe these rows
     if now is not None and now.keys != before.keys:
-        return Altered.KEY
+        return Alteration.KEY
     numbers = {column.name: column.number for column in now.columns} if now else {}
     old = {name: (number, oid, mod) for number, name, oid, mod in kept.columns}
     new = {name: (oid, mod) for name, oid, mod in relation.columns}
     added, dropped = new.keys() - old.keys(), old.keys() - new.keys()
     if not new.keys() >= set(before.keys):
-        return Altered.KEY
+        return Alteration.KEY
     by_number = {number: name for number, name, _, _ in kept.columns}
     known = (numbers.get(name) for name in added)
     if any(by_number[number] in dropped for number in known if number in by_number):
-        return Altered.RENAMED
+        return Alteration.RENAMED
     for name in new.keys() & old.keys():
         number, oid, mod = old[name]
         if number is not None and numbers.get(name, number) != number:
-            return Altered.LOAD_AGAIN  # dropped and added again: old rows have other values now
+            return Alteration.LOAD_AGAIN  # dropped and added again: old rows have other values
         if (oid, mod) != new[name] and {oid, new[name][0]} - {_TEXT, _VARCHAR}:
-            return Altered.TYPE
+            return Alteration.TYPE
     if added and (now is None or now.filenodes != kept.filenodes):
-        return Altered.LOAD_AGAIN  # the server wrote the table anew, maybe to fill the column
+        return Alteration.LOAD_AGAIN  # the server rewrote the table, possibly to fill the column
     missing = {column.name for column in now.columns if column.has_missing} if now else set()
     if added & missing:
-        return Altered.LOAD_AGAIN
-    return Altered.GOES_ON if added or dropped else Altered.NO
+        return Alteration.LOAD_AGAIN
+    return Alteration.CONTINUES if added or dropped else Alteration.NO
 
 
 class Spool:
@@ -126,11 +127,12 @@ class Spool:
 
     Args:
         schema: of the rows, without the marker.
-        convert: turns rows and markers into a batch of that schema with the marker last; is told
-            whether there are gaps.
+        convert: turns rows and markers into a batch of this schema with the marker as last column;
+            its
+            last argument says whether rows have gaps.
 
     Attributes:
-        gaps: a row has values that are still to be looked up.
+        gaps: whether a row has values that must be looked up.
     """
 
     def __init__(self, schema: pa.Schema, convert: Convert) -> None:
@@ -144,7 +146,7 @@ class Spool:
         self.gaps = False
 
     def add(self, row: tuple[Any, ...], marker: int, size: int) -> None:
-        """Takes one row of about `size` bytes."""
+        """Add one row of about `size` bytes."""
         self._rows.append(row)
         self._markers.append(marker)
         self._bytes += size
@@ -153,7 +155,7 @@ class Spool:
 
     def _spill(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="mirrorlake-")  # noqa: SIM115  # see close
+            self._file = tempfile.TemporaryFile(prefix="mirrorlake-")  # noqa: SIM115  # close() closes it
             self._writer = pa.ipc.new_stream(self._file, self.schema)
         self._writer.write_batch(self._drain())
 
@@ -163,7 +165,7 @@ class Spool:
         return batch
 
     def reader(self) -> pa.RecordBatchReader:
-        """All rows, once; then the spool is closed."""
+        """Return a reader of all rows; it closes the spool at its end."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -178,7 +180,7 @@ class Spool:
             self.close()
 
     def close(self) -> None:
-        """Lets go of the file and the rows."""
+        """Release the file and the rows."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -186,18 +188,20 @@ class Spool:
 
 
 def marked(arrays: list[pa.Array], markers: list[int], names: list[str]) -> pa.RecordBatch:
-    """Columns and markers as a batch of a spool's schema."""
+    """Return columns and markers as a batch of a spool's schema."""
     columns = [*arrays, pa.array(markers, _MARKER.type)]
     return pa.RecordBatch.from_arrays(columns, names=[*names, _MARKER.name])
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A table as its present rows in the stream are.
+    """A table as its current rows in the stream describe it.
 
     Attributes:
-        keys: the places of the key columns.
-        facts: what a position keeps of it.
+        table: as the catalog describes it.
+        columns: the columns of the stream's rows.
+        keys: the indexes of the key columns.
+        facts: the facts that a position stores.
     """
 
     table: PgTable
@@ -208,31 +212,31 @@ class Shape:
 
 @dataclass
 class _PendingChanges:
-    """Unpublished changes of one table: closed batches, and the open one."""
+    """Unpublished changes of one table: complete batches and the open one."""
 
     table: PgTable
     batches: list[Batch]
     relation: Relation
-    shape: Shape | None = None  # once a change that is not skipped has come
+    shape: Shape | None = None  # set by the first change that is not skipped
     accepted: bool = False
     spool: Spool | None = None
     replaces: bool = False
     touched: bool = False
     failed: bool = False
-    index: int = 0  # the change's place among the table's in the present transaction
-    skip: int = 0  # how many of them are published already
+    index: int = 0  # the number of the change among the table's in the transaction
+    skip: int = 0  # the number of these that are published already
 
 
 class Gathering:
-    """Changes that are read and not yet published.
+    """Changes that are read and not published yet.
 
     Args:
-        since: where each table stands; those that are not in it are passed over.
-        tables: the tables by oid, as they are now.
-        fresh: asks the catalogue again for a table.
-        columns: the columns of the stream's rows.
-        lookup: fills what the stream leaves out.
-        keep: leave to the mirror what an update leaves alone, instead of looking it up.
+        since: the tables' positions; other tables are skipped.
+        tables: the current tables by oid.
+        fresh: reads a table from the catalog again.
+        columns: returns the columns of the stream's rows.
+        lookup: fills values that the stream omits.
+        keep: let the mirror keep unchanged large values instead of looking them up.
     """
 
     def __init__(
@@ -240,7 +244,7 @@ class Gathering:
         since: Mapping[TableName, Position],
         tables: Mapping[int, PgTable],
         fresh: Callable[[PgTable], PgTable | None],
-        columns: Callable[[PgTable, Relation, Kept], tuple[Column, ...]],
+        columns: Callable[[PgTable, Relation, KnownTable], tuple[Column, ...]],
         lookup: Lookup,
         *,
         keep: bool = False,
@@ -263,7 +267,7 @@ class Gathering:
         return not any(one.touched for one in self._pending.values())
 
     def begin(self, message: Begin) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         self._lsn = message.lsn
         self.open = True
         for one in self._pending.values():
@@ -280,7 +284,7 @@ class Gathering:
             one.skip = 0
 
     def relation(self, message: Relation) -> None:
-        """A table is named for the first time, or again because it was altered."""
+        """Handle a table that is named for the first time, or again because it was altered."""
         table = self._tables.get(message.relid)
         if table is None:
             return
@@ -291,7 +295,7 @@ class Gathering:
         one.relation, one.accepted = message, False
 
     def change(self, data: bytes) -> None:
-        """One row."""
+        """Add the change of one row."""
         relid, old, new = read_change(data)
         one = self._pending.get(relid)
         if one is None or one.failed:
@@ -313,7 +317,7 @@ class Gathering:
             self._fail(one, error)
 
     def truncate(self, message: Truncate) -> None:
-        """Tables are emptied: what waits for them needs no file any more."""
+        """Handle a TRUNCATE: earlier unpublished changes of the tables are dropped."""
         for relid in message.relids:
             one = self._pending.get(relid)
             if one is None or one.failed:
@@ -324,21 +328,21 @@ class Gathering:
                 one.replaces = one.touched = True
 
     def _accept(self, one: _PendingChanges) -> bool:
-        """Compares a table with what it was; False if its changes can't go on into the folder."""
+        """Compare a table with its last state; return whether its changes fit into its folder."""
         table, relation = one.table, one.relation
         facts = one.shape.facts if one.shape else self._since[table.table].facts
-        kept = Kept.of(facts)
+        kept = KnownTable.of(facts)
         now: PgTable | None = table
         if one.shape is not None or kept.differs(relation):
             now = self._fresh(table)
         found = compare(kept, relation, table, now)
-        if found in (Altered.NO, Altered.GOES_ON):
+        if found in (Alteration.NO, Alteration.CONTINUES):
             columns = self._columns(now or table, relation, kept)
             places = {column.name: place for place, column in enumerate(columns)}
             if one.shape is not None and columns != one.shape.columns:
                 self._close(one, (self._lsn, one.index - 1))
             keys = tuple(places[key] for key in table.keys)
-            # What the table was when it was loaded, not what the catalogue has by now.
+            # The table when it was loaded, not as the catalog describes it now.
             listed = [column.document() for column in columns]
             known = {"relid": table.relid, "columns": listed, "filenodes": kept.filenodes}
             one.shape, one.accepted = Shape(now or table, columns, keys, known), True
@@ -348,16 +352,16 @@ class Gathering:
             f"{name} was altered at the source: {found.value}.",
             hint=f"load it again: --reseed {name}; its history is kept.",
         )
-        self._fail(one, None if found is Altered.LOAD_AGAIN else problem)
+        self._fail(one, None if found is Alteration.LOAD_AGAIN else problem)
         return False
 
     def commit(self, message: Commit) -> None:
-        """The transaction is whole."""
+        """End a transaction."""
         self.open = False
         self._lsn = message.end
 
     def group(self, commit: Commit) -> Group:
-        """All that waits, up to a commit; then nothing waits any more."""
+        """Return all unpublished changes up to a commit, and forget them."""
         batches: list[Batch] = []
         facts = {"lsn": show_lsn(commit.end), "committed": commit.at.isoformat()}
         for one in self._pending.values():
@@ -376,7 +380,7 @@ class Gathering:
         return Group(batches, commit.end)
 
     def discard(self) -> None:
-        """Forgets all that waits: the server sends it again."""
+        """Forget all unpublished changes: the server sends them again."""
         for one in self._pending.values():
             self._drop(one)
 
@@ -387,7 +391,7 @@ class Gathering:
         return Spool(pa.schema(fields), lambda *found: self._convert(shape, *found))
 
     def _keeps(self, shape: Shape) -> bool:
-        """Whether a table's files say which values an update left alone."""
+        """Return whether a table's files name the values that an update did not change."""
         return self._keep and bool(shape.keys) and shape.table.identity != "f"
 
     def _convert(
@@ -436,7 +440,7 @@ class Gathering:
         one.spool, one.batches, one.replaces = None, [], False
 
     def _fail(self, one: _PendingChanges, problem: MirrorlakeError | None) -> None:
-        """Ends a table here: what came before is published, then it stops or is loaded again."""
+        """End a table here: earlier changes are published, then it is stopped or loaded again."""
         self._close(one, (self._lsn, one.index - 1))
         position = Position((self._lsn, one.index), self._since[one.table.table].facts)
         table = one.table.table
@@ -458,13 +462,13 @@ def _add(
         new = _filled(old, new)
         if any(old[key] != new[key] for key in shape.keys):
             spool.add(old, Marker.DELETE, size)
-            marker = Marker.UPSERT  # the table has no row of the new key, nor its large values
+            marker = Marker.UPSERT  # the table has no row with the new key, nor its large values
     spool.gaps = spool.gaps or UNCHANGED in new
     spool.add(new, marker, size)
 
 
 def _filled(old: Values, new: Values) -> Values:
-    """The new row; a value that was left alone is the old row's, where that has it."""
+    """Return the new row, with unchanged values from the old row where it has them."""
     if UNCHANGED not in new:
         return new
     pairs = zip(old, new, strict=True)
@@ -472,15 +476,15 @@ def _filled(old: Values, new: Values) -> Values:
 
 
 def look_up(connection: Connection, shape: Shape, rows: list[Values]) -> list[Values | None]:
-    """Fills the values that are `UNCHANGED`.
+    """Fill the values that are `UNCHANGED`.
 
     Args:
         connection: for queries.
         shape: the rows' table.
-        rows: with at least one such value each.
+        rows: rows with at least one such value each.
 
     Returns:
-        The rows in their order, each filled, or None where the table has no such row any more.
+        The rows in their order, filled; None for a row that the table does not have any more.
     """
     found: dict[tuple[Any, ...], list[Any]] = {}
     for start in range(0, len(rows), _ROWS):
@@ -507,7 +511,7 @@ def _read(
     ]
     keys = [shape.columns[key].name for key in shape.keys]
     wanted = {tuple(row[key] for key in shape.keys) for row in rows}
-    # Each key is a literal of no type yet, so that the server reads it as the column's.
+    # A literal without a type, so that the server reads it with the column's type.
     places = " OR ".join(
         "("
         + " AND ".join(f"{ident(n)} = {quoted(v.decode())}" for n, v in zip(keys, key, strict=True))
@@ -523,5 +527,5 @@ def _read(
 
 
 def _printed(name: str) -> str:
-    """A column as the stream prints it."""
+    """Return an expression that prints a column as the stream does."""
     return f"CASE WHEN {ident(name)} IS DISTINCT FROM NULL THEN concat({ident(name)}) END"

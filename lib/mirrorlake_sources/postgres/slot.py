@@ -2,8 +2,8 @@
 
 Tables with a key are in one publication. Tables without a key are in another one that has no
 updates and no deletes: in the first one, the server would refuse the application's own updates. A
-temporary slot exports the snapshot and reports the commit after which the stream continues: no gap
-and no overlap. Each part is a range of the table's pages, so memory is bounded by a few batches.
+temporary slot exports the snapshot and reports the commit after which the stream continues, without
+gap or overlap. Each part is a range of the table's pages, so memory is bounded by a few batches.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FROM pg_replication_slots WHERE slot_name = %s"""
 _MEMBERS = """
 SELECT r.prrelid::int8 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = %s"""
-MOST_PAGES = 16_384  # of 8 KiB: 128 MiB of table a part
-FEWEST_PAGES = 2_048  # 16 MiB: below that, a part costs more than a second reader gains
+MOST_PAGES = 16_384  # of 8 KiB: 128 MiB of a table per part
+FEWEST_PAGES = 2_048  # 16 MiB: smaller parts cost more than a second reader gains
 
 
 class Slot:
@@ -41,7 +41,7 @@ class Slot:
 
     Args:
         connection: for queries.
-        name: of the slot; the publications are called like it.
+        name: of the slot; the names of the publications are derived from it.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -50,10 +50,11 @@ class Slot:
         self.publications = (name, f"{name}_inserts")
 
     def check_server(self) -> None:
-        """Refuses a server that can't stream, with what to change.
+        """Check that the server can stream changes, and lock the source.
 
         Raises:
-            SourceError: `wal_level`, or the role's rights.
+            SourceError: `wal_level` or the role's rights are insufficient; the hint has the
+                statement.
             BusyError: another process runs this source.
         """
         (level,) = self._one("SHOW wal_level")
@@ -68,43 +69,43 @@ class Slot:
         if not may:
             user = self._connection.info.user
             hint = f"ALTER ROLE {ident(user)} REPLICATION;"
-            raise SourceError(f"The role {user} may not replicate.", hint=hint)
+            raise SourceError(f"The role {user} lacks the REPLICATION attribute.", hint=hint)
         deadline = time.monotonic() + _HELD
         lock = f"SELECT pg_try_advisory_lock(hashtextextended({quoted(self.name)}, 7261))"
         while not (alone := self._one(lock)[0]) and time.monotonic() < deadline:
-            time.sleep(0.1)  # a process that was just killed may hold it for a moment
+            time.sleep(0.1)  # the server may not have noticed yet that a process was killed
         if not alone:
             raise BusyError(
                 f"Another process reads the slot {self.name}.",
-                hint="stop it, or name another slot.",
+                hint="stop it, or choose another slot.",
             )
 
     def exists(self) -> bool:
-        """Whether the server still has the slot with all that comes after it.
+        """Return whether the server has the slot with all later changes.
 
         Raises:
-            SourceError: it has thrown away what the slot needs; or it is another program's.
+            SourceError: the slot belongs to another program.
         """
         found = self._connection.execute(_SLOT, (self.name,)).fetchone()
         if found is None:
             return False
         if found[5] != "pgoutput" or not found[6]:
             raise SourceError(
-                f"The slot {self.name} is of another plug-in or database.",
-                hint="name another one with --slot.",
+                f"The slot {self.name} belongs to another plug-in or database.",
+                hint="choose another slot.",
             )
         return bool(found[1] != "lost")
 
     def lost(self, tables: Iterable[object]) -> SourceError:
-        """What to say of a slot without which changes are missing."""
+        """Return the error for a slot whose changes are missing."""
         return SourceError(
-            f"The slot {self.name} is lost: changes since the last published ones are gone.",
-            hint=f"load the tables again: --reseed {','.join(map(str, tables))}; and see"
+            f"The slot {self.name} is lost: changes after the last published ones are missing.",
+            hint=f"load the tables again: --reseed {','.join(map(str, tables))}; consider a larger"
             " max_slot_wal_keep_size.",
         )
 
     def create(self) -> None:
-        """Makes the slot, in place of a lost one."""
+        """Create the slot if it does not exist; replace a lost one."""
         if self.exists():
             return
         self._connection.execute(
@@ -117,17 +118,17 @@ class Slot:
         )
 
     def members(self) -> set[int]:
-        """The oids of all published tables."""
+        """Return the oids of all published tables."""
         found: set[int] = set()
         for name in self.publications:
             found |= {relid for (relid,) in self._connection.execute(_MEMBERS, (name,)).fetchall()}
         return found
 
     def create_publications(self) -> None:
-        """Makes the publications if they are missing.
+        """Create the publications that do not exist.
 
         Raises:
-            SourceError: the role may not; says what to run.
+            SourceError: the role lacks the right; the hint has the statement.
         """
         for name, what in zip(self.publications, ("", "insert, truncate"), strict=True):
             known = self._connection.execute(
@@ -141,7 +142,7 @@ class Slot:
                 )
 
     def publish(self, table: PgTable) -> None:
-        """Puts a table into its publication; raises as `create_publications`."""
+        """Add a table to its publication; raises as `create_publications`."""
         self.create_publications()
         name, other = self.publications if table.keys else reversed(self.publications)
         if table.relid in self._of(other):
@@ -150,14 +151,14 @@ class Slot:
             self._run(f"ALTER PUBLICATION {ident(name)} ADD TABLE {table.quoted}")
 
     def withdraw(self, keep: set[int]) -> None:
-        """Takes tables out that are not asked for any more."""
+        """Remove tables from the publications that the source does not publish any more."""
         for name in self.publications:
             for relid in self._of(name) - keep:
                 (table,) = self._one(f"SELECT {relid}::regclass::text")
                 self._run(f"ALTER PUBLICATION {ident(name)} DROP TABLE {table}")
 
     def facts(self) -> dict[str, Any]:
-        """How the slot stands: its lag in bytes, and what the server still keeps for it."""
+        """Return the slot's state: its lag in bytes, and the log that the server keeps for it."""
         found = self._connection.execute(_SLOT, (self.name,)).fetchone()
         if found is None:
             return {"slot": self.name, "wal_status": "missing"}
@@ -192,7 +193,7 @@ def _refused(statement: str, error: Exception) -> MirrorlakeError:
 
 @dataclass(frozen=True)
 class Part:
-    """A range of a table's pages, or of a partition's."""
+    """A range of pages of a table or partition."""
 
     table: str
     first: int
@@ -200,30 +201,30 @@ class Part:
 
     @property
     def where(self) -> str:
-        """The rows of the part, by their place in the table."""
+        """The condition that selects the rows of the part."""
         below = "" if self.end is None else f" AND ctid < '({self.end},0)'::tid"
         return f"ctid >= '({self.first},0)'::tid{below}"
 
 
-class Stopped(Exception):  # noqa: N818  # nothing is wrong
-    """The reading was asked to stop."""
+class Stopped(Exception):  # noqa: N818  # it is not an error
+    """The reader was requested to stop."""
 
 
 def read_snapshot(
     server: Server, table: PgTable, slot: str, publish: Publish, stop: Event, *, readers: int
 ) -> int | None:
-    """Hands all rows of a table to `publish`, a reader a part.
+    """Pass all rows of a table to `publish`, one part at a time per reader.
 
     Args:
-        server: where.
-        table: which.
-        slot: a name for the temporary slot.
-        publish: takes the rows of a part.
-        stop: ends it early.
-        readers: how many connections read at the same time.
+        server: the server.
+        table: the table.
+        slot: the name of the temporary slot.
+        publish: receives the rows of a part.
+        stop: ends the snapshot early.
+        readers: the number of parallel connections.
 
     Returns:
-        The place in the log from which commits are not in the snapshot; None if stopped.
+        The log position from which commits are not in the snapshot; None if it was stopped.
     """
     with server.replication() as exporter, server.explained():
         made = exporter.execute(
@@ -251,13 +252,13 @@ def read_snapshot(
                     raise
         except Stopped:
             return None
-        if not seen:  # the columns arrive all the same
+        if not seen:  # publish the columns of an empty table
             publish(pa.RecordBatchReader.from_batches(_schema(table), []))
         return None if stop.is_set() else lsn
 
 
 class _Reader:
-    """The rows of one part, as they come; the connection is closed with the last one."""
+    """The rows of one part; the connection is closed after the last row."""
 
     def __init__(
         self, server: Server, table: PgTable, snapshot: str, part: Part, stop: Event
@@ -268,13 +269,13 @@ class _Reader:
         self._rest: Iterator[pa.RecordBatch] = iter(())
 
     def open(self) -> bool:
-        """Whether there is a row."""
+        """Return whether the part has rows."""
         self._rest = self._read()
         self._first = next(self._rest, None)
         return self._first is not None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The part's rows."""
+        """Yield the part's rows."""
         if self._first is not None:
             yield self._first
             self._first = None
@@ -298,13 +299,13 @@ class _Reader:
                 if self._stop.is_set():
                     raise Stopped
                 if batch.num_rows:
-                    yield self._turned(batch)
+                    yield self._converted(batch)
 
-    def _turned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
         for column, values in zip(self._table.columns, batch.columns, strict=True):
             found = values.storage if isinstance(values, pa.ExtensionArray) else values
-            arrays.append(column.kind.turned(found, column.name))
+            arrays.append(column.kind.convert(found, column.name))
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(self._table))
 
 
@@ -322,11 +323,11 @@ def _parts(table: PgTable, readers: int) -> Iterator[Part]:
 
 
 def parse_lsn(text: str) -> int:
-    """A place in the log as a number."""
+    """Return a log position as a number."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 
 
 def show_lsn(lsn: int) -> str:
-    """A place in the log as PostgreSQL writes it."""
+    """Return a log position as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a source: checks, first loads from snapshots, the slot's stream."""
+"""A PostgreSQL database as a source: checks, first loads from snapshots, changes from the slot."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from mirrorlake.names import TableName, fingerprint
 from mirrorlake.results import Result, TextTable
 from mirrorlake.source_status import SourceReport
 from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.position import Position
 from mirrorlake_sources.postgres.catalog import (
-    Catalogue,
+    Catalog,
     Column,
     Connection,
     PgTable,
-    as_landed,
     column_of,
+    lake_name,
+    parse_tables,
     problem_of,
-    reseeded,
 )
 from mirrorlake_sources.postgres.connection import (
     Begin,
@@ -41,17 +40,17 @@ from mirrorlake_sources.postgres.connection import (
     UnreachableError,
     read_message,
 )
-from mirrorlake_sources.postgres.gather import Gathering, Kept, look_up
+from mirrorlake_sources.postgres.gather import Gathering, KnownTable, look_up
 from mirrorlake_sources.postgres.slot import Slot, parse_lsn, read_snapshot, show_lsn
-from mirrorlake_sources.source import Group, Publish
+from mirrorlake_sources.source import Group, Position, Publish
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
 
 _log = logging.getLogger("mirrorlake.sources.postgres.source")
 _ROWS = frozenset(b"IUD")
-_PATIENCE = 20.0  # seconds for the rest of a transaction once it is to stop
-_HELD = 10.0  # seconds until the server must have noticed that a process is dead
+_PATIENCE = 20.0  # seconds for the rest of a transaction after a request to stop
+_HELD = 10.0  # seconds until the server notices that a process is dead
 _HEARTBEAT = "SELECT pg_logical_emit_message(true, 'mirrorlake', '')"
 DSN = "MIRRORLAKE_DSN"
 
@@ -60,21 +59,27 @@ class PostgresSource:
     """Tables of one PostgreSQL database.
 
     Args:
-        dsn: a libpq connection string or URI; never shown.
+        dsn: a libpq connection string or URI; never logged.
         tables: their names; `public.t` is `t`.
-        slot: the name of the slot and the publications at the server.
-        toast: what to do about large values that an update leaves alone and the stream leaves out:
-            `refuse` wants REPLICA IDENTITY FULL, `lookup` reads them by key, `keep` has the
-            mirror keep what the table has: an extension of the format that others don't read.
-        text: columns to land as psql prints them, as `table.column`.
-        interval: publish at the latest after so many seconds, at a commit.
-        rows: publish after so many changes, at a commit.
-        size: publish after so many bytes, at a commit.
-        readers: how many connections read a snapshot at the same time.
-        heartbeat: seconds between messages that move an idle database's slot; 0: none.
+        slot: the name of the replication slot and of the publications.
+        toast: how to treat large values that an update does not change and the stream omits:
+            `refuse`
+            requires REPLICA IDENTITY FULL; `lookup` reads them by key; `keep` lets the mirror keep
+            the
+            table's value, with an extension of the format that other mirrors do not support.
+        text: columns to publish as psql prints them, as `table.column`.
+        interval: publish at least once in this number of seconds, at a commit.
+        rows: publish after this number of changes, at a commit.
+        size: publish after this number of bytes, at a commit.
+        readers: the number of connections that read a snapshot in parallel.
+        heartbeat: seconds between messages that advance the slot of an idle database; 0 for none.
 
     Raises:
-        UsageError: an argument that makes no sense.
+        UsageError: an argument is invalid.
+
+    Example:
+        >>> source = PostgresSource("host=db dbname=shop", ["orders"])  # doctest: +SKIP
+        >>> run_source(lake.storage, source)  # doctest: +SKIP
     """
 
     def __init__(
@@ -92,14 +97,17 @@ class PostgresSource:
         heartbeat: float = 30.0,
     ) -> None:
         self._server = Server(dsn)
-        self._wanted = [as_landed(TableName.parse(name)) for name in tables]
+        self._wanted = [lake_name(TableName.parse(name)) for name in tables]
         if not self._wanted:
-            raise UsageError("No tables are named.", hint="--tables a,b")
+            raise UsageError("No tables are named.", hint="name at least one table.")
         if toast not in ("refuse", "lookup", "keep"):
-            raise UsageError(f"toast is {toast!r}.", hint="it may be refuse, lookup or keep.")
+            raise UsageError(
+                f"toast has the unknown value {toast!r}.", hint="use refuse, lookup or keep."
+            )
         if not slot or not set(slot) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or slot[56:]:
             raise UsageError(
-                f"{slot!r} can't name a slot.", hint="small letters, digits and _; at most 56."
+                f"{slot!r} is not a valid slot name.",
+                hint="use at most 56 lower-case letters, digits and underscores.",
             )
         self._text = frozenset(column_of(name) for name in text)
         self._slot_name, self._toast, self._readers = slot, toast, readers
@@ -117,16 +125,16 @@ class PostgresSource:
 
     @property
     def name(self) -> str:
-        """The server's own identity, the database, and the slot."""
+        """The server's identity, the database, and the slot."""
         return self._name
 
     @property
     def keeps_changes(self) -> bool:
-        """The slot goes on for the other tables, so a stopped one misses its changes."""
+        """False: the slot advances for the other tables, so a stopped table misses changes."""
         return False
 
     def __enter__(self) -> PostgresSource:
-        """Connects, and checks the server."""
+        """Connect, and check the server."""
         self._connect()
         system, database = self._one(
             "SELECT system_identifier, current_database() FROM pg_control_system()"
@@ -138,7 +146,7 @@ class PostgresSource:
     def _connect(self) -> None:
         self._disconnect()
         self._sql = self._server.query()
-        self._catalogue = Catalogue(self._sql, self._text)
+        self._catalog = Catalog(self._sql, self._text)
         self._slot = Slot(self._sql, self._slot_name)
         try:
             with self._server.explained():
@@ -155,13 +163,13 @@ class PostgresSource:
             self._sql.close()
 
     def __exit__(self, *_error: object) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._disconnect()
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
-        """The tables with their keys, or with what must be altered first.
+        """Return the tables with their keys, or with the problem that must be fixed first.
 
-        Those that are no longer asked for are withdrawn from the publication.
+        Tables that the source does not publish any more are removed from the publication.
         """
         found = self.examine()
         if self._has_slot:
@@ -170,12 +178,12 @@ class PostgresSource:
         return found
 
     def examine(self) -> dict[TableName, tuple[str, ...] | MirrorlakeError]:
-        """The same, with nothing changed at the server."""
+        """Return the same as `tables`, without a change on the server."""
         found: dict[TableName, tuple[str, ...] | MirrorlakeError] = {}
         with self._server.explained():
             for table in self._wanted:
                 try:
-                    one = self._catalogue.table(table)
+                    one = self._catalog.table(table)
                 except SourceError as error:
                     found[table] = error
                     continue
@@ -185,23 +193,23 @@ class PostgresSource:
                 if problem is None:
                     self._tables[one.relid] = one
                     if not one.keys:
-                        _log.warning(f"{table} has no key: only its inserts are mirrored.")
+                        _log.warning(f"{table} has no key: only its inserts are published.")
         return found
 
     def covers(self, table: TableName) -> bool:
-        """Whether the table has been in the publication all the time.
+        """Return whether the table has been in the publication since its last position.
 
         Raises:
-            SourceError: the slot is gone, and what it kept with it.
+            SourceError: the slot is lost.
         """
         if not self._has_slot:
             raise self._slot.lost(self._wanted)
         return self._known[table].relid in self._members
 
     def snapshot(self, table: TableName, publish: Publish, stop: Event) -> Position | None:
-        """Reads a table as it is at one moment; its changes are in the stream from there on."""
+        """Publish the rows of a consistent snapshot; the stream has all later changes."""
         with self._server.explained():
-            one = self._tables[self._known[table].relid] = self._catalogue.table(table)
+            one = self._tables[self._known[table].relid] = self._catalog.table(table)
             self._slot.publish(one)
             self._members.add(one.relid)
             self._slot.create()
@@ -217,7 +225,7 @@ class PostgresSource:
     def changes(
         self, since: MutableMapping[TableName, Position], stop: Event, *, once: bool
     ) -> Generator[Group, None, None]:
-        """Whole transactions; without `once` it connects again when the server has gone."""
+        """Yield complete transactions; without `once` reconnect after a lost connection."""
         wait = 0.5
         while not stop.is_set():
             try:
@@ -230,7 +238,7 @@ class PostgresSource:
                 if once:
                     text = " ".join(str(error).split())
                     raise SourceError(
-                        f"The server is gone: {text}.", hint="run it again."
+                        f"The connection to the server is lost: {text}.", hint="run it again."
                     ) from None
                 _log.warning(f"{error}; connecting again in {wait:g} s …")
             while not stop.wait(wait) and not self._connects_again():
@@ -251,7 +259,7 @@ class PostgresSource:
     ) -> Generator[Group, None, None]:
         if not since or not self._has_slot:
             if not once and not since:
-                raise SourceError("No table is left to follow.", hint="see what stopped each.")
+                raise SourceError("All tables are stopped.", hint="fix the error of each table.")
             return
         gathering = Gathering(
             since,
@@ -269,7 +277,7 @@ class PostgresSource:
             self._end_stream()
 
     def _open_stream(self, stop: Event) -> Stream:
-        """The stream; a process that was just killed may hold the slot for a moment."""
+        """Open the stream; retry while the server still assigns the slot to a killed process."""
         deadline = time.monotonic() + _HELD
         while True:
             try:
@@ -284,7 +292,7 @@ class PostgresSource:
         commit: Commit | None = None
         first = beat = time.monotonic()
         ends, pause = float("inf"), min(0.2, self._interval)
-        stream.tell(answer=True)
+        stream.send_status(answer=True)
         while True:
             data = stream.next(pause)
             if data is not None and data[0] in _ROWS:
@@ -307,14 +315,14 @@ class PostgresSource:
             if whole and commit and (ending or self._is_full(gathering, now - first)):
                 self._committed = None if gathering.empty else commit.at
                 yield gathering.group(commit)
-                stream.tell()
+                stream.send_status()
                 commit = None
             if (whole and ending and commit is None) or now > ends:
-                stream.tell()
+                stream.send_status()
                 return
             if data is None:
                 if once:
-                    stream.tell(answer=True)
+                    stream.send_status(answer=True)
                 elif whole and commit is None:
                     beat = self._beat(beat, now)
                     yield Group()
@@ -341,12 +349,12 @@ class PostgresSource:
         return None
 
     def confirm(self, end: Any) -> None:
-        """Lets the server forget what lies before a commit's end, once its files are durable."""
+        """Let the server forget changes before a commit's end; its files are durable."""
         if self._stream is not None:
             self._stream.confirmed = max(self._stream.confirmed, int(end))
 
     def facts(self) -> dict[str, Any]:
-        """The slot's state and lag, for `status`."""
+        """Return the slot's state and lag, for `status`."""
         try:
             self._facts = self._slot.facts()
         except psycopg.Error:
@@ -359,11 +367,11 @@ class PostgresSource:
 
     def _again(self, table: PgTable) -> PgTable | None:
         try:
-            return self._catalogue.table(table.table)
+            return self._catalog.table(table.table)
         except SourceError:
             return None
 
-    def _columns(self, table: PgTable, relation: Relation, kept: Kept) -> tuple[Column, ...]:
+    def _columns(self, table: PgTable, relation: Relation, kept: KnownTable) -> tuple[Column, ...]:
         numbers = {column.name: column.number for column in table.columns}
         numbers |= {name: number for number, name, _, _ in kept.columns}
         return tuple(
@@ -372,7 +380,7 @@ class PostgresSource:
                 name,
                 oid,
                 typmod,
-                self._catalogue.kind(table.table, name, oid, typmod),
+                self._catalog.kind(table.table, name, oid, typmod),
             )
             for name, oid, typmod in relation.columns
         )
@@ -387,7 +395,7 @@ class PostgresSource:
         return now
 
     def _now(self) -> int:
-        """The log's end, after a message of our own that takes the slot there."""
+        """Return the end of the log, after a message of our own that advances the slot."""
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
             self._query.execute(_HEARTBEAT)
         return parse_lsn(self._one("SELECT pg_current_wal_flush_lsn()")[0])
@@ -399,26 +407,26 @@ class PostgresSource:
     @property
     def _query(self) -> Connection:
         if self._sql is None:
-            raise UsageError("The source is not open.", hint="with source: …")
+            raise UsageError("The source is not open.", hint="use it in a with block.")
         return self._sql
 
     def _end_stream(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(LostConnectionError):
-                self._stream.tell()
+                self._stream.send_status()
             self._stream.close()
             self._stream = None
 
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """Whether one table can be published.
+    """The result of the check of one table.
 
     Attributes:
         table: its name in the lake.
-        keys: its key columns; empty for inserts only.
-        problem: what is in the way; None if nothing is.
-        hint: what to run at the server.
+        keys: its key columns; empty if only inserts are published.
+        problem: why it can't be published; None if it can.
+        hint: the statement that fixes the problem.
     """
 
     table: str
@@ -429,11 +437,11 @@ class CheckedTable:
 
 @dataclass(frozen=True)
 class PostgresCheck(Result):
-    """What a database would publish.
+    """The tables of a database that can be published.
 
     Attributes:
         database: the source's name; empty if no database is named.
-        tables: those that are asked for.
+        tables: the checked tables.
     """
 
     database: str
@@ -441,15 +449,15 @@ class PostgresCheck(Result):
 
     @property
     def ready(self) -> bool:
-        """Whether there is a table that can be published."""
+        """Whether at least one table can be published."""
         return any(one.problem is None for one in self.tables)
 
     def as_dict(self) -> dict[str, Any]:
-        """The check as a document."""
+        """Return the check as a document."""
         return asdict(self)
 
     def shown(self) -> TextTable:
-        """A line a table: its key, or what is in the way and the statement that helps."""
+        """Return one row per table: its key, or its problem and the statement that fixes it."""
         if not self.database:
             text = f"No database is named: set {DSN}, or the parameter dsn, and tables."
             return TextTable(("note",), ((text,),))
@@ -462,7 +470,7 @@ class PostgresCheck(Result):
             )
             for one in self.tables
         )
-        return TextTable(("table", "key", "problem", "what helps"), rows)
+        return TextTable(("table", "key", "problem", "hint"), rows)
 
     def __repr__(self) -> str:
         good = sum(one.problem is None for one in self.tables)
@@ -472,19 +480,19 @@ class PostgresCheck(Result):
 def check_postgres(
     tables: Iterable[str], dsn: str = "", *, slot: str = "mirrorlake", toast: str = "refuse"
 ) -> PostgresCheck:
-    """Looks whether tables of a database can be published; changes nothing there.
+    """Check whether tables of a database can be published; changes nothing on the server.
 
     Args:
         tables: their names; `public.t` is `t`.
-        dsn: libpq's connection string; empty: the variable `MIRRORLAKE_DSN`.
-        slot: the name of the slot at the server.
+        dsn: libpq's connection string; if empty, the variable `MIRRORLAKE_DSN`.
+        slot: the name of the replication slot.
         toast: see `PostgresSource`.
 
     Returns:
-        A line a table; nothing if no database or no table is named.
+        One entry per table; none if no database or no table is named.
 
     Raises:
-        SourceError: the server can't be reached, or lacks something for all tables.
+        SourceError: the server can't be reached, or lacks a setting that all tables need.
 
     Example:
         >>> check_postgres(["orders"], "host=db dbname=shop")  # doctest: +SKIP
@@ -517,20 +525,20 @@ def publish_postgres(
     text: Iterable[str] = (),
     reseed: Iterable[str] = (),
 ) -> SourceReport:
-    """Publishes tables of a database up to now: a snapshot where there is none, then all changes.
+    """Publish tables of a database up to now: first loads where they are missing, then all changes.
 
     Args:
-        lake: where to.
+        lake: the lake.
         tables: their names; `public.t` is `t`.
-        dsn: libpq's connection string; empty: the variable `MIRRORLAKE_DSN`.
-        slot: the name of the slot at the server; two lakes need two.
+        dsn: libpq's connection string; if empty, the variable `MIRRORLAKE_DSN`.
+        slot: the name of the replication slot; two lakes need two slots.
         toast: see `PostgresSource`.
-        text: columns to land as psql prints them, as `table.column`.
+        text: columns to publish as psql prints them, as `table.column`.
         reseed: tables to load again from the start.
 
     Raises:
         UsageError: no database is named.
-        SourceError: the server can't be reached, or has lost the slot.
+        SourceError: the server can't be reached, or the slot is lost.
 
     Example:
         >>> publish_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
@@ -538,7 +546,7 @@ def publish_postgres(
     """
     place = dsn or os.environ.get(DSN, "")
     if not place:
-        raise UsageError("No database is named.", hint=f"set {DSN}, or hand over a dsn.")
+        raise UsageError("No database is named.", hint=f"set {DSN}, or pass dsn.")
     source = PostgresSource(place, tables, slot=slot, toast=toast, text=text)
-    again = reseeded(list(reseed))
+    again = parse_tables(list(reseed))
     return run_source(lake.storage, source, reseed=again, footer=lake.published_footer)

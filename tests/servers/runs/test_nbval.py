@@ -1,4 +1,4 @@
-"""`pytest --nbval NOTEBOOK`, as users type it: in the checkout, and in copies of its notebooks."""
+"""`pytest --nbval NOTEBOOK` as users call it: in the checkout, and in copies of its notebooks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_output
-from typer.testing import CliRunner
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook
-from mirrorlake.cli import app
-from mirrorlake.storage.paths import PROJECT
 
 NOW = "import datetime\nprint('made at', datetime.datetime.now(), 'for', word)"
 
 
 def put_printed(folder: Path, word: str) -> Path:
-    """A notebook whose outputs are of another day."""
+    """Write a notebook whose outputs were printed on another day."""
     path = put_notebook(folder, "printed", NOW)
     notebook = nbformat.read(path, as_version=4)
     text = f"made at 2024-01-02 03:04:05.678901 for {word}\n"
@@ -42,9 +40,9 @@ def nbval(path: Path, cwd: Path, *options: str) -> subprocess.CompletedProcess[s
 
 
 def copied(folder: Path) -> Path:
-    """A folder with copies of the lessons."""
-    done = CliRunner().invoke(app, ["notebooks", str(folder)])
-    assert done.exit_code == 0, done.output
+    """Copy the lessons into a folder and return it."""
+    command = [sys.executable, "-m", "mirrorlake.cli", "notebooks", str(folder)]
+    subprocess.run(command, check=True)
     return folder / "notebooks" / "learn"
 
 
@@ -58,7 +56,7 @@ def test_the_plain_command_works_on_copies(tmp_path: Path) -> None:
 
 
 def test_the_plain_command_works_on_copies_within_the_checkout(tmp_path: Path) -> None:
-    """Its settings keep nbval out of the other tests."""
+    """The checkout's settings exclude nbval from its other tests only."""
     shutil.copy(PROJECT / "pyproject.toml", tmp_path)
     path = put_printed(copied(tmp_path / "copy"), "a")
     done = nbval(path.relative_to(tmp_path), tmp_path)

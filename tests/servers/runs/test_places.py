@@ -1,4 +1,4 @@
-"""Where runs are kept: behind URIs, on other machines, on disks that are full."""
+"""Places of records: behind URIs, on other machines, on full disks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from typing import Any
 import pytest
 
 from helpers.elsewhere import on_small_disk, other_machine
+from helpers.project import PROJECT
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs.keeping import RecordError, RecordKeeper
-from mirrorlake_runs.plan import load_plan, prepare
-from mirrorlake_runs.run import run_plan
-from mirrorlake_runs.store import RECORD as RECORD_FILE
-from mirrorlake_runs.store import list_runs
+from mirrorlake_runs import list_runs, load_plan, prepare, reporting, run_plan
 
 WAITS = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 
@@ -40,16 +36,16 @@ def test_a_record_is_renewed_while_nothing_happens(folder: Path) -> None:
     plan = load_plan(put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]"))
     prepared = prepare(plan, {}, out=(folder / "far" / "one").as_uri())
     kept = [folder / "far" / "one", folder / "home" / "runs" / prepared.run]
-    with RecordKeeper(prepared, beat=0.02) as keeper:
+    with reporting.RecordKeeper(prepared, beat=0.02) as keeper:
         keeper.keep({"run": prepared.run}, must=True)
         for place in kept:
-            file = place / RECORD_FILE
+            file = place / "run.json"
             os.utime(file, (1, 1))
             end = time.monotonic() + 10
             while file.stat().st_mtime < 2 and time.monotonic() < end:
                 time.sleep(0.01)
             assert file.stat().st_mtime > 2
-    assert [json.loads((place / RECORD_FILE).read_text()) for place in kept] == [
+    assert [json.loads((place / "run.json").read_text()) for place in kept] == [
         {"run": prepared.run}
     ] * 2
 
@@ -59,7 +55,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
     (folder / "file").touch()
     plan = put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]")
     for place in (folder / "file" / "x", (folder / "file" / "x").as_uri()):
-        with pytest.raises(RecordError, match="Hint: make room there"):
+        with pytest.raises(reporting.RecordError, match="Hint: free some space"):
             run_plan(plan, str(place))
     assert not list(folder.rglob("*n.ipynb"))[1:]
     assert list_runs() == []
@@ -67,7 +63,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
 
 @pytest.mark.parametrize("seconds", [3600, pytest.param(-3600, marks=pytest.mark.long)])
 def test_machines_whose_clocks_are_an_hour_apart(folder: Path, seconds: int) -> None:
-    """They share a disk: one runs the plan, the other is refused and sees it run, then lost."""
+    """Two machines share a disk: the second refuses the plan and later reports the run as lost."""
     put_notebook(folder, "slow", WAITS, head='word: str = ""\nroot: str = ""')
     plan = str(put_plan(folder, "name: nightly\nsteps: [{notebook: slow.ipynb}]"))
     (folder / "lake" / "Tables").mkdir(parents=True)
@@ -91,14 +87,14 @@ def test_machines_whose_clocks_are_an_hour_apart(folder: Path, seconds: int) -> 
         assert found.document["process"]["host"] == "far"
         assert abs(offset + time.timezone * -1 - -seconds) < 300
         process.kill()
-    record = folder / "home" / "runs" / found.run / RECORD_FILE
+    record = folder / "home" / "runs" / found.run / "run.json"
     os.utime(record, (time.time() - 301,) * 2)  # five minutes later
     assert [one.status for one in list_runs()] == ["lost"]
 
 
 @pytest.mark.long
 def test_a_disk_that_is_full_when_the_summary_is_written(folder: Path) -> None:
-    """The notebook fills it: the run ends with 1, says what could not be kept, and how it went."""
+    """The run ends with status 1 and reports the result and the files that are missing."""
     fill = (
         "with open(word + '/fills', 'wb', buffering=0) as file:\n"
         "    try:\n        while True: file.write(b'x' * 512)\n    except OSError: pass"

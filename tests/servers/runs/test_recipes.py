@@ -1,6 +1,6 @@
-"""The recipes of docs/schedule.md with the schedulers themselves, in environments of their own.
+"""The recipes of docs/schedule.md with the real schedulers, in separate environments.
 
-What the page shows is what runs: only its paths are replaced.
+The tests run the page's own code; they replace only its paths.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 
 from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.ports import free_port
+from helpers.project import NOTEBOOKS, PROJECT
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 
 PAGE = (PROJECT / "docs" / "schedule.md").read_text(encoding="utf-8")
 AIRFLOW = ("apache-airflow==3.3.2", "apache-airflow-providers-papermill==3.13.3")
@@ -31,7 +31,7 @@ HERE = f"env PYTHONPATH={PROJECT / 'lib'} {sys.executable} -m mirrorlake.cli"
 
 
 def recipe(name: str, **places: Path | str) -> str:
-    """A block of the page by its first line, with places of the test's own."""
+    """Return a block of the page by its first line, with paths of the test."""
     (block,) = [
         part for part in PAGE.split("```") if part.removeprefix("python\n").startswith(name)
     ]
@@ -43,7 +43,7 @@ def recipe(name: str, **places: Path | str) -> str:
 
 
 def test_cron_starts_a_plan_with_an_empty_environment(tmp_path: Path) -> None:
-    """The line as the page has it, under `env -i` and cron's own shell."""
+    """Run the page's line under `env -i` and cron's shell."""
     put_notebook(tmp_path, "n", RECORD, head='rows: int = 1\nword: str = ""\nroot: str = ""')
     plan = put_plan(tmp_path, "name: nightly\nsteps: [{notebook: n.ipynb}]", "nightly")
     (line,) = [line for line in PAGE.splitlines() if line.startswith("0 2 * * * ")]
@@ -110,7 +110,7 @@ def test_airflow_loads_the_dags_and_shows_what_fails(tmp_path: Path) -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """JupyterLab with jupyter-scheduler on the project's tools: its address and its folder."""
+    """Yield the address and the folder of a JupyterLab with jupyter-scheduler."""
     python = make_environment("jupyter-scheduler", *SCHEDULER)
     folder, port = tmp_path / "lab", free_port()
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns("learn", ".*"))
@@ -129,7 +129,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def ask(url: str, document: Any = None, patience: float = 600) -> Any:
-    """The server's answer; it is asked until it is up."""
+    """Return the server's response; retry until the server is up."""
     data = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     end = time.monotonic() + patience
@@ -147,7 +147,7 @@ def ask(url: str, document: Any = None, patience: float = 600) -> Any:
 
 @pytest.mark.long
 def test_labs_scheduler_runs_a_tool_with_parameters(lab: tuple[str, Path], tmp_path: Path) -> None:
-    """And shows what fails; as the page says, values are written as Python."""
+    """A failure is shown; values are written as Python, as the page says."""
     url, _ = lab
     (tmp_path / "new.csv").write_text("item,n\nbolt,3\nnut,4\n")
     (found, *_) = ask(f"{url}/runtime_environments")
@@ -170,7 +170,7 @@ def test_labs_scheduler_runs_a_tool_with_parameters(lab: tuple[str, Path], tmp_p
         states[name] = state
     assert states["done"]["status"] == "COMPLETED", (tmp_path / "lab.log").read_text()
     assert states["failed"]["status"] == "FAILED"
-    assert "There is no file to publish at" in states["failed"]["status_message"]
+    assert "No file to publish exists at" in states["failed"]["status_message"]
     (published,) = (tmp_path / "lake" / "Files" / "LandingZone" / "stock").glob("0*.parquet")
     assert Lake(tmp_path / "lake").status().tables[0].backlog_files == 1
     assert published.stat().st_size

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.storage.paths import PROJECT
 
 SLOW = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def environment(place: Path) -> dict[str, str]:
-    """As little as cron gives, and where tests keep things."""
+    """Return the few variables that cron sets, and the folders of the test."""
     found = {"MIRRORLAKE_HOME": str(place / "home"), "MIRRORLAKE_STATE": str(place / "state")}
     return found | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT / "lib")}
 
@@ -60,7 +60,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def kernels(place: Path) -> list[str]:
-    """What processes of the test's notebooks are left."""
+    """Return the command lines of the test's processes that still run."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -77,7 +77,7 @@ def test_parameters_are_checked_and_the_summary_is_printed(place: Path) -> None:
     for line, message in [
         (["-p", "rows=twenty"], "Parameter rows is 'twenty', which is not of type int."),
         (["-p", "months=3"], "good has no parameter months."),
-        (["-p", "rows"], "-p 'rows' is no parameter."),
+        (["-p", "rows"], "-p 'rows' is not a parameter."),
     ]:
         refused = call(place, "run", notebook, *line, "--json", status=2)["error"]
         assert refused["message"] == message
@@ -121,7 +121,7 @@ def test_sigterm_ctrl_c_and_sigkill(place: Path) -> None:
             began = time.monotonic()
             busy = call(place, "run", plan, "--json", status=3)["error"]
             assert f"process {process.pid} on" in busy["message"]
-            assert time.monotonic() - began < 60  # an interpreter's start on a busy machine
+            assert time.monotonic() - began < 60  # the start of an interpreter on a busy machine
         process.send_signal(number)
         shown, _ = process.communicate(timeout=60)
         assert process.returncode == status
@@ -142,12 +142,12 @@ def test_sigterm_ctrl_c_and_sigkill(place: Path) -> None:
     while kernels(place) and time.monotonic() < end:  # kernels end with their parent
         time.sleep(0.2)
     assert kernels(place) == []
-    # Nothing keeps the next run from starting; this one fails for a reason of its own.
+    # No lease blocks the next run, which fails for another reason.
     call(place, "run", plan, "-p", "word=/no/such/folder/x", status=1)
     assert not list((place / "state").rglob("*.lease"))
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_the_units_of_the_recipes_are_right(tmp_path: Path) -> None:
     text = (PROJECT / "docs" / "schedule.md").read_text(encoding="utf-8")
     for name in ("nightly.service", "nightly.timer"):

@@ -1,4 +1,4 @@
-"""Runs with real kernels: order, retries, timeouts, secrets, hooks, resuming, and what is kept."""
+"""Runs with real kernels: order, retries, timeouts, secrets, hooks, resuming, and records."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hmac
 import json
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -18,21 +19,25 @@ from typing import Any, ClassVar
 
 import nbformat
 import pytest
-from typer.testing import CliRunner
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.cli import app
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake_runs.kernels import KernelEngine
-from mirrorlake_runs.plan import load_plan, only_run, open_target
-from mirrorlake_runs.run import resume_run, run_plan
-from mirrorlake_runs.store import RunNotFoundError, find_run, list_runs, prune_runs
+from mirrorlake_runs import (
+    RunNotFoundError,
+    find_run,
+    list_runs,
+    load_plan,
+    prune_runs,
+    resume_run,
+    run_plan,
+)
+from mirrorlake_runs import plan as plans
 
 SECRET = 'pa"ss<w>örd & more/1'
 
 
 def test_a_graph_runs_side_by_side_and_passes_records_on(folder: Path) -> None:
-    """Each of two waits until the other has begun, so neither could be first alone."""
+    """Each of two steps waits for the other, so they must run in parallel."""
     meet = (
         "import pathlib, time\npathlib.Path(word, str(rows)).touch()\n"
         "while len(list(pathlib.Path(word).glob('*'))) < 2: time.sleep(0.05)\n"
@@ -81,7 +86,7 @@ steps:
     summary = run_plan(put_plan(folder, text))
     once_, slow, dies = summary.steps
     assert once_.status == "done"
-    # On a busy machine the time may be over before the kernel has come to the cell that sleeps.
+    # On a busy machine the timeout may pass before the kernel reaches the cell that sleeps.
     assert (slow.status, slow.error["name"]) == ("failed", "TimeoutError")
     assert (dies.status, dies.error["name"], dies.error["cell"]) == ("failed", "DeadKernelError", 3)
     document = find_run(summary.run).document
@@ -95,10 +100,10 @@ steps:
 
 
 def test_the_numbers_of_all_attempts_count(folder: Path) -> None:
-    """The first attempt applies files and fails, the others find nothing to apply."""
+    """The first attempt applies files and fails; the others have nothing to apply."""
     work = f"""
 import pathlib
-from mirrorlake_runs.results import record
+from mirrorlake_runs import record
 before = sorted(pathlib.Path({str(folder)!r}).glob("attempt-*"))
 pathlib.Path({str(folder)!r}, f"attempt-{{len(before)}}").touch()
 files = 0 if before else 3
@@ -127,12 +132,13 @@ steps:
     page = (Path(second.folder) / "report.html").read_text()
     assert "<th>attempts</th>" in page
     assert '<td class="done">done</td><td>3</td>' in page
-    shown = CliRunner().invoke(app, ["runs", "show", first.run])
+    command = [sys.executable, "-m", "mirrorlake.cli", "runs", "show", first.run]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"mirror +│ done +│ 3 ", shown.stdout), shown.stdout
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Refuses the first request; keeps the others."""
+    """A server that refuses the first request and keeps the others."""
 
     requests: ClassVar[list[tuple[dict[str, str], bytes]]] = []
     refused = 0
@@ -148,7 +154,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -170,7 +176,7 @@ def test_secrets_are_nowhere_and_hooks_are_called_once(
     (folder / "secrets").mkdir()
     (folder / "secrets" / "hook-key").write_text("signing-key\n")
     spread = (
-        "import sys, os, html, json, base64\nfrom mirrorlake_runs.results import record\n"
+        "import sys, os, html, json, base64\nfrom mirrorlake_runs import record\n"
         f"assert word == {json.dumps(SECRET[::-1])}[::-1]\n"
         "print(word); print(repr(word)); print(json.dumps(word), html.escape(word))\n"
         "print(word[:5], end='', flush=True); print(word[5:])\n"
@@ -238,7 +244,7 @@ steps:
     first = run_plan(plan, overrides={"word": str(folder / "counted")})
     assert [step.status for step in first.steps] == ["done", "failed"]
     flag.touch()
-    plan.unlink()  # the record has all that is needed
+    plan.unlink()  # the record is sufficient
     second = resume_run(first.run)
     assert (second.run, second.status) == (first.run, "done")
     assert second.steps[1].records == {"rows": 2, "word": str(folder / "counted")}
@@ -255,14 +261,19 @@ def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
     lake = folder / "lake"
     (lake / "Tables").mkdir(parents=True)
     plan = load_plan(put_plan(folder, "name: nightly\nsteps: [{notebook: n.ipynb}]"))
-    with only_run("nightly", [str(lake)]):
+    with plans.only_run("nightly", [str(lake)]):
         began = time.monotonic()
-        with pytest.raises(AlreadyRunningError, match=r"nightly on .*lake runs already: process"):
+        with pytest.raises(
+            AlreadyRunningError, match=r"nightly on .*lake is already running: process"
+        ):
             run_plan(plan, folder / "elsewhere", overrides={"root": str(lake)})
         assert time.monotonic() - began < 1
-        with only_run("other", [str(lake)]), only_run("nightly", [str(folder / "lake2")]):
+        with (
+            plans.only_run("other", [str(lake)]),
+            plans.only_run("nightly", [str(folder / "lake2")]),
+        ):
             pass
-        with only_run("nightly", []):
+        with plans.only_run("nightly", []):
             pass
     assert [path.name for path in lake.rglob("*")] == ["Tables"]
     assert not list((folder / "state").rglob("*.lease"))
@@ -270,7 +281,7 @@ def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
 
 
 def test_runs_are_listed_and_pruned(folder: Path) -> None:
-    """Without kernels: records as runs leave them."""
+    """Use records as runs write them, without kernels."""
     for number in range(100):
         run = f"p-{number:03d}"
         place = folder / "home" / "runs" / run
@@ -298,7 +309,7 @@ def test_runs_are_listed_and_pruned(folder: Path) -> None:
     assert len(list_runs(failed=True)) == 11
     assert list_runs(plan="q") == []
     assert len(prune_runs(keep=3)) == 85
-    assert len(list_runs()) == 100  # it only said so
+    assert len(list_runs()) == 100  # the runs were only returned
     prune_runs(keep=0, apply=True)
     assert {record.status for record in list_runs()} == {"failed", "lost", "running"}
     prune_runs(keep=0, keep_failed=1, apply=True)
@@ -313,9 +324,9 @@ def test_runs_are_listed_and_pruned(folder: Path) -> None:
 
 def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     put_notebook(folder, "mine", RECORD)
-    with only_run("mine", []):
+    with plans.only_run("mine", []):
         summary = run_plan(
-            open_target(str(folder / "mine.ipynb")),
+            plans.open_target(str(folder / "mine.ipynb")),
             folder / "out",
             overrides={"rows": "4"},
             as_text=True,
@@ -327,22 +338,23 @@ def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     text = (folder / "metrics" / "m.prom").read_text()
     assert 'mirrorlake_run_status{plan="mine",status="done"} 1.0' in text
     assert 'mirrorlake_record{name="rows",plan="mine",step="01-mine"} 4.0' in text
-    # A summary that can't be written is said, and is no traceback.
+    # A summary that can't be written is reported without a traceback.
     (folder / "out" / "summary.json").unlink()
     (folder / "out" / "summary.json").mkdir()
-    again = run_plan(open_target(str(folder / "mine.ipynb")), folder / "out")
+    again = run_plan(plans.open_target(str(folder / "mine.ipynb")), folder / "out")
     assert (again.status, again.kept) == ("done", False)
 
 
 def test_a_step_that_is_cancelled_from_within_fails_and_the_run_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no `Exception` ends the step's thread: the run must not wait for it for ever."""
+    """An exception that is not an `Exception` ends the step's thread; the run must still end."""
 
     def cancelled(*_: object, **__: object) -> None:
         raise asyncio.CancelledError("the loop is closed")
 
-    monkeypatch.setattr(KernelEngine, "execute_notebook", cancelled)
+    engine = "mirrorlake_runs.papermill_engine.KernelEngine"
+    monkeypatch.setattr(f"{engine}.execute_notebook", cancelled)
     put_notebook(folder, "n", RECORD)
     summary = run_plan(put_plan(folder, "steps: [{notebook: n.ipynb}]"))
     assert [step.status for step in summary.steps] == ["failed"]

@@ -15,7 +15,7 @@ NUMBERS = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the server keeps token and authority, in place of the user's cache."""
+    """Yield a folder that replaces the user's cache for the server's token and authority."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRRORLAKE_CACHE", str(folder))
@@ -25,13 +25,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Workspace:
-    """An empty folder of lakes."""
+    """Return an empty folder of lakes."""
     return Workspace(folder=str(tmp_path_factory.mktemp("workspace")))
 
 
 @pytest.fixture(scope="module")
 def ready(workspace: Workspace) -> Iterator[Ready]:
-    """A running server."""
+    """Yield a running server."""
     with serving(workspace, proxy=True) as found:
         yield found
 
@@ -44,5 +44,5 @@ def session(ready: Ready) -> Iterator[requests.Session]:
 
 @pytest.fixture
 def served(workspace: Workspace, ready: Ready, session: requests.Session) -> Lake:
-    """An empty lake of the running server."""
+    """Return an empty lake of the running server."""
     return new_lake(workspace, ready, session, f"lake{next(NUMBERS)}")

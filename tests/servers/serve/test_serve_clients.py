@@ -1,4 +1,4 @@
-"""Real clients, unchanged: Microsoft's SDKs, adlfs, obstore, pyarrow, delta-rs."""
+"""Test with unchanged clients: Microsoft's SDKs, adlfs, obstore, pyarrow, delta-rs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from azure.storage.filedatalake import DataLakeServiceClient
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import AzureStore
 
+from helpers.places import ZONE
 from helpers.serving import DEADLINE, Lake, Token, data_lake_of, number, parquet
-from mirrorlake.names import ZONE
 from mirrorlake_serve import account_key
 
 KEYS = b'{"keyColumns": ["id"]}'
@@ -48,7 +48,7 @@ def in_zone(served: Lake, path: str) -> str:
 def test_the_data_lake_sdk_goes_through_its_whole_cycle(
     served: Lake, data_lake: DataLakeServiceClient
 ) -> None:
-    """What Microsoft's own publisher does: create, upload, rename, count on, remove."""
+    """Create, upload, rename, take the next number and delete, as Microsoft's publisher does."""
     with data_lake.get_file_system_client(served.ready.workspace) as system:
         folder = system.get_directory_client(in_zone(served, "dbo.schema/t"))
         folder.create_directory()
@@ -118,7 +118,7 @@ def test_file_systems_leases_and_pages(served: Lake, data_lake: DataLakeServiceC
 def test_an_identity_library_gets_a_token_for_the_secret(
     served: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Way A: nothing but variables, as a client that one can't change is pointed here."""
+    """Way A: configure an unchanged client only with environment variables."""
     ready = served.ready
     monkeypatch.setenv("AZURE_AUTHORITY_HOST", ready.dfs)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", ready.ca)
@@ -169,7 +169,7 @@ def test_the_blob_sdk_uploads_blocks_lists_and_deletes(
 
 
 def test_an_account_key_over_http(served: Lake) -> None:
-    """Way D: a connection string, whose requests are signed."""
+    """Way D: use a connection string, whose requests are signed."""
     ready = served.ready
     parts = {"DefaultEndpointsProtocol": "http", "AccountName": "onelake"}
     parts |= {"AccountKey": account_key(ready.token), "BlobEndpoint": f"{ready.http}/onelake"}
@@ -259,7 +259,7 @@ system.delete_file(name)
 
 
 def test_pyarrow_reads_and_writes(served: Lake, tmp_path: Path) -> None:
-    """In a process of its own: its C++ client ends the process where an answer surprises it."""
+    """Run in a separate process, because pyarrow's C++ client may abort its process."""
     file = tmp_path / "a.parquet"
     file.write_bytes(parquet(id=[7]))
     host = served.ready.http.removeprefix("http://")

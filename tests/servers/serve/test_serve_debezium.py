@@ -1,4 +1,4 @@
-"""Debezium Server's http sink: events are on the disk when they are answered, and land once."""
+"""Debezium Server's HTTP sink: a response means durable events, and each event lands once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from helpers.landed import landed_rows
+from helpers.project import PROJECT
 from helpers.serving import DEADLINE, Lake, serving, session_of
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
+from mirrorlake import Lake as PublicLake
 from mirrorlake_serve import Workspace
 from mirrorlake_sources import Journal, run_source
 
@@ -35,7 +35,7 @@ COLUMNS = [
 
 
 def event(op: str, before: Any, after: Any) -> dict[str, Any]:
-    """As a connector of Oracle's sends it: no key beside it, and a schema in capitals."""
+    """Return an event as Oracle's connector sends it: without a key, with names in capitals."""
     fields = [
         {"field": name, "type": "struct", "fields": COLUMNS, "optional": True}
         for name in ("before", "after")
@@ -111,9 +111,13 @@ def test_a_batch_and_a_key_by_the_tables_metadata(served: Lake) -> None:
     [
         ("s", b"{", "not JSON"),
         ("s", b"[" * 100_000, "not JSON"),
-        ("s", b'{"id": 1}', "take ExtractNewRecordState out"),
-        ("s", b'{"payload": {"op": "c", "source": 7}}', "no event"),
-        ("s", b'[{"payload": {"op": "c", "after": 5, "source": {"table": "t"}}}]', "no event"),
+        ("s", b'{"id": 1}', "remove ExtractNewRecordState"),
+        ("s", b'{"payload": {"op": "c", "source": 7}}', "not a Debezium event"),
+        (
+            "s",
+            b'[{"payload": {"op": "c", "after": 5, "source": {"table": "t"}}}]',
+            "not a Debezium event",
+        ),
         ("_x", b"[]", "_x"),
         ("..%2fx", b"[]", "leave its folder"),
     ],
@@ -140,9 +144,9 @@ def test_the_door_asks_for_the_token_and_for_post(served: Lake) -> None:
 
 
 def test_a_later_server_publishes_what_an_earlier_one_took(tmp_path: Path, home: Path) -> None:
-    """And a server that only reads takes nothing."""
+    """A read-only server publishes nothing."""
     root = tmp_path / "lake"
-    Journal(Storage(root), "sensors").append(json.dumps(EVENTS).encode())
+    Journal(PublicLake(root).storage, "sensors").append(json.dumps(EVENTS).encode())
     with serving(Workspace(str(root), read_only=True)) as ready, session_of(ready) as session:
         url = f"{ready.rest}/debezium/status"
         assert session.post(url, b"[]", timeout=DEADLINE).status_code == 403
@@ -165,9 +169,9 @@ def test_a_lake_that_is_deleted_takes_its_journal_along(served: Lake) -> None:
 def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of it that are published are removed, and nothing lands twice."""
-    monkeypatch.setattr("mirrorlake_sources.debezium_files.LARGEST", 1)
-    storage = Storage(tmp_path)
+    """Published files of the journal are deleted, and no event lands twice."""
+    monkeypatch.setattr("mirrorlake_sources.folders.LARGEST", 1)
+    storage = PublicLake(tmp_path).storage
     journal = Journal(storage, "s")
     journal.append(json.dumps(DDL).encode())
     for number in range(5):
@@ -196,7 +200,7 @@ def test_killed_after_an_answer_the_events_are_there(tmp_path: Path, home: Path)
                 body = json.dumps([DDL, event("c", None, row(number, "x"))])
                 assert session.post(url, body, timeout=DEADLINE).json() == {"events": 2}
         process.send_signal(signal.SIGKILL)
-    storage = Storage(root)
+    storage = PublicLake(root).storage
     assert not run_source(storage, Journal(storage, "sensors").source()).failed
     found = sorted(r["ID"] for r in landed_rows(root, "APPUSER.READINGS"))
     assert found == [float(number) for number in range(30)]

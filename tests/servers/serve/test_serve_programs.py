@@ -1,4 +1,4 @@
-"""Clients that registries have, but the environment has not: DuckDB's azure extension, azcopy."""
+"""Clients that must be downloaded first: DuckDB's azure extension and azcopy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from helpers.environments import installed
+from helpers.places import ZONE
 from helpers.serving import DEADLINE, Lake, number, parquet
-from mirrorlake.names import ZONE
-from mirrorlake.storage.paths import cache, make_once
 from mirrorlake_serve import account_key
 
 
 @pytest.mark.long
 def test_duckdbs_azure_extension_reads_the_tables(served: Lake, tmp_path: Path) -> None:
-    """There is a package of it for DuckDB 1.4, none for 2.0 yet: so it has a place of its own."""
+    """The extension exists as a package for DuckDB 1.4 only, so both are installed separately."""
     extension = duckdb_azure()
     table = pa.table({"id": list(range(1000))})
     write_deltalake(str(served.root / "Tables" / "t"), table)
@@ -52,8 +52,7 @@ print(*connection.execute(f"SELECT count(*), sum(id) FROM read_parquet('{files}'
 
 
 def duckdb_azure() -> Path:
-    """The extension, beside the DuckDB that it is made for; skips where it can't be had."""
-    target = cache() / "servers" / "duckdb-1.4.4"
+    """Return the extension, installed beside its DuckDB; skip the test if that fails."""
 
     def fetch(place: Path) -> None:
         packages = ["duckdb==1.4.4", "duckdb-ext-azure==1.4.4.20260205"]
@@ -61,7 +60,7 @@ def duckdb_azure() -> Path:
         subprocess.run([*command, *packages], check=True, timeout=600)
 
     try:
-        make_once(target, target.is_dir, fetch)
+        target = installed("servers/duckdb-1.4.4", fetch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs DuckDB's azure extension, which can't be had: {error}")
     found = list(target.glob("duckdb_ext/extensions/*/*/azure.duckdb_extension"))
@@ -72,7 +71,7 @@ def duckdb_azure() -> Path:
 
 @pytest.mark.long
 def test_azcopy_uploads_and_removes(served: Lake, tmp_path: Path) -> None:
-    """The real program, with our token as its own, by blocks of its choice and by the trash."""
+    """azcopy uses our token as its own, uploads in blocks and deletes with its trash."""
     program = azcopy()
     file = tmp_path / "a.parquet"
     file.write_bytes(parquet(id=list(range(1000)), __rowMarker__=[4] * 1000))
@@ -104,8 +103,7 @@ def test_azcopy_uploads_and_removes(served: Lake, tmp_path: Path) -> None:
 
 
 def azcopy() -> Path:
-    """The program, from its npm package; skips where it can't be had or does not run."""
-    target = cache() / "servers" / "azcopy-10.32.2"
+    """Return the program from its npm package; skip the test if it can't be installed or run."""
 
     def fetch(place: Path) -> None:
         command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]
@@ -114,7 +112,7 @@ def azcopy() -> Path:
         subprocess.run([*command, str(place), package], check=True, timeout=600)
 
     try:
-        make_once(target, target.is_dir, fetch)
+        target = installed("servers/azcopy-10.32.2", fetch)
         (found,) = target.glob("node_modules/@azure-tools/azcopy-linux/dist/bin/azcopy_linux_amd64")
         found.chmod(0o755)
         subprocess.run([str(found), "--version"], check=True, capture_output=True)

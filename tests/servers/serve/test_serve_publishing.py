@@ -1,4 +1,4 @@
-"""What a write means: published at flush and whole, each number once, mistakes answered."""
+"""Writes: published atomically at flush, each number once, invalid files refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from helpers.places import ZONE
 from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
-from mirrorlake.storage.files import Storage
-from mirrorlake_serve import DEFINITION, Item, Workspace
-from mirrorlake_serve.uploads import Receipts, Uploads
-from mirrorlake_serve.zone import LandingZone
+from mirrorlake_serve import DEFINITION, Item, Workspace, files, zone
 
 KEYS = b'{"keyColumns": ["id"]}'
 BY_TIME = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection"}'
@@ -25,14 +22,14 @@ ONE, TWO = parquet(id=[1]), parquet(id=[2])
 
 def test_nothing_is_there_before_the_flush(served: Lake) -> None:
     name = f"t/{number(1)}"
-    for _ in range(2):  # the first attempt was given up
+    for _ in range(2):  # the first attempt is not completed
         assert served.call("PUT", name, "resource=file").status_code == 201
         assert served.call("PATCH", name, "action=append&position=0", data=ONE).status_code == 202
         assert served.files("t") == []
         assert served.call("HEAD", name).headers["Content-Length"] == "0"
     assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
     assert served.files("t") == [number(1)]
-    # The answer was lost, and the flush is asked for again.
+    # The response was lost; the client flushes again.
     assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
 
 
@@ -59,7 +56,7 @@ def test_a_taken_number_is_409_and_the_same_bytes_are_accepted(served: Lake) -> 
     assert served.files("t") == [number(1), "_other"]
 
 
-@pytest.mark.parametrize("folder", [PROCESSED, READY_TO_DELETE])
+@pytest.mark.parametrize("folder", ["_ProcessedFiles", "_FilesReadyToDelete"])
 def test_a_number_that_was_applied_and_moved_away_is_taken(served: Lake, folder: str) -> None:
     for n in (1, 2):
         served.put(f"t/{number(n)}", parquet(id=[n]))
@@ -68,7 +65,7 @@ def test_a_number_that_was_applied_and_moved_away_is_taken(served: Lake, folder:
     assert served.put(f"t/{number(1)}", TWO).status_code == 409
     assert served.put(f"t/{number(1)}", ONE).status_code == 200
     assert served.files("t") == sorted([number(2), f"{folder}/{number(1)}"])
-    # The janitor of a publisher removes the applied ones; the count goes on.
+    # The publisher's janitor deletes applied files; the numbers continue.
     assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
     assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 404
     assert served.put(f"t/{number(3)}", parquet(id=[3])).status_code == 200
@@ -79,7 +76,7 @@ def test_a_rename_whose_answer_was_lost_is_recognised(served: Lake) -> None:
     for _ in range(3):
         assert served.rename("t/_a", f"t/{number(1)}").status_code == 201
     assert served.rename("t/_a", f"t/{number(2)}").status_code == 404
-    # Two uploads shared the name: whose rename was lost can't be known.
+    # Two uploads had the same name, so the server can't know whose response was lost.
     served.put("t/_b", ONE)
     served.put("t/_b", TWO)
     assert served.rename("t/_b", f"t/{number(2)}").status_code == 201
@@ -87,24 +84,24 @@ def test_a_rename_whose_answer_was_lost_is_recognised(served: Lake) -> None:
 
 
 def test_receipts_outlive_the_server(tmp_path: Path) -> None:
-    first = Receipts(tmp_path / "renames.jsonl")
+    first = files.Receipts(tmp_path / "renames.jsonl")
     first.uploaded("a")
     first.renaming("a", "b")
-    again = Receipts(tmp_path / "renames.jsonl")
+    again = files.Receipts(tmp_path / "renames.jsonl")
     assert again.is_retry("a", "b")
     again.uploaded("a")
-    assert not Receipts(tmp_path / "renames.jsonl").is_retry("a", "b")
+    assert not files.Receipts(tmp_path / "renames.jsonl").is_retry("a", "b")
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         (parquet(id=[1, 2], __rowMarker__=[4, 3]), ["Unknown row marker 3", "row 2", "Hint"]),
-        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ is of type string"]),
+        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ has the type string"]),
         (parquet(name=["x"]), ["Key column 'id' is missing", "column id"]),
         (parquet(id=[None, 1]), ["Key column 'id' is NULL", "row 1"]),
         (parquet(id=["text"]), ["Column 'id' is string, but the table has long"]),
-        (b"not Parquet at all", ["Not a readable Parquet file"]),
+        (b"not Parquet at all", ["The file is not a readable Parquet file"]),
     ],
     ids=["marker", "marker type", "no key", "NULL key", "type", "no Parquet"],
 )
@@ -117,7 +114,7 @@ def test_a_mistake_is_in_the_answer_and_not_in_the_zone(
     assert (refused.status_code, refused.headers["x-ms-error-code"]) == (400, "InvalidInput")
     for word in (*words, number(2)):
         assert word in refused.json()["error"]["message"]
-    # As early as it can be known: at the flush of the hidden file, before its rename.
+    # The flush of the hidden file is refused already, before its rename.
     assert served.put(f"t/_{number(2)}", body).status_code == 400
     served.put("t/_else", body)
     assert served.rename("t/_else", f"t/{number(2)}").status_code == 400
@@ -209,7 +206,7 @@ def test_keys_of_a_table_without_files_can_be_corrected(served: Lake) -> None:
 
 
 def test_files_in_partition_folders_are_refused(served: Lake) -> None:
-    """Staging and folders without a partition's name stay as they are."""
+    """Hidden files, and folders without a partition's name, are accepted."""
     for place in ("t/Region=eu", "s.schema/t/Region=eu/City=x"):
         path = f"{place}/{number(1)}"
         dfs = served.put(path, ONE)
@@ -260,7 +257,7 @@ def test_the_mirrors_identity_is_not_a_publishers_file(served: Lake) -> None:
 
 
 def test_a_table_is_removed_and_made_again(served: Lake) -> None:
-    """Scenario 12: a reset, and no data for long."""
+    """Scenario 12: a reset after a long time without data."""
     served.put("t/_metadata.json", KEYS)
     served.put(f"t/{number(1)}", ONE)
     served.call("PUT", f"t/{number(2)}", "resource=file")
@@ -288,7 +285,7 @@ def test_folders_are_renamed_whole(served: Lake) -> None:
 
 @pytest.mark.parametrize("publishers", [16])
 def test_many_publishers_lose_nothing(served: Lake, publishers: int) -> None:
-    """Scenario 11: list, count on, rename, and again if the number was taken."""
+    """Scenario 11: list, take the next number, rename, and retry if the number is taken."""
     served.put("t/_metadata.json", KEYS)
 
     def publish(writer: int) -> None:
@@ -316,24 +313,24 @@ def test_many_publishers_lose_nothing(served: Lake, publishers: int) -> None:
 
 
 def test_uploads_that_are_never_flushed_go_after_a_while(tmp_path: Path) -> None:
-    uploads = Uploads(tmp_path, seconds=0.0)
+    uploads = files.Uploads(tmp_path, seconds=0.0)
     old = uploads.create("a")
     uploads.create("b")
     assert uploads.get("a") is None
     assert not old.data.exists()
-    Uploads(tmp_path, seconds=0.0).load()
+    files.Uploads(tmp_path, seconds=0.0).load()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
-    first = Uploads(tmp_path)
+    first = files.Uploads(tmp_path)
     upload = first.create("a")
     upload.data.write_bytes(b"0123456789")
     upload.add(0, 10)
     with open(upload.data.with_suffix(".jsonl"), "ab") as journal:
-        journal.write(b'{"at": 10, "leng')  # killed while it was noted
+        journal.write(b'{"at": 10, "leng')  # killed while it was written
     (tmp_path / "x.part").write_bytes(b"a request that was cut")
-    again = Uploads(tmp_path)
+    again = files.Uploads(tmp_path)
     again.load()
     found = again.get("a")
     assert found is not None
@@ -342,7 +339,7 @@ def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
 
 
 def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
-    uploads = Uploads(tmp_path, most=2)
+    uploads = files.Uploads(tmp_path, most=2)
     for path in ("a", "b", "b"):
         uploads.create(path)
     with pytest.raises(Exception, match="2 uploads are open"):
@@ -350,9 +347,11 @@ def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_object_store_is_served_too(workspace: Workspace, served: Lake, tmp_path: Path) -> None:
-    """Over `Storage`: the same semantics where there are no folders, and no links."""
-    zone = LandingZone(Storage("memory:///"), tmp_path / "state")
-    item = Item("6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", zone, definition=DEFINITION)
+    """The semantics are the same without folders and links."""
+    bucket_zone = zone.LandingZone(PublicLake("memory:///").storage, tmp_path / "state")
+    item = Item(
+        "6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", bucket_zone, definition=DEFINITION
+    )
     workspace._items[item.id] = item
     try:
         bucket = Lake(served.ready, item, served.session)

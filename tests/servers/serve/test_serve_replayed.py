@@ -1,4 +1,4 @@
-"""Publishers that can't be had here: the requests that they send, one by one, as they send them."""
+"""Publishers that can't be installed here: their requests, replayed one by one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 
 KEYS = b'{"keyColumns": ["id"]}'
 BY_TIME = (
@@ -25,7 +25,7 @@ def source_of(served: Lake, path: str) -> dict[str, str]:
 
 
 def test_bc2adls_publishes_and_resets(served: Lake) -> None:
-    """A connector of Business Central: append and flush in one, GUID names, marker first."""
+    """Business Central's connector: append and flush in one request, GUID names, marker first."""
     version = {"x-ms-version": "2020-10-02", "x-ms-blob-type": "BlockBlob"}
     assert served.call("GET", "t/_metadata.json", headers=version).status_code == 404
     for _ in range(2):  # the second time after a reset
@@ -48,7 +48,7 @@ def test_bc2adls_publishes_and_resets(served: Lake) -> None:
 
 
 def test_mongodbs_connector_asks_for_a_token_each_time(served: Lake) -> None:
-    """No version on the first two requests, a query in the rename's source, state read back."""
+    """Two requests have no version, the rename's source has a query, and the state is read back."""
     staged = f"t/_{number(1)}_TEMP"
     form = {
         "grant_type": "client_credentials",
@@ -85,7 +85,7 @@ def test_debezium_fabric_mirror_flushes_with_the_etag_of_its_put(served: Lake) -
 
 
 def test_the_landing_zone_sample_opens_a_blob_to_write(served: Lake) -> None:
-    """.NET: an empty blob, blocks, the list with the blob's ETag; a copy in place of a rename."""
+    """.NET: an empty blob, blocks, the list with the blob's ETag; a copy instead of a rename."""
     blob = served.ready.blob
     agent = {"User-Agent": "azsdk-net-Storage.Blobs/12.24.1", "x-ms-version": "2025-05-05"}
     for n, staged in enumerate((f"t/_{number(1)}.temp", f"t/{number(2)}"), start=1):
@@ -117,11 +117,11 @@ def test_the_landing_zone_sample_opens_a_blob_to_write(served: Lake) -> None:
 
 
 def test_the_sample_counts_on_after_the_mirror_has_cleaned_up(served: Lake) -> None:
-    """Scenarios 2 and 4: applied files moved away, then removed by a janitor."""
+    """Scenarios 2 and 4: the mirror moves applied files, then a janitor deletes them."""
     for n in (1, 2, 3):
         served.put(f"t/{number(n)}", parquet(id=[n]))
     place = f"{ZONE}/t"
-    for n, folder in enumerate((PROCESSED, READY_TO_DELETE), start=1):
+    for n, folder in enumerate(("_ProcessedFiles", "_FilesReadyToDelete"), start=1):
         served.storage.rename(f"{place}/{number(n)}", f"{place}/{folder}/{number(n)}")
         assert served.put(f"t/{number(n)}", BODY).status_code == 409
         assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
@@ -145,7 +145,7 @@ def test_azcopy_uploads_and_removes_a_folder(served: Lake) -> None:
 
 
 def test_impulse_sync_lists_the_item_as_a_file_system(served: Lake) -> None:
-    """TypeScript: one line of JSON a document; missing folders are empty to it."""
+    """TypeScript: one line of JSON per document; a missing folder counts as empty."""
     version = {"x-ms-version": "2020-02-10"}
     address = f"{served.ready.dfs}/{served.name}?resource=filesystem&directory=Files/LandingZone/t"
     assert served.session.get(f"{address}&recursive=false", headers=version).status_code == 404
@@ -158,7 +158,7 @@ def test_impulse_sync_lists_the_item_as_a_file_system(served: Lake) -> None:
 def test_mirror_postgres_lists_the_whole_zone_and_starts_over(served: Lake) -> None:
     for n in (1, 2):
         served.put(f"t/{number(n)}", parquet(id=[n]))
-    served.storage.rename(f"{ZONE}/t/{number(1)}", f"{ZONE}/t/{PROCESSED}/{number(1)}")
+    served.storage.rename(f"{ZONE}/t/{number(1)}", f"{ZONE}/t/_ProcessedFiles/{number(1)}")
     address = f"{served.ready.dfs}/{served.ready.workspace}?resource=filesystem"
     address += f"&directory={served.item.id}/{ZONE}&recursive=true"
     paths = served.session.get(address).json()["paths"]

@@ -1,4 +1,4 @@
-"""The control plane, the proxy for hard-coded names, and the command as scripts meet it."""
+"""The control plane, the proxy for hard-coded names, and the command `serve`."""
 
 from __future__ import annotations
 
@@ -19,37 +19,36 @@ import pytest
 import requests
 
 from helpers.examples import under_long
+from helpers.places import ZONE
+from helpers.project import PROJECT
 from helpers.serving import Lake, number, parquet, serving, session_of
+from mirrorlake import Lake as PublicLake
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.mirror.state import FAILED, TableState, save_states
-from mirrorlake.names import ZONE
-from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
 
 DEADLINE = 60
 
 
-class ToldMirrors(Mirrors):
-    """Remembers what it was asked for, since Spark has tests of its own."""
+class RecordingMirrors(Mirrors):
+    """Mirrors that only remember the requests; other tests start Spark."""
 
     def __init__(self) -> None:
         super().__init__(allowed=False)
         self.running: set[str] = set()
 
-    def start(self, storage: Storage) -> None:
+    def start(self, storage: Any) -> None:
         self.running.add(storage.root)
 
-    def stop(self, storage: Storage) -> None:
+    def stop(self, storage: Any) -> None:
         self.running.discard(storage.root)
 
-    def status(self, storage: Storage) -> tuple[str, str]:
+    def status(self, storage: Any) -> tuple[str, str]:
         return ("Running" if storage.root in self.running else "Stopped"), ""
 
 
 @pytest.fixture(scope="module")
-def mirrors() -> ToldMirrors:
-    return ToldMirrors()
+def mirrors() -> RecordingMirrors:
+    return RecordingMirrors()
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rest(place: Path, home: Path, mirrors: ToldMirrors) -> Iterator[tuple[Ready, requests.Session]]:
+def rest(
+    place: Path, home: Path, mirrors: RecordingMirrors
+) -> Iterator[tuple[Ready, requests.Session]]:
     with (
         serving(Workspace(folder=str(place)), mirrors) as ready,
         session_of(ready) as session,
@@ -73,7 +74,7 @@ def definition(document: Any = DEFINITION) -> dict[str, Any]:
 
 
 def test_a_mirrored_database_from_its_making_to_its_end(
-    rest: tuple[Ready, requests.Session], place: Path, mirrors: ToldMirrors
+    rest: tuple[Ready, requests.Session], place: Path, mirrors: RecordingMirrors
 ) -> None:
     ready, session = rest
     (workspace,) = session.get(f"{ready.rest}/v1/workspaces").json()["value"]
@@ -137,12 +138,13 @@ def test_status_of_tables_in_the_words_of_the_interface(
     ready, session = rest
     base = f"{ready.rest}/v1/workspaces/{ready.workspace}/mirroredDatabases"
     item = session.post(base, json={"displayName": "told"}).json()
-    storage = Storage(place / "told")
     for folder in ("s.schema/t", "u"):
         (place / "told" / ZONE / folder).mkdir(parents=True)
     error = {"message": "m", "file": "f", "row": 3, "column": None}
-    state = TableState("s", "t", FAILED, rows=5, bytes=6, synced="2026-01-01", error=error)
-    save_states(storage, {state.table.folder: state})
+    state = {"schema": "s", "name": "t", "state": "Failed", "rows": 5, "bytes": 6}
+    state |= {"synced": "2026-01-01", "error": error}
+    kept = {"format": 2, "tables": {f"{ZONE}/s.schema/t": state}}
+    PublicLake(place / "told").storage.write_json("Files/_mirrorlake/state.json", kept)
     first, second = session.post(f"{base}/{item['id']}/getTablesMirroringStatus").json()["data"]
     assert first == {
         "sourceObjectType": "Table",
@@ -204,7 +206,7 @@ def test_what_makes_no_sense_has_a_code(
 
 def test_without_mirrors_starting_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MirrorlakeError, match="--mirror"):
-        Mirrors(allowed=False).start(Storage(tmp_path))
+        Mirrors(allowed=False).start(PublicLake(tmp_path).storage)
 
 
 def test_one_lake_is_found_by_guid_and_names_and_stays_the_same(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_one_lake_is_found_by_guid_and_names_and_stays_the_same(tmp_path: Path) 
 def test_hard_coded_names_lead_here(
     served: Lake, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Way C: the client knows OneLake's own addresses only."""
+    """Way C: the client has only OneLake's own addresses."""
     with requests.Session() as session:
         session.trust_env, session.verify = False, served.ready.ca
         session.proxies = {"https": served.ready.proxy}

@@ -1,4 +1,4 @@
-"""Who may come in, which names may, and what a hostile or broken client can't do."""
+"""Authentication, path checks, and hostile or broken clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.names import ZONE
-from mirrorlake_serve import Ready, Workspace, load_token
-from mirrorlake_serve.tokens import Tokens
+from mirrorlake_serve import Ready, Workspace, load_token, tokens
 
 
 @pytest.mark.parametrize(
@@ -49,14 +48,14 @@ def test_nobody_comes_in_without_the_token(served: Lake, headers: dict, path: st
 
 def test_an_issued_token_lasts_an_hour() -> None:
     clock = [1000.0]
-    tokens = Tokens("x" * 32, lambda: clock[0])
-    issued = tokens.issue("https://storage.azure.com", "https://here/adfs")
-    assert tokens.is_valid(issued)
-    assert not tokens.is_valid(issued[:-1] + ("A" if issued[-1] != "A" else "B"))
-    assert not Tokens("y" * 32, lambda: clock[0]).is_valid(issued)
+    issuer = tokens.Tokens("x" * 32, lambda: clock[0])
+    issued = issuer.issue("https://storage.azure.com", "https://here/adfs")
+    assert issuer.is_valid(issued)
+    assert not issuer.is_valid(issued[:-1] + ("A" if issued[-1] != "A" else "B"))
+    assert not tokens.Tokens("y" * 32, lambda: clock[0]).is_valid(issued)
     clock[0] += 3601
-    assert not tokens.is_valid(issued)
-    assert tokens.is_valid("x" * 32)
+    assert not issuer.is_valid(issued)
+    assert issuer.is_valid("x" * 32)
 
 
 def test_a_sas_over_http(served: Lake) -> None:
@@ -139,7 +138,7 @@ def test_no_name_leaves_its_folder(served: Lake, path: str, way: str, tmp_path: 
 
 
 def files_around(served: Lake) -> set[str]:
-    """All that lies in the lakes' folder; uploads on their way belong to the server."""
+    """Return all files in the folder of the lakes, without the server's uploads."""
     found = set()
     for folder, _, names in os.walk(served.root.parent):
         if "_mirrorlake" not in folder:
@@ -220,7 +219,7 @@ def test_a_server_that_only_reads_changes_nothing(tmp_path: Path, home: Path) ->
 def test_a_port_that_is_taken_is_said(tmp_path: Path, home: Path, ready: Ready) -> None:
     port = int(ready.http.rpartition(":")[2])
     with (
-        pytest.raises(AssertionError, match="can't be had") as failed,
+        pytest.raises(AssertionError, match="can't be opened") as failed,
         serving(Workspace(str(tmp_path / "lake")), port=port),
     ):
         pass

@@ -1,4 +1,4 @@
-"""What publishers' own tests and samples do, by their clients or in their requests.
+"""Scenarios of publishers' own tests and samples, with their clients or their requests.
 
 The numbers are those of the acceptance scenarios: 3 zero-byte files, 5 no partial data, 6 a large
 CSV by blocks, 7 five files of a study, 9 three writers by time, 11 eight writers of ten files.
@@ -18,16 +18,16 @@ from azure.storage.blob import BlobServiceClient
 
 from helpers.landed import landed_rows
 from helpers.model import TableModel
+from helpers.places import ZONE
 from helpers.serving import Lake, Token, number, parquet
-from mirrorlake.landing.check import inspect_file
-from mirrorlake.landing.metadata import Marker, read_metadata
-from mirrorlake.names import ZONE, TableName
+from mirrorlake import Lake as PublicLake
 
 KEYS = b'{"keyColumns": ["id"]}'
+INSERT, DELETE, UPSERT = 0, 2, 4
 
 
 def test_3_a_file_of_zero_bytes_takes_no_number(served: Lake) -> None:
-    """Made and never flushed: the number is used again, and no error stands in between."""
+    """A file that is created but not flushed does not use its number and causes no error."""
     name = f"t/{number(1)}"
     for _ in range(2):
         assert served.call("PUT", name, "resource=file").status_code == 201
@@ -38,7 +38,7 @@ def test_3_a_file_of_zero_bytes_takes_no_number(served: Lake) -> None:
 
 
 def test_5_nothing_partial_is_ever_listed(served: Lake) -> None:
-    """A writer stops after its first block, another after an append; a third one ends."""
+    """One writer stops after its first block, another after an append; a third one completes."""
     body = parquet(id=list(range(1000)))
     blob = served.ready.blob
     query = "comp=block&blockid=MDAwMQ%3D%3D"
@@ -57,15 +57,15 @@ def test_5_nothing_partial_is_ever_listed(served: Lake) -> None:
 
 
 def test_6_a_large_csv_by_blocks(served: Lake) -> None:
-    """As a month of UK Price Paid: A are inserts, C upserts, D deletes, all in their order."""
+    """As a month of UK Price Paid: A are inserts, C upserts, D deletes, in their order."""
     chance, model = random.Random(6), TableModel(("id",))
-    lines, counts = ["id,price,__rowMarker__"], Counter[Marker]()
+    lines, counts = ["id,price,__rowMarker__"], Counter[int]()
     for place in range(9_425):
-        marker = chance.choices([Marker.INSERT, Marker.UPSERT, Marker.DELETE], [90, 25, 18])[0]
-        key = place if marker is Marker.INSERT else chance.randrange(place + 1)
+        marker = chance.choices([INSERT, UPSERT, DELETE], [90, 25, 18])[0]
+        key = place if marker == INSERT else chance.randrange(place + 1)
         price = chance.randrange(1000)
         counts[marker] += 1
-        lines.append(f"{key},{price},{int(marker)}")
+        lines.append(f"{key},{price},{marker}")
         model.apply(marker, {"id": key, "price": price})
     text = "\n".join(lines).encode() + b"\n"
     served.put("t/_metadata.json", KEYS)
@@ -84,18 +84,17 @@ def test_6_a_large_csv_by_blocks(served: Lake) -> None:
         blob.upload_blob(text, max_concurrency=4)
     path = f"{ZONE}/t/{number(1, '.csv')}"
     assert served.storage.read(path) == text
-    table = TableName(None, "t")
-    facts = inspect_file(served.storage, path, read_metadata(served.storage, table))
-    assert {marker: count for marker, count in facts.rows.items() if count} == dict(counts)
-    # What the file says, applied row by row, is what was meant.
+    (waiting,) = PublicLake(served.root).waiting("t").tables
+    assert (waiting.applied_rows, waiting.error) == (sum(counts.values()), None)
     again, found = TableModel(("id",)), pacsv.read_csv(pa.BufferReader(text)).to_pylist()
+    assert Counter(row["__rowMarker__"] for row in found) == counts
     for row in found:
-        again.apply(Marker(row.pop("__rowMarker__")), row)
+        again.apply(row.pop("__rowMarker__"), row)
     assert again.bag(["id", "price"]) == model.bag(["id", "price"])
 
 
 def test_7_the_five_files_of_a_study(served: Lake) -> None:
-    """Load, insert, update, delete, and a key that changes."""
+    """Load, insert, update, delete, and change a key."""
     served.put("employees/_metadata.json", b'{"keyColumns": ["EmployeeID"]}')
     for place, rows in enumerate(
         [
@@ -121,7 +120,7 @@ def test_7_the_five_files_of_a_study(served: Lake) -> None:
 
 
 def test_9_three_writers_by_time(served: Lake) -> None:
-    """GUID names, upserts by default: in the end each key has what its writer said last."""
+    """GUID names and upserts by default: each key ends with its writer's last value."""
     by_time = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection", '
     served.put("hr/_metadata.json", by_time + b'"isUpsertDefaultRowMarker": true}')
     population: dict[int, str] = {}
@@ -144,13 +143,13 @@ def test_9_three_writers_by_time(served: Lake) -> None:
     model = TableModel(("id",))
     for path in files:  # the mirror's order
         for row in pa.parquet.read_table(path).to_pylist():
-            model.apply(Marker.UPSERT, row)
+            model.apply(UPSERT, row)
     assert {key: rows[0]["word"] for (key,), rows in model.rows.items() if rows} == population
 
 
 @pytest.mark.long  # `test_many_publishers_lose_nothing` has fewer requests
 def test_11_eight_writers_of_ten_files(served: Lake) -> None:
-    """The benchmark's client: it lists, and tries the next number where its rename is refused."""
+    """The benchmark's client lists, and tries the next number if its rename is refused."""
     served.put("t/_metadata.json", KEYS)
 
     def write(writer: int) -> None:

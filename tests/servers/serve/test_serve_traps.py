@@ -1,4 +1,4 @@
-"""What has broken a client of another server once: each trap of the protocol, as a request."""
+"""Details of the protocol on which a client of another server has failed, one per test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet
-from mirrorlake.names import ZONE
 
 BODY = parquet(id=[1, 2])
 BLOB_AGENT = {"User-Agent": "azsdk-python-storage-blob/12.31.1 Python/3.11"}

@@ -1,4 +1,4 @@
-"""The site as it is built: offline, whole, with every link, anchor and picture in its place."""
+"""The built site: works offline, is complete, and every link, anchor and picture exists."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 import yaml
 
 import mirrorlake
+from helpers.project import NOTEBOOKS, PROJECT
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
-from mirrorlake.cli.main import command as program
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
-from mirrorlake.lint.rules import RULES
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
-from mirrorlake_docs.code_facts import commands_page, parameters_page, promises_page
-from mirrorlake_lab.course.tasks import lessons
-from mirrorlake_lab.site import build_site
-from mirrorlake_runs.plan import notebook_names
+from mirrorlake.landing import lint_rules
+from mirrorlake_docs import code_facts
+from mirrorlake_lab import build_site, lessons
+from mirrorlake_runs import notebook_names
 
 OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
 
@@ -68,7 +67,7 @@ def test_every_notebook_is_a_page_with_its_outputs(site: Path, pages: dict[Path,
         page = pages[(site / "notebooks" / f"{name}.html").resolve()]
         assert len(page.text) > 500
     learn = pages[(site / "notebooks" / "learn" / "02_mirror.html").resolve()]
-    assert "all 19 columns equal" in learn.text  # what the last cell printed
+    assert "all 19 columns equal" in learn.text  # the output of the last cell
     assert any("_images" in load for load in learn.loads)
 
 
@@ -89,7 +88,7 @@ def test_the_first_page_leads_to_all_kinds_of_pages(site: Path, pages: dict[Path
     names += [f"reference/{name}" for name in ("parameters", "errors", "api/index", "promises")]
     names += ["docs/start", "docs/course", "docs/notebooks", "docs/commands", "docs/limits"]
     assert [name for name in names if f'href="{name}.html"' not in shown] == []
-    assert "02 Mirror the zone" in page.text  # lessons have their numbers in the list of pages
+    assert "02 Mirror the zone" in page.text  # the table of contents has the numbers of lessons
 
 
 def test_every_doc_is_a_page(site: Path) -> None:
@@ -103,12 +102,12 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
     ids = set().union(*(pages[path.resolve()].ids for path in folder.glob("*.html")))
     names = {anchor.rpartition(".")[2] for anchor in ids}
     assert set(mirrorlake.__all__) - {"errors", "__version__"} <= names
-    assert {"mirrorlake.lake.Lake.mirror", "mirrorlake.feed.api.Changes.net"} <= ids
+    assert {"mirrorlake.lake.Lake.mirror", "mirrorlake.feed.changes.Changes.net"} <= ids
 
 
 def test_the_commands_are_the_programs_own_help() -> None:
-    text = commands_page(program())
-    for name, command in program().commands.items():
+    text = code_facts.commands_page(cli.command())
+    for name, command in cli.command().commands.items():
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
             assert f"## `{one}`\n" in text
@@ -118,7 +117,7 @@ def test_the_commands_are_the_programs_own_help() -> None:
 def test_every_parameter_error_rule_and_promise_is_there(
     site: Path, pages: dict[Path, Page]
 ) -> None:
-    parameters = parameters_page()
+    parameters = code_facts.parameters_page()
     for name in notebook_names():
         values = yaml.safe_load(
             (PROJECT / "parameters" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -128,14 +127,16 @@ def test_every_parameter_error_rule_and_promise_is_there(
     named = pages[(site / "reference" / "errors.html").resolve()].text
     kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type)]
     assert [name for name in kinds if name not in named] == []
-    assert set(RULES) <= pages[(site / "docs" / "lint.html").resolve()].ids | {
+    assert set(lint_rules.RULES) <= pages[(site / "docs" / "lint.html").resolve()].ids | {
         re.sub(r"-(error|warning)$", "", anchor)
         for anchor in pages[(site / "docs" / "lint.html").resolve()].ids
     }
 
 
 def test_every_promise_has_a_test_that_holds_it() -> None:
-    rows = [line for line in promises_page().splitlines() if re.match(r"\| \S+-\d+ ", line)]
+    rows = [
+        line for line in code_facts.promises_page().splitlines() if re.match(r"\| \S+-\d+ ", line)
+    ]
     known = yaml.safe_load((PROJECT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
     assert len(rows) == len(known)
     assert [row for row in rows if ".py::test_" not in row] == []
@@ -143,7 +144,7 @@ def test_every_promise_has_a_test_that_holds_it() -> None:
 
 def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         build_site(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -152,4 +153,6 @@ def test_solutions_are_folded(site: Path) -> None:
     for lesson in lessons().values():
         (path,) = (NOTEBOOKS / "learn").glob(f"{lesson.number}_*.ipynb")
         text = (site / "notebooks" / "learn" / f"{path.stem}.html").read_text(encoding="utf-8")
-        assert text.count("<details") == 2 * len(lesson.tasks), path.stem  # and what the check says
+        assert text.count("<details") == 2 * len(lesson.tasks), (
+            path.stem
+        )  # and the output of the check

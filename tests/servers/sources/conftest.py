@@ -12,9 +12,7 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
-from mirrorlake.names import TableName
-from mirrorlake.source_status import SourceReport
-from mirrorlake.storage.files import Storage
+from mirrorlake import Lake, source_status
 from mirrorlake_sources import PostgresSource, run_source
 
 _numbers = itertools.count(1)
@@ -22,14 +20,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[PostgresServer]:
-    """A real server; its binaries are installed if they are missing."""
+    """Yield a PostgreSQL server; its binaries are installed if they are missing."""
     started = PostgresServer()
     yield started
     started.remove()
 
 
 class Shop:
-    """A database of its own, mirrored into a lake of its own."""
+    """A database that is published into its own lake."""
 
     def __init__(self, server: PostgresServer, root: Path) -> None:
         self.server = server
@@ -40,17 +38,18 @@ class Shop:
         self.dsn = server.dsn(self.database)
 
     def sql(self, script: str) -> None:
-        """Runs statements, each alone; several in one transaction after BEGIN."""
+        """Run statements, each in its own transaction unless the script has BEGIN."""
         self.server.execute(script, self.database)
 
     def source(self, *tables: str, **options: Any) -> PostgresSource:
         given = {"slot": self.slot, "heartbeat": 0.0} | options
         return PostgresSource(given.pop("dsn", self.dsn), tables, **given)
 
-    def run(self, *tables: str, reseed: tuple[str, ...] = (), **options: Any) -> SourceReport:
+    def run(
+        self, *tables: str, reseed: tuple[str, ...] = (), **options: Any
+    ) -> source_status.SourceReport:
         source = self.source(*tables, **options)
-        again = [TableName.parse(name) for name in reseed]
-        return run_source(Storage(self.root), source, reseed=again)
+        return run_source(Lake(self.root).storage, source, reseed=reseed)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self.server.rows(query, self.database)
@@ -59,13 +58,13 @@ class Shop:
         return sorted(landed_rows(self.root, table), key=lambda row: str(list(row.values())))
 
     def assert_equal(self, *tables: str) -> None:
-        """Each table's rows, as the zone has them, are the source's; values as the driver's."""
+        """Check that the published rows of each table equal the rows that the driver reads."""
         for table in tables:
             with psycopg.connect(self.dsn) as connection:
                 cursor = connection.execute(f"SELECT * FROM {table}")  # type: ignore[call-overload]
                 names = [column.name for column in cursor.description or ()]
                 found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-            # The stream tells of a new column with the next row only: until then it is NULL.
+            # The stream announces a new column with the next row; until then it is NULL.
             assert _known(landed_rows(self.root, table)) == _known(found), table
 
     def drop(self) -> None:
@@ -79,7 +78,7 @@ class Shop:
 
 
 def _known(rows: list[dict[str, Any]]) -> Counter[tuple[tuple[str, Any], ...]]:
-    """Rows as a bag, each without its NULLs."""
+    """Return rows as a multiset, each without its NULLs."""
     return Counter(
         tuple(sorted((name, value) for name, value in row.items() if value is not None))
         for row in rows
@@ -95,7 +94,7 @@ def shop(server: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def new_shop(server: PostgresServer, tmp_path: Path) -> Iterator[Callable[[], Shop]]:
-    """One after the other: a server has so many slots, and Hypothesis so many examples."""
+    """Yield a function that replaces the shop, since a server has a limited number of slots."""
     numbers, made = count(), list[Shop]()
 
     def make() -> Shop:

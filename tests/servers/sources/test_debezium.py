@@ -1,4 +1,4 @@
-"""Debezium's events: operations, types, values that it did not have, broken input."""
+"""Debezium events: operations, types, unavailable values, invalid input."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.landed import folder_of, landed_files, landed_rows
+from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
-from mirrorlake.landing.metadata import MARKER, read_metadata
-from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
 from mirrorlake_sources import DebeziumFiles, Journal, run_source
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -55,8 +53,8 @@ class Drops:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
     def run(self, **options: Any):
-        source = DebeziumFiles(self.folder, Storage(self.root), **options)
-        return run_source(Storage(self.root), source)
+        source = DebeziumFiles(self.folder, Lake(self.root).storage, **options)
+        return run_source(Lake(self.root).storage, source)
 
     def rows(self, table: str = "t") -> list[dict[str, Any]]:
         return sorted(landed_rows(self.root, table), key=lambda row: row["id"])
@@ -84,7 +82,7 @@ def test_operations(drops: Drops) -> None:
     import pyarrow.parquet as pq
 
     (file,) = landed_files(drops.root, "t")
-    assert pq.read_table(file).column(MARKER).to_pylist() == [4, 4, 1, 4, 2]
+    assert pq.read_table(file).column("__rowMarker__").to_pylist() == [4, 4, 1, 4, 2]
     assert b"mirrorlake.source" in pq.read_metadata(file).metadata
 
 
@@ -115,7 +113,8 @@ def test_truncate_replaces_the_folder(drops: Drops) -> None:
 def test_keys_outlive_a_truncate_that_nothing_follows(drops: Drops) -> None:
     drops.write(event("c", None, {"id": 1, "word": "a"}), event("t", None, None))
     drops.run(keys={"t": ["id"]})
-    assert read_metadata(Storage(drops.root), TableName(None, "t")).keys == ("id",)
+    metadata = folder_of(drops.root, "t") / "_metadata.json"
+    assert json.loads(metadata.read_text())["keyColumns"] == ["id"]
 
 
 def test_schemas_are_folders(drops: Drops) -> None:
@@ -241,7 +240,7 @@ def test_events_without_a_key(drops: Drops) -> None:
     assert not drops.run().failed
     assert len(drops.rows()) == 2
     drops.write(event("u", None, {"id": 1, "word": "b"}))
-    assert "name no key" in str(drops.run().tables[0].error)
+    assert "have no key" in str(drops.run().tables[0].error)
 
 
 def test_keys_named_by_hand(drops: Drops) -> None:
@@ -262,9 +261,9 @@ def test_wrong_keys_named_by_hand_can_be_corrected(drops: Drops) -> None:
     ("line", "says"),
     [
         ("{", "not JSON"),
-        ("[1]", "no event"),
+        ("[1]", "not a Debezium event"),
         ('{"id": 1}', "operation None"),
-        ('{"payload": {"op": "c", "after": {"id": 1}, "source": {}}}', "names no table"),
+        ('{"payload": {"op": "c", "after": {"id": 1}, "source": {}}}', "does not name its table"),
         ('{"payload": {"op": "d", "before": null, "source": {"table": "t"}}}', "neither a row nor"),
     ],
 )
@@ -288,14 +287,14 @@ def test_a_line_that_is_still_written_waits(drops: Drops) -> None:
 
 
 def test_the_journal_refuses_and_survives(tmp_path: Path) -> None:
-    storage = Storage(tmp_path / "lake")
+    storage = Lake(tmp_path / "lake").storage
     journal = Journal(storage, "shop")
     for name in ("..", "a/b", "", "_x"):
         with pytest.raises(InvalidNameError):
             Journal(storage, name)
     with pytest.raises(DataFileError, match="not JSON"):
         journal.append(b"{")
-    with pytest.raises(DataFileError, match="no event"):
+    with pytest.raises(DataFileError, match="not a Debezium event"):
         journal.append(json.dumps([keyed(event("c", None, {"id": 1}), id=1), 7]).encode())
     assert list(journal.folder.iterdir()) == []  # nothing of a refused body is taken
     assert (
@@ -325,8 +324,8 @@ DOCUMENTS = st.recursive(
 )
 @given(document=DOCUMENTS)
 def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -> None:
-    """Any other error would be the server's own: 500."""
-    journal = Journal(Storage(tmp_path / "lake"), "any")
+    """Any other error would be a failure of the server: 500."""
+    journal = Journal(Lake(tmp_path / "lake").storage, "any")
     with contextlib.suppress(MirrorlakeError):
         journal.append(json.dumps(document).encode())
     for file in journal.folder.iterdir():
@@ -351,7 +350,7 @@ for number in range(int(sys.argv[3]), 100000):
 
 
 def test_what_was_answered_is_in_the_journal(tmp_path: Path) -> None:
-    """Killed at any moment, and read while it grows: each answered event is there, each once."""
+    """After kills and parallel reads the journal has each confirmed event exactly once."""
     root = tmp_path / "lake"
     fields = [{"field": "after", "type": "struct", "fields": [{"field": "id", "type": "int32"}]}]
     schema, first = json.dumps({"type": "struct", "fields": fields}), 0
@@ -362,11 +361,11 @@ def test_what_was_answered_is_in_the_journal(tmp_path: Path) -> None:
             assert poster.stdout is not None
             answered.append(int(poster.stdout.readline()))
             time.sleep(0.1)
-            run_source(Storage(root), Journal(Storage(root), "shop").source())
+            run_source(Lake(root).storage, Journal(Lake(root).storage, "shop").source())
             os.kill(poster.pid, signal.SIGKILL)
             answered += [int(line) for line in poster.stdout.read().split()]
         first = answered[-1] + 2  # the one after the last answered may be there, too
-    run_source(Storage(root), Journal(Storage(root), "shop").source())
+    run_source(Lake(root).storage, Journal(Lake(root).storage, "shop").source())
     ids = [row["id"] for row in landed_rows(root, "t")]
     assert set(answered) <= set(ids)
     assert len(set(ids)) == len(ids)

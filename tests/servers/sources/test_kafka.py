@@ -1,4 +1,4 @@
-"""Debezium's events through a real broker: offsets are ours, each event lands once."""
+"""Debezium events from a real broker: offsets from our files, each event published once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 
 from helpers.killing import run_until
 from helpers.landed import landed_files, landed_rows
+from helpers.project import PROJECT
+from mirrorlake import Lake, source_status
 from mirrorlake.errors import SourceError, UsageError
-from mirrorlake.source_status import SourceReport
-from mirrorlake.storage.files import Storage
-from mirrorlake_sources import run_source
+from mirrorlake_sources import SourceReport, run_source
 
-pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be had
+pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be downloaded
 
 COLUMNS = [{"field": "id", "type": "int32"}, {"field": "word", "type": "string", "optional": True}]
 NUMBERS = itertools.count(1)
@@ -38,7 +38,7 @@ def broker() -> Iterator[Any]:
 
 
 def record(op: str, number: int, word: str = "", *, table: str = "t") -> tuple[bytes, bytes]:
-    """A key and an event, as Connect's JSON converter writes them."""
+    """Return a key and an event as Connect's JSON converter writes them."""
     fields = [{"field": "after", "type": "struct", "fields": COLUMNS}]
     row = {"id": number, "word": word}
     payload = {
@@ -52,7 +52,7 @@ def record(op: str, number: int, word: str = "", *, table: str = "t") -> tuple[b
 
 
 class Topics:
-    """Topics of one test's own, and a lake."""
+    """The topics of one test, and a lake."""
 
     def __init__(self, broker: Any, root: Path) -> None:
         self.broker, self.root = broker, root
@@ -67,10 +67,10 @@ class Topics:
 
         topics = options.pop("topics", [f"{self.prefix}.*"])
         given = {"name": self.prefix} | options
-        return KafkaSource(self.broker.servers, topics, Storage(self.root), **given)
+        return KafkaSource(self.broker.servers, topics, Lake(self.root).storage, **given)
 
     def run(self, **options: Any) -> SourceReport:
-        return run_source(Storage(self.root), self.source(**options))
+        return run_source(Lake(self.root).storage, self.source(**options))
 
     def words(self, table: str = "t") -> dict[int, str]:
         rows = landed_rows(self.root, table)
@@ -99,7 +99,7 @@ def test_operations_tombstones_and_where_each_file_ends(topics: Topics) -> None:
     assert sum(ends.values()) in (26, 27)
     assert kept["order"] == [sum(ends.values())]
     assert not topics.run().failed
-    assert len(landed_files(topics.root, "t")) == 1  # nothing came since
+    assert len(landed_files(topics.root, "t")) == 1  # there are no new events
     topics.broker.send(topic, record("c", 100, "later"))
     assert not topics.run().failed
     assert topics.words()[100] == "later"
@@ -129,7 +129,7 @@ def test_several_topics_and_one_that_can_not_be_read(topics: Topics) -> None:
 
 
 def test_events_that_are_gone_stop_their_table(topics: Topics) -> None:
-    """The topic was emptied while the source was stopped: nothing is passed over in silence."""
+    """The topic was emptied while the source was stopped: lost events are an error."""
     topic = topics.make("t")
     topics.broker.send(topic, record("c", 1, "a"))
     assert not topics.run().failed
@@ -139,7 +139,7 @@ def test_events_that_are_gone_stop_their_table(topics: Topics) -> None:
     for done in topics.broker.admin.delete_records([TopicPartition(topic, 0, 4)]).values():
         done.result(30)
     report = topics.run()
-    assert "goes on at offset 1" in str(report.tables[0].error)
+    assert "continues at offset 1" in str(report.tables[0].error)
     assert topics.words() == {1: "a"}
 
 
@@ -149,17 +149,17 @@ def test_a_topic_that_was_made_again_stops_its_table(topics: Topics) -> None:
     assert not topics.run().failed
     for done in topics.broker.admin.delete_topics([topic]).values():
         done.result(30)
-    time.sleep(2)  # the broker says it is gone before it is
+    time.sleep(2)  # the broker confirms the deletion before it is complete
     topics.broker.make(topic)
-    assert "goes on at offset 5" in str(topics.run().tables[0].error)
+    assert "continues at offset 5" in str(topics.run().tables[0].error)
 
 
 def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
     topic = topics.make("t")
     topics.broker.send(topic, record("c", 1, "a"))
-    stop, told = Event(), list[SourceReport]()
+    stop, told = Event(), list[source_status.SourceReport]()
 
-    def on_report(report: SourceReport) -> None:
+    def on_report(report: source_status.SourceReport) -> None:
         told.append(report)
         rows = sum(one.rows for one in report.tables)
         if rows == 1:
@@ -168,7 +168,7 @@ def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
             stop.set()
 
     source = topics.source(interval=0.2)
-    run_source(Storage(topics.root), source, once=False, stop=stop, on_report=on_report)
+    run_source(Lake(topics.root).storage, source, once=False, stop=stop, on_report=on_report)
     assert topics.words() == {1: "b"}
     assert told[-1].facts["topics"] == 1
     assert told[-1].facts["lag_events"] == 0
@@ -178,7 +178,7 @@ def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
     from mirrorlake_sources import KafkaSource
 
     with pytest.raises(UsageError):
-        KafkaSource("", ["a"], Storage(topics.root))
+        KafkaSource("", ["a"], Lake(topics.root).storage)
     with pytest.raises(SourceError, match="no topic nothing"):
         topics.run(topics=["nothing"])
     with pytest.raises(SourceError, match="No such configuration property"):
@@ -197,7 +197,7 @@ assert not run_source(Storage(root), source).failed
 
 
 def test_killed_again_and_again_each_event_lands_once(topics: Topics) -> None:
-    """A table without a key: an event that came twice would be a row more."""
+    """The table has no key, so a repeated event would be an additional row."""
     names = {table: topics.make(table, partitions=2) for table in ("a", "b")}
     done, sent = Event(), {"a": 0, "b": 0}
 
@@ -232,8 +232,6 @@ def test_killed_again_and_again_each_event_lands_once(topics: Topics) -> None:
 def test_the_command(topics: Topics) -> None:
     import os
     import subprocess
-
-    from mirrorlake.storage.paths import PROJECT
 
     topics.broker.send(topics.make("t"), record("c", 1, "a"))
     settings = topics.root.with_suffix(".conf")

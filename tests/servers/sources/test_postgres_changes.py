@@ -1,4 +1,4 @@
-"""What happens at a PostgreSQL database happens in the zone: rows, keys, large values, tables."""
+"""Changes of a PostgreSQL database arrive in the zone: rows, keys, large values, tables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.landed import folder_of, landed_files
+from mirrorlake import Lake
 from mirrorlake.errors import SourceError
-from mirrorlake.landing.metadata import UNCHANGED
-from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
-from mirrorlake_sources import read_reports
-from mirrorlake_sources.position import read_standing
+from mirrorlake_sources import read_reports, source
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, n int, word varchar(20))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -68,9 +65,10 @@ def test_each_file_says_where_it_ends(shop) -> None:
     (system,) = shop.rows("SELECT system_identifier::text FROM pg_control_system()")[0]
     assert said["source"] == f"postgres:{system}/{shop.database}/{shop.slot}"
     assert said["facts"]["columns"][0] == [1, "id", 23, -1]
-    standing = read_standing(Storage(shop.root), TableName(None, "items"), said["source"])
-    assert standing is not None
-    assert list(standing.position.order) == said["order"]
+    (table,) = Lake(shop.root).status().fed
+    progress = source.read_progress(Lake(shop.root).storage, table, said["source"])
+    assert progress is not None
+    assert list(progress.position.order) == said["order"]
 
 
 def test_large_values_with_full_identity(shop) -> None:
@@ -110,7 +108,7 @@ def test_large_values_without_full_identity_are_refused_or_looked_up(shop) -> No
 
 
 def test_large_values_kept_by_the_mirror(shop) -> None:
-    """An update's file names what it leaves alone; a changed key's values are looked up."""
+    """An update's file names unchanged values; the values of a changed key are looked up."""
     shop.sql(
         "CREATE TABLE t (id int PRIMARY KEY, n int, big text, raw bytea);"
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL, ALTER raw SET STORAGE EXTERNAL;"
@@ -126,7 +124,7 @@ def test_large_values_kept_by_the_mirror(shop) -> None:
     )
     assert not shop.run("t", toast="keep").failed
     newest = landed_files(shop.root, "t")[-1]
-    named = pq.read_table(newest).column(UNCHANGED).to_pylist()
+    named = pq.read_table(newest).column("__unchanged__").to_pylist()
     assert named[0] == ["big", "raw"]
     assert [] in named
     shop.assert_equal("t")
@@ -226,7 +224,7 @@ ALTERED_QUICK = ("more numeric(5,2) DEFAULT 7.5", "word varchar(20)", "TO words"
     ],
 )
 def test_an_altered_table(shop, change: str) -> None:
-    """They go on, or are loaded again, or stop and say so; other tables never notice."""
+    """The table continues, is loaded again, or stops with an error; others continue."""
     shop.sql(
         f"{ITEMS}; {FULL};"
         "INSERT INTO items SELECT i, i, 'w' || i FROM generate_series(1, 5) i;"
@@ -279,7 +277,7 @@ def test_altered_and_emptied_within_one_transaction(shop) -> None:
 
 
 def test_a_table_that_was_left_out_is_loaded_again(shop) -> None:
-    """Its changes meanwhile are not kept by the server: going on would miss them."""
+    """The server does not keep its changes meanwhile, so continuing would miss them."""
     shop.sql(f"{ITEMS}; {FULL}; CREATE TABLE other (id int PRIMARY KEY)")
     shop.run("items", "other")
     shop.run("other")
@@ -296,7 +294,7 @@ def test_a_lost_slot_stops_and_says_reseed(shop) -> None:
     shop.sql("INSERT INTO items VALUES (2, 1, 'a')")
     with pytest.raises(SourceError, match=r"is lost.*--reseed items"):
         shop.run("items")
-    (report,) = read_reports(Storage(shop.root))
+    (report,) = read_reports(Lake(shop.root).storage)
     assert (report.state, report.failed) == ("Stopped", True)
     shop.run("items", reseed=("items",))
     shop.assert_equal("items")
@@ -325,7 +323,7 @@ def test_a_transaction_larger_than_memory_allows(shop, monkeypatch: pytest.Monke
 
 
 def test_changes_during_the_snapshot_are_neither_lost_nor_doubled(shop) -> None:
-    """A writer goes on while tables are loaded; a table without a key would show a double row."""
+    """A writer is active during the load; a table without a key would show a duplicate."""
     import threading
 
     shop.sql(

@@ -1,4 +1,4 @@
-"""Killed at every step and at any moment, the mirror of a database is exact in the end."""
+"""The source is killed at every step and at random times; in the end all rows are equal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reached(step: str) -> Callable[[Made], bool]:
 
 
 def work(shop, chance: random.Random, transactions: int, start: int) -> None:
-    """Transactions over all tables; the log's numbers show a change that came twice or never."""
+    """Run transactions over all tables; the log's numbers reveal lost and repeated changes."""
     for number in range(start, start + transactions):
         key = chance.randrange(1, 200)
         statements = [
@@ -91,7 +91,7 @@ def kill_at(shop, steps: list[str]) -> None:
 
 
 def test_killed_at_a_step(shop) -> None:
-    """The first table's changes stand, and the others' are yet to come."""
+    """The kill happens after the first table's changes and before the others'."""
     kill_at(shop, ["one table's changes stand"])
 
 
@@ -102,7 +102,7 @@ def test_killed_at_every_step(shop, step: str) -> None:
 
 
 def kill_any_time(shop, rounds: int, seed: int) -> None:
-    """A writer goes on while the source is killed again and again."""
+    """Kill the source repeatedly while a writer is active."""
     shop.sql(SETUP)
     chance, done = random.Random(seed), threading.Event()
 
@@ -144,7 +144,7 @@ def test_killed_at_any_moment_very_often(shop, seed: int) -> None:
 
 
 def test_the_server_is_killed(shop) -> None:
-    """A writer's open transaction dies with it; what was committed lands once."""
+    """The writer's open transaction is lost; committed changes are published once."""
     shop.sql(SETUP)
     chance = random.Random(5)
     for number in range(1):
@@ -169,7 +169,7 @@ def _any_file(root: Path) -> bool:
 
 @pytest.mark.long
 def test_pgbench(shop) -> None:
-    """Ten minutes of pgbench while the source runs, and is killed every now and then."""
+    """Run pgbench for ten minutes while the source is killed at random times."""
     bench = [str(shop.server.bin / "pgbench"), "-h", str(shop.server.folder)]
     bench += ["-p", str(shop.server.port), "-U", "boss"]
     quiet = {"check": True, "capture_output": True}

@@ -1,4 +1,4 @@
-"""Any transactions over several tables, while the source runs: in the end every row is equal."""
+"""Random transactions over several tables while the source runs; in the end all rows are equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirrorlake.storage.files import Storage
+from mirrorlake import Lake
 from mirrorlake_sources import read_reports, run_source
 
 TABLES = ("a", "b", "log")
@@ -82,14 +82,14 @@ def equal_in_the_end(shop: Any, transactions: list[Any]) -> None:
     def watch() -> None:
         try:
             source = shop.source(*TABLES, interval=0.05, rows=3)
-            run_source(Storage(shop.root), source, once=False, stop=stop)
+            run_source(Lake(shop.root).storage, source, once=False, stop=stop)
         except BaseException as error:
             failed.append(error)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        while len(transactions) % 2 and not read_reports(Storage(shop.root)) and not failed:
+        while len(transactions) % 2 and not read_reports(Lake(shop.root).storage) and not failed:
             time.sleep(0.05)  # half the time it has begun, half the time it begins meanwhile
         for statements, end in transactions:
             shop.sql(f"BEGIN; {'; '.join(statements)}; {end}")

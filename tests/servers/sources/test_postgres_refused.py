@@ -1,4 +1,4 @@
-"""What is wrong at the server is said with its fix; no secret is shown; other tables go on."""
+"""Errors of the server come with a hint and without secrets; other tables continue."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 
 from helpers.landed import folder_of, landed_files
 from helpers.postgres import PostgresServer
+from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SourceError, UsageError
-from mirrorlake.storage.files import Storage
 from mirrorlake_sources import PostgresSource, run_source
 
 SECRET = "hunter2 'quoted'"
@@ -32,7 +32,7 @@ def test_a_wrong_password_is_never_shown(shop) -> None:
         shop.run("t", dsn=dsn)
     assert "hunter2" not in str(caught.value)
     assert "pg_hba.conf" in caught.value.hint
-    with pytest.raises(UsageError, match="can't be read") as unread:
+    with pytest.raises(UsageError, match="can't be parsed") as unread:
         PostgresSource("host=x password='hunter2", ["t"])
     assert "hunter2" not in str(unread.value)
     url = f"postgresql://boss:hunter2@127.0.0.1:1/{shop.database}"
@@ -90,12 +90,12 @@ def test_wal_level(tmp_path: Path) -> None:
     server = PostgresServer(wal_level="replica")
     try:
         with pytest.raises(SourceError, match="wal_level is replica") as caught:
-            run_source(Storage(tmp_path), PostgresSource(server.dsn(), ["t"]))
+            run_source(Lake(tmp_path).storage, PostgresSource(server.dsn(), ["t"]))
         server.execute(caught.value.hint.partition(";")[0])
         server.stop()
         server.start()
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        assert not run_source(Storage(tmp_path), PostgresSource(server.dsn(), ["t"])).failed
+        assert not run_source(Lake(tmp_path).storage, PostgresSource(server.dsn(), ["t"])).failed
     finally:
         server.remove()
 
@@ -125,8 +125,6 @@ def test_a_view_and_an_unlogged_table(shop) -> None:
 
 
 def test_a_folder_of_another_publisher_is_left_alone(shop) -> None:
-    from mirrorlake import Lake
-
     Lake(shop.root).publisher("t", keys=["id"]).insert([{"id": 5}])
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     for reseed in ((), ("t",)):
@@ -139,7 +137,7 @@ def test_another_source_of_the_same_table(shop) -> None:
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     shop.run("t")
     report = shop.run("t", slot=shop.slot + "b")
-    assert "is filled by the source" in str(report.tables[0].error)
+    assert "is published by the source" in str(report.tables[0].error)
     assert not shop.run("t").failed
 
 
@@ -157,7 +155,9 @@ def test_the_database_is_restarted_while_it_watches(shop) -> None:
 
     def watch() -> None:
         try:
-            run_source(Storage(shop.root), shop.source("t", interval=0.1), once=False, stop=stop)
+            run_source(
+                Lake(shop.root).storage, shop.source("t", interval=0.1), once=False, stop=stop
+            )
         except BaseException as error:
             failed.append(error)
 
@@ -195,7 +195,7 @@ def test_sigterm_publishes_what_is_whole(shop) -> None:
 
 
 def test_the_lakes_disk_is_full(shop) -> None:
-    """A limit on file sizes stands in for the disk: writing fails in the same way."""
+    """A limit on file sizes simulates a full disk: writes fail in the same way."""
     shop.sql("CREATE TABLE t (id int PRIMARY KEY, word text)")
     shop.sql("ALTER TABLE t REPLICA IDENTITY FULL")
     shop.run("t")

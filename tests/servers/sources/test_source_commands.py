@@ -1,4 +1,4 @@
-"""The commands: exit status, JSON, status; what lands is clean by the linter."""
+"""The commands `source`: exit status, JSON, status, and published files without lint findings."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _one_proxy(_server: S3Server) -> Iterator[FaultProxy]:
 def proxy(
     _server: S3Server, _one_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FaultProxy]:
-    """A proxy without faults in front of a real S3 server; the standard variables lead to it."""
+    """Yield a proxy without faults in front of a real S3 server, set in the standard variables."""
     for name, value in _server.variables(_one_proxy.port).items():
         monkeypatch.setenv(name, value)
     _one_proxy.requests.clear()
@@ -43,5 +43,5 @@ def proxy(
 
 @pytest.fixture
 def root(proxy: FaultProxy) -> str:
-    """A place for a lake behind the proxy."""
+    """Return a new root for a lake behind the proxy."""
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"

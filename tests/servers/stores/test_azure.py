@@ -1,4 +1,4 @@
-"""The landing zone on Azure's blob store, as Azurite plays it."""
+"""The landing zone on Azure's blob store, emulated by Azurite."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from helpers.azurite import CONTAINER, KEY, Azurite
 from helpers.s3_server import check_races
 from helpers.writers import publish_side_by_side
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.zone import list_folder
-from mirrorlake.lint.zone import lint_zone
+from mirrorlake import Publisher
+from mirrorlake.landing import zone
+from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.lease import Lease, LeaseHeldError
@@ -51,7 +51,7 @@ def test_many_publishers_publish_each_batch_once(root: str):
     Publisher(Storage(root), TABLE, keys=["id"])
     wanted = publish_side_by_side(root)
     storage, found = Storage(root), []
-    numbered = list_folder(storage, TABLE).numbered
+    numbered = zone.list_folder(storage, TABLE).numbered
     for entry in numbered.values():
         with storage.open(f"{TABLE.folder}/{entry.name}") as source:
             found += pq.read_table(source).column("id").to_pylist()

@@ -1,4 +1,4 @@
-"""Dropping, taking back and renaming tables on a real store, with the markers of Hadoop."""
+"""Dropping, restoring and renaming tables on a real store, with Hadoop's folder markers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,13 @@ from helpers import least_table
 from helpers.fault_proxy import Fault, FaultProxy
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.landing.metadata import Identity, write_identity
+from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.state import FAILED, save_states
-from mirrorlake.mirror.trash import (
-    drop_table,
-    dropped_tables,
-    follow_folders,
-    purge_dropped,
-    take_back,
-    undrop,
-    was_elsewhere,
-)
+from mirrorlake.mirror.state import save_states
 from mirrorlake.names import TableName
 from mirrorlake.query import catalog
+from mirrorlake.storage import object_stores
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.object_stores import arrow_s3
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 
@@ -37,13 +28,13 @@ def storage(root: str) -> Storage:
 
 
 def make_marker(storage: Storage, folder: str) -> None:
-    """What S3A leaves of a folder that it made."""
+    """Create the marker that S3A leaves for a folder."""
     place = urlsplit(storage.path(folder))
-    arrow_s3().create_dir(f"{place.netloc}{place.path}")
+    object_stores.arrow_s3().create_dir(f"{place.netloc}{place.path}")
 
 
 def make_table(storage: Storage, table: TableName, life: str = "1") -> None:
-    """The least of a table, as Spark leaves it on S3."""
+    """Write a minimal table as Spark leaves it on S3."""
     for folder in ("", "/_delta_log", "/_delta_log/_staged_commits", "/_change_data"):
         make_marker(storage, f"{table.table_path}{folder}")
     least_table.make_table(storage, table, life=life)
@@ -76,41 +67,41 @@ def test_a_drop_is_one_write_and_so_is_taking_it_back(
     make_table(storage, table)
     before = storage.files_below(table.table_path)
     proxy.requests.clear()
-    assert drop_table(storage, table, Identity(table, "1"))
+    assert trash.drop_table(storage, table, Identity(table, "1"))
     assert [r.method for r in proxy.requests if r.method not in ("GET", "HEAD")] == ["PUT"]
     assert storage.files_below(table.table_path) == before
     assert read_snapshot(storage, table.table_path) is None
     assert delta_tables(storage) == []
     assert catalog.Catalog(storage).find(table) is None
-    assert not drop_table(storage, table, Identity(table, "1"))
-    (dropped,) = dropped_tables(storage)
+    assert not trash.drop_table(storage, table, Identity(table, "1"))
+    (dropped,) = trash.dropped_tables(storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
-    undrop(storage, table)
+    trash.undrop(storage, table)
     assert read_snapshot(storage, table.table_path) is not None
     assert delta_tables(storage) == [table]
-    assert dropped_tables(storage) == []
+    assert trash.dropped_tables(storage) == []
 
 
 def test_a_life_that_comes_back_under_another_name_moves_whom_it_finds_there(storage: Storage):
     make_table(storage, A, "mine")
-    drop_table(storage, A, Identity(A, "mine"))
+    trash.drop_table(storage, A, Identity(A, "mine"))
     make_table(storage, B, "of the name")
-    drop_table(storage, B, Identity(B, "another"))
+    trash.drop_table(storage, B, Identity(B, "another"))
     renamed = Identity(B, "mine", A)
-    assert was_elsewhere(storage, renamed)
-    assert take_back(storage, renamed)
+    assert trash.was_renamed(storage, renamed)
+    assert trash.restore_dropped(storage, renamed)
     assert delta_tables(storage) == [B]
-    (kept,) = dropped_tables(storage)
+    (kept,) = trash.dropped_tables(storage)
     assert (kept.identity, kept.is_in_place) == (Identity(B, "another", B), False)
     assert storage.list("Tables").folders == ("b",)
 
 
 def test_what_was_dropped_long_ago_goes_for_good(storage: Storage):
     make_table(storage, A)
-    drop_table(storage, A, None)
-    purge_dropped(storage, keep=timedelta(days=7))
-    assert len(dropped_tables(storage)) == 1
-    purge_dropped(storage, keep=timedelta(0))
+    trash.drop_table(storage, A, None)
+    trash.purge_dropped(storage, keep=timedelta(days=7))
+    assert len(trash.dropped_tables(storage)) == 1
+    trash.purge_dropped(storage, keep=timedelta(0))
     assert storage.files_below("") == ()
     assert storage.list("Tables").folders == ()
 
@@ -119,16 +110,16 @@ def test_a_renamed_folder_takes_its_table_along_after_a_move_was_cut_short(
     storage: Storage, proxy: FaultProxy
 ):
     make_table(storage, A)
-    states = rebuild_states(storage, [A])
+    states = ledger.rebuild_states(storage, [A])
     write_identity(storage, Identity(IN_SCHEMA, "1", A), make_folder=True)
     proxy.faults = lambda request: (
         Fault(403, times=0) if request.method == "PUT" and "_delta_log" in request.key else Fault()
     )
-    dropped, stuck = follow_folders(storage, states, [IN_SCHEMA])
+    dropped, stuck = trash.follow_folders(storage, states, [IN_SCHEMA])
     assert (dropped, [state.table for state in stuck]) == ([], [IN_SCHEMA])
     assert read_snapshot(storage, A.table_path) is not None
     proxy.faults = lambda _request: Fault()
-    assert follow_folders(storage, states, [IN_SCHEMA]) == ([], [])
+    assert trash.follow_folders(storage, states, [IN_SCHEMA]) == ([], [])
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert delta_tables(storage) == [IN_SCHEMA]
     assert storage.list("Tables").folders == ("s",)
@@ -141,14 +132,17 @@ def no_spark():
 def test_a_table_that_can_not_be_dropped_stops_no_other(storage: Storage, proxy: FaultProxy):
     for table in (A, B):
         make_table(storage, table)
-    save_states(storage, rebuild_states(storage, [A, B]))
+    save_states(storage, ledger.rebuild_states(storage, [A, B]))
     storage.write("Files/LandingZone/c/_metadata.json", b"{}")
     proxy.faults = lambda request: (
         Fault(403, times=0) if "dropped_in_place/a" in request.key else Fault()
     )
     report = Engine(storage, no_spark).run_cycle()
     assert report.dropped == ("b",)
-    assert {table.name: table.state for table in report.tables} == {"c": "Initialized", "a": FAILED}
+    assert {table.name: table.state for table in report.tables} == {
+        "c": "Initialized",
+        "a": "Failed",
+    }
     proxy.faults = lambda _request: Fault()
     report = Engine(storage, no_spark).run_cycle()
     assert (report.dropped, [table.name for table in report.tables]) == (("a",), ["c"])

@@ -1,4 +1,4 @@
-"""The log store on a real server, without Spark: drivers race for versions, answers are lost."""
+"""The log store on a real server, without Spark: drivers compete for versions, answers are lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mirrorlake.storage.files import Storage
 
 PROGRAM = Path(fault_proxy.__file__).with_name("LogStoreProgram.java")
 VERSIONS = 10
-# As a user may have set it, which must change nothing: VACUUM would delete logs by it.
+# A user may have set this; it must have no effect, or VACUUM would delete logs.
 FAST = {"delta.enableFastS3AListFrom": "true"}
-# Each first answer is lost: Hadoop would wait half a second before it asks again.
+# Each first answer is lost; Hadoop would wait half a second before it retries.
 QUICK = {"fs.s3a.retry.throttle.interval": "50ms", "fs.s3a.retry.interval": "50ms"}
 
 
@@ -80,7 +80,7 @@ def test_a_log_is_listed_from_a_version_on_and_a_table_without_its_log(
         "00000000000000000007.json",
         "_last_checkpoint",
     ]
-    assert len(proxy.requests) == 1  # one list, and from there on
-    # By this listing VACUUM says what no version has: no file of the log is in it.
+    assert len(proxy.requests) == 1  # one listing, from that version on
+    # VACUUM uses this listing to find unused files, so it must contain no file of the log.
     found = listed(storage.path("Tables/t"), "all")
     assert found == ["_delta_log/", "_delta_log2/", "part.parquet"]

@@ -1,4 +1,4 @@
-"""Whatever the store answered: what was written is written once, and known to be."""
+"""Each write happens once and its outcome is known, whatever the store answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 
 from helpers.fault_proxy import RESET, Fault, FaultProxy, LostAnswers, RandomFaults
 from helpers.writers import publish_side_by_side
+from mirrorlake import Publisher
+from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import ensure_identity
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.zone import every_file, list_folder
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 TABLE = TableName(None, "t")
-# The answer is lost; told the client is a status, and, where it asks again, another one.
+# The store's answer is lost; the client gets these statuses, one per attempt.
 LOST = {
     "503": (503,),
     "reset": (RESET,),
@@ -28,7 +28,7 @@ lost = pytest.mark.parametrize("answers", LOST.values(), ids=LOST)
 
 def published(storage: Storage) -> list[int]:
     found = []
-    for number, entry in sorted(list_folder(storage, TABLE).numbered.items()):
+    for number, entry in sorted(zone.list_folder(storage, TABLE).numbered.items()):
         with storage.open(f"{TABLE.folder}/{entry.name}") as source:
             found += [(number, row["id"]) for row in pq.read_table(source).to_pylist()]
     return found
@@ -44,7 +44,7 @@ def test_a_batch_is_published_once(root: str, proxy: FaultProxy, answers: tuple[
         assert done.file == f"{number:020d}.parquet"
     assert proxy.faults.lost >= 4  # the keys and three batches
     assert published(storage) == [(1, 1), (2, 2), (3, 3)]
-    assert not [path for path, entry in every_file(storage, TABLE) if entry.name[0] == "_" and
+    assert not [path for path, entry in zone.every_file(storage, TABLE) if entry.name[0] == "_" and
                 entry.name.endswith(".parquet")]  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_a_file_is_known_as_created(root: str, proxy: FaultProxy, answers: tuple
     storage = Storage(root)
     proxy.faults = LostAnswers(*answers)
     assert storage.create("note", b"same")
-    assert not storage.create("note", b"same")  # another call's, though of the same content
+    assert not storage.create("note", b"same")  # the same content, but of another call
     assert storage.read("note") == b"same"
 
 

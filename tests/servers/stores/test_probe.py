@@ -9,8 +9,8 @@ import pytest
 from helpers.fault_proxy import Fault, FaultProxy
 from helpers.ports import free_port
 from helpers.s3_server import SECRET
+from mirrorlake import Publisher
 from mirrorlake.errors import SetupError
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 

@@ -1,4 +1,4 @@
-"""How many requests a cycle with nothing to do sends to a store, counted by the store."""
+"""The number of requests of an idle cycle, counted at the store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
 from helpers.s3_server import S3Server
 from helpers.scale import counted, idle_cycle, make_tables, no_spark
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.shards import Shard
-from mirrorlake.mirror.status import status_report
+from mirrorlake.mirror.state import Shard
 from mirrorlake.names import file_name
 from mirrorlake.storage.files import Storage
 
-CONSTANT = 12  # requests of a cycle that no table causes
+CONSTANT = 12  # the requests of a cycle without tables
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_an_idle_cycle_lists_each_table_or_all_at_once(
     assert len(below) == lists + 1, below
     assert found.kinds["GET"] + found.kinds["HEAD"] <= 5
     kept = [path for kind, path in found.paths if kind != "LIST" and "/state" in path]
-    assert kept == []  # what is known has not changed, in however many documents it is
+    assert kept == []  # the state has not changed, so no document is written
 
 
 @pytest.mark.parametrize("more", [0, 2500], ids=["whole", "broken off"])
 def test_what_is_new_is_found_by_the_listing_of_all(root: str, more: int) -> None:
-    """Whether that goes to its end or not: a table of many files is passed by."""
+    """The result is the same if the recursive listing is stopped at a table with many files."""
     storage = Storage(root)
     tables = make_tables(storage, 40)
     engine = Engine(storage, no_spark)
@@ -63,11 +63,11 @@ def test_the_status_of_many_tables_lists_all_at_once(root: str, log: Path) -> No
     tables = make_tables(storage, 40)
     storage.write(f"{tables[2].folder}/{file_name(2)}", b"new")
     with counted(log) as found:
-        report = status_report(storage)
+        report = lake_of(storage).status()
     behind = {line.name: line.backlog_files for line in report.tables}
     assert behind == {table.name: int(table == tables[2]) for table in tables}
     below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2F" in path]
-    assert len(below) == 2, below  # the zone's folders, and all that is in them
+    assert len(below) == 2, below  # the zone's folders, and one recursive listing
 
 
 def test_a_shard_lists_its_own_tables_alone(root: str, log: Path) -> None:

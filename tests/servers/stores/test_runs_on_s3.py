@@ -1,4 +1,4 @@
-"""Runs on an object store: seen and finished from another machine, whatever its clock says."""
+"""Runs on an object store: visible and resumable from other machines, whatever their clocks are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from helpers.elsewhere import other_machine
 from helpers.environments import bare_environment
+from helpers.project import PROJECT
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.s3_server import BUCKET, S3Server
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake.storage import lease
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.lease import Lease, LeaseHeldError
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 PATH = "Files/_mirrorlake/plans/p.lease"
@@ -34,7 +34,7 @@ with Lease(Storage(sys.argv[1]), sys.argv[2], "it", ttl=3):
 
 @pytest.fixture
 def bucket(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place on a real S3 server."""
+    """Return the URI of a bucket on a real S3 server."""
     for name, value in _server.variables().items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
@@ -42,7 +42,7 @@ def bucket(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def variables(_server: S3Server, tmp_path: Path) -> dict[str, str]:
-    """What a process needs to find the server and the library."""
+    """Return the environment variables to reach the server and the library."""
     found = _server.variables() | bare_environment(tmp_path)
     return found | {"PYTHONPATH": str(PROJECT / "lib")}
 
@@ -56,7 +56,7 @@ def test_runs_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_lease_goes_by_the_clock_of_the_store(
     bucket: str, variables: dict[str, str], seconds: int, tmp_path: Path
 ) -> None:
-    """As far apart as S3 allows, 15 minutes: one holder, and another one once it has died."""
+    """With clocks 15 minutes apart, S3's limit, one process holds the lease until it is dead."""
     command = [sys.executable, "-c", HOLDS, bucket, PATH]
     far = variables | other_machine(tmp_path, seconds=seconds)
     pipe = subprocess.PIPE
@@ -65,16 +65,16 @@ def test_a_lease_goes_by_the_clock_of_the_store(
         assert process.stdout.readline() == b"held\n"
         end = time.monotonic() + 5  # longer than the lease lasts if it is not renewed
         while time.monotonic() < end:
-            with pytest.raises(LeaseHeldError, match=f"process {process.pid} on far since"):
-                Lease(Storage(bucket), PATH, "it", ttl=3).__enter__()
+            with pytest.raises(lease.LeaseHeldError, match=f"process {process.pid} on far since"):
+                lease.Lease(Storage(bucket), PATH, "it", ttl=3).__enter__()
             time.sleep(0.5)
         process.kill()
     end = time.monotonic() + 60
     while True:
         try:
-            with Lease(Storage(bucket), PATH, "it", ttl=3):
+            with lease.Lease(Storage(bucket), PATH, "it", ttl=3):
                 break
-        except LeaseHeldError:
+        except lease.LeaseHeldError:
             assert time.monotonic() < end
             time.sleep(0.2)
 
@@ -82,7 +82,7 @@ def test_a_lease_goes_by_the_clock_of_the_store(
 def test_a_machine_that_is_an_hour_off_is_told_so(
     bucket: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    """S3 takes no request of it: the run that wants its results there does not begin."""
+    """S3 refuses its requests, so a run with results on that store does not start."""
     put_notebook(tmp_path, "n", RECORD)
     plan = put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")
     command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--out", bucket]

@@ -25,11 +25,11 @@ from helpers.cluster_program import SMALL, expected
 from helpers.environments import make_environment
 from helpers.ports import free_port
 from helpers.programs import Program, programs, result_of
+from helpers.project import PROJECT
 from helpers.s3_server import BUCKET, S3Server, is_built
 from mirrorlake import Lake
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]

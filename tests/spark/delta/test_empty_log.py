@@ -1,4 +1,4 @@
-"""A process was killed while it wrote a table's version 0: whoever makes the table next can."""
+"""Tables whose version 0 was interrupted by a kill can be created again."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.delta.table import remove_empty_log
-from mirrorlake.feed.scd import Dimension, apply_changes
 
 
 def leave_remains(lake: Lake, *names: str) -> None:
-    """What Delta has on disk before a first commit gets its name."""
+    """Leave the files that Delta has on disk before it renames its first commit."""
     for name in names:
         log = Path(lake.storage.path(f"Tables/{name}/_delta_log"))
         (log / "_staged_commits").mkdir(parents=True)
         (log / ".00000000000000000000.json.5e1a.tmp").write_text('{"commitInfo":')
 
 
-def test_a_table_is_made_where_a_process_was_killed(lake: Lake) -> None:
+def test_a_table_is_created_where_a_process_was_killed(lake: Lake) -> None:
     leave_remains(lake, "t", "made")
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
     assert not lake.mirror().failed
@@ -29,7 +28,7 @@ def test_a_table_is_made_where_a_process_was_killed(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
+def test_every_way_to_create_a_table_continues(lake: Lake) -> None:
     leave_remains(lake, "t", "made", "written", "ordered", "archived", "dimension", "view")
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
     assert not lake.mirror().failed
@@ -38,7 +37,7 @@ def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
     lake.write("written", rows)
     lake.write("ordered", rows, vorder=True)
     lake.archive("t", "archived")
-    apply_changes(rows, lake.storage.path("Tables/dimension"), Dimension(("id",), "id"))
+    lake.table("t").dimension("dimension", stored_as=2)
     lake.views.create("view", "SELECT v, count(*) AS n FROM t GROUP BY v")
     lake.views.refresh("view")
     counts = {str(name): lake.table(name).read().count() for name in lake.tables()}
@@ -49,7 +48,7 @@ def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
     lake.archive("t", "archived")  # it knows its own
 
 
-def test_a_log_that_lost_its_versions_is_left_alone(tmp_path: Path) -> None:
+def test_a_log_without_its_versions_is_kept(tmp_path: Path) -> None:
     checksum = tmp_path / "_delta_log" / "00000000000000000007.crc"
     checksum.parent.mkdir()
     checksum.write_text("{}")

@@ -1,4 +1,4 @@
-"""Zones written by other hands, and another reader of our tables."""
+"""Landing zones written by hand, and another reader of our tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from helpers.markers import MARKER
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 

@@ -1,4 +1,4 @@
-"""What docs/readers.md says of delta-rs, tried."""
+"""The statements of docs/readers.md about delta-rs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 
+from helpers.project import PROJECT
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
 
 SAYS = {
     "none": "reads",
     "deletionVectors": "refuses",
-    "columnMapping": "reads NULL in every column, and says nothing",
+    "columnMapping": "returns NULL in every column, without an error",
     "typeWidening": "refuses",
     "v2Checkpoint": "refuses",
     "timestampNtz": "reads",
@@ -55,7 +55,7 @@ def found(path: Path) -> str:
     except DeltaProtocolError:
         return "refuses"
     if read["id"].to_pylist() == [None]:
-        return "reads NULL in every column, and says nothing"
+        return "returns NULL in every column, without an error"
     assert read["id"].to_pylist() == [7]
     return "reads"
 

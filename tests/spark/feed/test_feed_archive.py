@@ -1,4 +1,4 @@
-"""The archive is the feed, every change once: over runs, kills, lost checkpoints, a RESTORE."""
+"""Test that an archive contains every change once: over runs, kills, lost state and a RESTORE."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from helpers.examples import under_long
 from helpers.feed_model import RESERVED
 from helpers.killing import run_until
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.archive import Archive
+from mirrorlake.feed import archive as archive_module
 from mirrorlake.names import TableName
-from mirrorlake.table import Table
 
 INTO = TableName("history", "stock")
 STEPS = ("prepared", "begun", "saved", "streamed")
@@ -40,15 +39,15 @@ import sys
 from mirrorlake import Lake
 Lake(sys.argv[1]).archive("stock", "history.stock")
 """
-KILLS = 8  # at moments evenly apart
+KILLS = 8  # at evenly spaced points
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a failure."""
+    """A kill, which is not an Exception, so that no handler takes it for a failure."""
 
 
 def change(table: Table, number: int) -> None:
-    """Three more versions: an insert of several files, an update, and one that changes no row."""
+    """Commit three versions: an insert of several files, an update, and one without changes."""
     rows = table.spark.range(number * 10, number * 10 + 4, 1, 2).selectExpr("id", "'a' AS v")
     rows.write.format("delta").mode("append").save(table.path)
     table.spark.sql(f"UPDATE {table.sql_name} SET v = 'b{number}' WHERE id % 10 = 1")
@@ -56,7 +55,7 @@ def change(table: Table, number: int) -> None:
 
 
 def model(changes: int) -> Counter[tuple[Any, ...]]:
-    """What so many changes leave in a feed, as a loop."""
+    """Return the feed after this number of changes, computed by a loop."""
     feed: Counter[tuple[Any, ...]] = Counter()
     values: dict[int, str] = {}
     for number in range(1, changes + 1):
@@ -95,11 +94,11 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
     check(lake)
     version = lake.table(INTO).snapshot().version
     assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 3")
-    assert lake.table(INTO).snapshot().version == version  # nothing new is no commit
+    assert lake.table(INTO).snapshot().version == version  # without new versions there is no commit
     commit_quietly(stock, "property")
     assert repr(lake.archive("stock", INTO)).endswith("1 new version, archived up to 4")
     assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 4")
-    assert Archive(stock, INTO).plan().lag.versions == 0
+    assert lake.archive("stock", INTO, dry_run=True).lag.versions == 0
     change(stock, 2)
     done = lake.archive("stock", INTO)
     assert (done.start, done.end) == (5, 7)
@@ -109,7 +108,7 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
     change(stock, 3)
     lost = lake.archive("stock", INTO)
     assert (lost.start, lost.end) == (8, 10)
-    assert "the old one is gone" in lost.recovered
+    assert "the old one is missing" in lost.recovered
     check(lake)
     shutil.rmtree(lake.table(INTO).path)
     assert repr(lake.archive("stock", INTO)).endswith("11 new versions, archived up to 10")
@@ -133,19 +132,19 @@ def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: Table) -> No
     lake.spark.sql(f"RESTORE TABLE {kept.sql_name} TO VERSION AS OF 2")
     assert "restored" in lake.archive("stock", INTO).recovered
     check(lake)
-    lake.spark.sql(f"RESTORE TABLE {stock.sql_name} TO VERSION AS OF 3")  # the source this time
+    lake.spark.sql(f"RESTORE TABLE {stock.sql_name} TO VERSION AS OF 3")  # this time the source
     lake.spark.sql(f"ALTER TABLE {stock.sql_name} ADD COLUMN w INT")
     lake.spark.sql(f"INSERT INTO {stock.sql_name} (id, v, w) VALUES (99, 'x', 5)")
     lake.archive("stock", INTO)
     check(lake)
     assert lake.table(INTO).read().where("w = 5").count() == 1
-    with pytest.raises(FeedError, match="no archive of"):
+    with pytest.raises(FeedError, match="not an archive of"):
         lake.archive(INTO, "stock")
 
 
 @pytest.mark.parametrize("step", [*under_long(*STEPS[:-1]), STEPS[-1]])
 def test_an_exception_after_any_step(lake: Lake, stock: Table, step: str) -> None:
-    archive = Archive(stock, INTO)
+    archive = archive_module.Archive(stock, INTO)
 
     def kill(done: str) -> None:
         if done == step:
@@ -156,7 +155,7 @@ def test_an_exception_after_any_step(lake: Lake, stock: Table, step: str) -> Non
     change(stock, 2)
     archive.run()
     check(lake)
-    if step == "streamed":  # the sink has committed, the checkpoint has not
+    if step == "streamed":  # the sink has committed, but not the checkpoint
         state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
         commits = sorted((state / "checkpoint-1" / "commits").glob("[0-9]*"))
         commits[-1].unlink()
@@ -177,7 +176,7 @@ def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: 
             raise Killed
 
     with pytest.raises(Killed):
-        Archive(stock, INTO).run(on_step=kill)
+        archive_module.Archive(stock, INTO).run(on_step=kill)
     change(stock, 2)  # 6 to 8
     report = lake.archive("stock", INTO)
     assert (report.start, report.end) == (6, 8)

@@ -1,4 +1,4 @@
-"""The commands on a change feed, in this process for the session's sake."""
+"""Test the commands on a change feed, in this process to share its session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_changes_and_doctor(lake: Lake, run: Any) -> None:
         run("changes", root, "s.stock", "--from", "9", "--beyond", "clip", "--json")["rows"] == []
     )
     assert (
-        "beyond the latest version" in run("changes", root, "s.stock", "--from", "9", status=1).err
+        "beyond the newest version" in run("changes", root, "s.stock", "--from", "9", status=1).err
     )
     assert "nor a timestamp" in run("changes", root, "s.stock", "--from", "noon", status=2).err
     run("changes", root, "s.stock", status=2)

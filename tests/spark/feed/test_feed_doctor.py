@@ -1,6 +1,6 @@
-"""The doctor: what it says can be read is read, and what it says can't be read fails.
+"""Test that readable versions of a diagnosis can be read, and that the others can't.
 
-One table after the other goes through every trouble; then all ranges of versions are tried.
+The tables go through all problems; then all ranges of versions are tried.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import Diagnosis
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed import doctor, ranges
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 ON = "delta.enableChangeDataFeed = true"
 
 
 def make(lake: Lake, name: str, *statements: str) -> Table:
-    """A table by statements in which `T` is its name."""
+    """Create a table by statements in which `T` is its name."""
     sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
     for statement in statements:
         lake.spark.sql(statement.replace("{T}", sql_name))
@@ -34,14 +32,14 @@ def make(lake: Lake, name: str, *statements: str) -> Table:
 
 def is_read(table: Table, start: int, end: int) -> bool:
     try:
-        read_feed(table.spark, table.path, start, end).collect()
+        ranges.read_feed(table.spark, table.path, start, end).collect()
     except Exception:
         return False
     return True
 
 
-def check_every_range(table: Table) -> Diagnosis:
-    """Compares prediction and truth for every range; the whole one's diagnosis."""
+def check_every_range(table: Table) -> doctor.Diagnosis:
+    """Compare prediction and outcome for every range, and return the diagnosis of all."""
     whole = table.changes.diagnose()
     for start in range(whole.start, whole.end + 1):
         for end in range(start, whole.end + 1):
@@ -52,8 +50,8 @@ def check_every_range(table: Table) -> Diagnosis:
     return whole
 
 
-def check_longest_ranges(table: Table) -> Diagnosis:
-    """As for every range, with fewer reads: what is readable is so, and can't be any longer."""
+def check_longest_ranges(table: Table) -> doctor.Diagnosis:
+    """Check with fewer reads that readable ranges can be read and can't be extended."""
     whole = table.changes.diagnose()
     for start, end in whole.readable:
         assert is_read(table, start, end), (start, end)
@@ -65,11 +63,11 @@ def check_longest_ranges(table: Table) -> Diagnosis:
     return whole
 
 
-def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
+def rules(diagnosis: doctor.Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 
-@pytest.mark.long  # its troubles are among those of the one table below
+@pytest.mark.long  # the table below has these problems as well
 @pytest.mark.promise("CF-18")
 def test_column_mapping(lake: Lake) -> None:
     table = make(
@@ -102,7 +100,7 @@ def test_column_mapping(lake: Lake) -> None:
         "id",
         "a",
         "s",
-    ]  # the columns of the range's end
+    ]  # a range has the columns of its end
     assert table.changes.read(3, 6).columns[:4] == ["id", "aa", "s", "late"]
 
 
@@ -144,7 +142,7 @@ def test_every_other_trouble_at_once(lake: Lake) -> None:
     assert document[1]["column"] == "n"
     assert all(finding["fix"] for finding in document)
     assert "9 findings" not in repr(whole)
-    assert "3 in the way" in repr(whole)
+    assert "3 blocking" in repr(whole)
     bridged = table.changes.read(0, across_gaps=True)
     found = bridged.select("_commit_version", "_change_origin", "_change_type", "id", "n").collect()
     origins = {(row[0], row[1]) for row in found}
@@ -153,7 +151,7 @@ def test_every_other_trouble_at_once(lake: Lake) -> None:
 
 
 def state_after(found: list[Any]) -> dict[tuple[int, int], int]:
-    """The table that a feed's changes from its beginning on come to."""
+    """Return the table that results from all changes of a feed."""
     rows: dict[tuple[int, int], int] = {}
     for row in found:
         sign = 1 if row._change_type in ("insert", "update_postimage") else -1
@@ -174,11 +172,11 @@ def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) ->
     whole = check_every_range(table)
     (made,) = (f for f in whole.findings if f.rule == "recreated")
     assert not made.blocks
-    assert "another one of the same name" in made.message
+    assert "another table of the same name" in made.message
     assert made.versions == (newest, newest) == (2, 2)
     before = table.changes.read(0, 1).collect()
     assert {(row.id, row._change_type) for row in before} == {(1, "insert")}
-    # A commit's age is its file's: in a copy, which no cache knows, the first two are old.
+    # The age of a commit is its file's. In a copy, which is not cached, the first two are old.
     shutil.copytree(lake.storage.root, f"{lake.storage.root} copy")
     lake = Lake(f"{lake.storage.root} copy")
     table = lake.table("t")
@@ -192,7 +190,7 @@ def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) ->
     assert "older than delta.deletedFileRetentionDuration" in old.message
     with pytest.raises(FeedError, match=r"Delta refuses to read them.*Hint: SET spark"):
         table.changes.read(0)
-    setting = old.fix.split()[1]  # the fix that it names
+    setting = old.fix.split()[1]  # from the fix
     lake.spark.conf.set(setting, "false")
     try:
         assert not table.changes.diagnose().blocking
@@ -213,7 +211,7 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
     )
 
     def write(query: str, mode: str, life: str) -> None:
-        """Writes rows, and notes which life of a folder they are from, as the mirror does."""
+        """Write rows, and record the folder's incarnation as the mirror does."""
         rows = lake.spark.sql(query).write.format("delta")
         rows.option("userMetadata", json.dumps({"incarnation": life})).mode(mode).save(table.path)
 
@@ -225,7 +223,7 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
         "ALTER TABLE {T} DROP COLUMN b",  # 5
         "UPDATE {T} SET n = 30 WHERE id = 3",  # 6
         "ALTER TABLE {T} ALTER COLUMN n TYPE BIGINT",  # 7
-        "UPDATE {T} SET n = 31 WHERE id = 3",  # 8, whose change file gets lost
+        "UPDATE {T} SET n = 31 WHERE id = 3",  # 8, whose change file is deleted
         "INSERT OVERWRITE {T} SELECT * FROM {T}",  # 9
         "RESTORE TABLE {T} TO VERSION AS OF 8",  # 10
         "DELETE FROM {T} WHERE id = 1",  # 11
@@ -235,7 +233,7 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
     log = Path(table.path) / "_delta_log"
     (cdc,) = [line for line in (log / f"{8:020d}.json").read_text().splitlines() if '"cdc"' in line]
     (Path(table.path) / json.loads(cdc)["cdc"]["path"]).unlink()
-    # A column that may no longer be NULL; Spark has no statement for that.
+    # Spark has no statement that makes a column NOT NULL.
     widened = [json.loads(line) for line in (log / f"{7:020d}.json").read_text().splitlines()]
     (metadata,) = [action["metaData"] for action in widened if "metaData" in action]
     schema = json.loads(metadata["schemaString"])
@@ -244,7 +242,7 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
     info = {"commitInfo": {"timestamp": 0, "operation": "CHANGE COLUMN", "operationParameters": {}}}
     lines = [json.dumps(action) for action in (info, {"metaData": metadata})]
     (log / f"{14:020d}.json").write_text("\n".join(lines) + "\n")
-    # A commit's age is its file's: in a copy, which no cache knows, the first four are old.
+    # The age of a commit is its file's. In a copy, which is not cached, the first four are old.
     shutil.copytree(lake.storage.root, f"{lake.storage.root} copy")
     table = Lake(f"{lake.storage.root} copy").table("all")
     week_ago = time.time() - 8 * 24 * 3600
@@ -299,22 +297,22 @@ def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
         "UPDATE {T} SET v = 'd' WHERE id = 1",
     )
     assert not table.changes.diagnose().findings
-    assert repr(table.changes.diagnose()) == "v, versions 0 to 3: 0 findings, 0 in the way"
+    assert repr(table.changes.diagnose()) == "v, versions 0 to 3: 0 findings, 0 blocking"
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
     whole = check_longest_ranges(table)
     assert [r for r in rules(whole) if r[2]] == [("missing-file", (v, v), True) for v in (1, 2, 3)]
-    with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
+    with pytest.raises(FeedError, match=r"versions 2 to 3 are lost.*no version before"):
         table.changes.read(2, across_gaps=True)
-    # From an empty table to the newest version is always possible.
+    # A comparison of the newest version with an empty table is always possible.
     for start in (0, 1):
         rows = table.changes.read(start, across_gaps=True).collect()
         assert {tuple(row)[:4] for row in rows} == {(1, "d", "insert", 3), (2, "b", "insert", 3)}
     for version in range(3):
         (Path(table.path) / "_delta_log" / f"{version:020d}.json").unlink()
-    with pytest.raises(FeedError, match="no longer holds version"):
+    with pytest.raises(FeedError, match="no longer contains version"):
         table.changes.read(0)
-    with pytest.raises(FeedError, match=r"no longer holds versions 1 to 2.*start at version 3"):
+    with pytest.raises(FeedError, match=r"no longer contains versions 1 to 2.*start at version 3"):
         table.changes.stream(1)
     assert rules(table.changes.diagnose())[0] == ("log-lost", (0, 2), True)
 
@@ -326,7 +324,7 @@ def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
     publisher.update([{"id": 1, "v": "b"}])
     publisher.delete([{"id": 2}])
     publisher.upsert([{"id": 9, "v": "n"}])
-    lake.mirror()  # 2, whose change files get lost
+    lake.mirror()  # 2, whose change files are deleted
     publisher.update([{"id": 1, "v": "c"}])
     assert not lake.mirror().failed  # 3
     table = lake.table("ids")

@@ -1,4 +1,4 @@
-"""The feed of a table that another engine writes."""
+"""Test the change feed of a table that another engine writes."""
 
 from __future__ import annotations
 

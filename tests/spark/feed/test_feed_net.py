@@ -1,4 +1,4 @@
-"""Net changes against their reference, and against what two versions of a table differ by."""
+"""Test net changes against their model, and against the difference of two versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.feed_model import net_model
 from helpers.quiet import commit_quietly
 from helpers.tables import bag, describe_history
 from mirrorlake import Lake
-from mirrorlake.feed.net import net_changes
+from mirrorlake.feed import ranges
 
 KEYS = st.sampled_from([None, "a", "`"])
 VALUES = st.none() | st.sampled_from([0.0, 1.5, float("inf")])
@@ -30,7 +30,7 @@ SCHEMA = (
 
 
 def feed_of(example: int, rows: list[tuple[Any, ...]], steps: list[Any]) -> list[tuple[Any, ...]]:
-    """The changes that a table's feed would record for steps, one version each."""
+    """Return the changes that a feed records for these steps, one version each."""
     table = list(rows)
     feed: list[tuple[Any, ...]] = []
     for version, (step, key, value) in enumerate(steps, 1):
@@ -51,7 +51,7 @@ def feed_of(example: int, rows: list[tuple[Any, ...]], steps: list[Any]) -> list
 
 
 def test_random_feeds_come_to_what_the_model_says(spark: SparkSession) -> None:
-    """All examples in one query: a failing one is found by its number."""
+    """Run all examples in one query; a failing one is identified by its number."""
     examples = listed(st.tuples(st.lists(st.tuples(KEYS, VALUES), max_size=3), STEPS), 180)
     crowded = {n for n, (rows, steps) in enumerate(examples) if has_crowd(rows, steps)}
     feed = [
@@ -62,14 +62,14 @@ def test_random_feeds_come_to_what_the_model_says(spark: SparkSession) -> None:
     for unique in (None, range(1, 9)):
         changes = [change for change in feed if change[2][0] not in crowded] if unique else feed
         frame = spark.createDataFrame([(*row, kind, n, None) for n, kind, row in changes], SCHEMA)
-        found = net_changes(frame, ["example", "k"], unique=unique).collect()
+        found = ranges.net_changes(frame, ["example", "k"], unique=unique).collect()
         expected = Counter(net_model(changes, 2))
         assert Counter((r[4], r[3], tuple(r)[:3]) for r in found) == expected
     assert len(crowded) < len(examples) - 30
 
 
 def has_crowd(rows: list[tuple[Any, ...]], steps: list[Any]) -> bool:
-    """Whether a key ever has two rows at once."""
+    """Return whether a key has two rows at any time."""
     counts = Counter(key for key, _ in rows)
     crowds = [max(counts.values(), default=0)]
     for step, key, _ in steps:
@@ -94,16 +94,18 @@ SEVERAL = [
 
 
 def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(spark: SparkSession) -> None:
-    """Each kind of crowd by itself; where keys are not relied on, all of them in one query."""
+    """Test each case alone, and all of them in one query without unique keys."""
     schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
     schema += " _commit_timestamp TIMESTAMP"
     every = []
     for number, feed in enumerate(SEVERAL):
         rows = [(f"k{number}", value, kind, version, None) for version, kind, value in feed]
         with pytest.raises(Exception, match=r"several rows of one key \(key\)"):
-            net_changes(spark.createDataFrame(rows, schema), ["key"], unique=range(1, 4)).collect()
+            ranges.net_changes(
+                spark.createDataFrame(rows, schema), ["key"], unique=range(1, 4)
+            ).collect()
         every += rows
-    found = net_changes(spark.createDataFrame(every, schema), ["key"]).collect()
+    found = ranges.net_changes(spark.createDataFrame(every, schema), ["key"]).collect()
     expected = net_model([(row[3], row[2], row[:2]) for row in every], 1)
     assert Counter((r[3], r[2], tuple(r)[:2]) for r in found) == Counter(expected)
 
@@ -116,8 +118,8 @@ def test_a_range_with_more_versions_than_a_mark_has_places_for_is_summed_up(
     rows = [("k", "a", "insert", 1, None), ("k", "b", "insert", last, None)]
     changes = spark.createDataFrame(rows, f"{schema} _commit_timestamp TIMESTAMP")
     with pytest.raises(Exception, match="several rows of one key"):
-        net_changes(changes, ["key"], unique=range(1, last + 1)).collect()
-    longer = net_changes(changes, ["key"], unique=range(1, last + 2)).collect()
+        ranges.net_changes(changes, ["key"], unique=range(1, last + 1)).collect()
+    longer = ranges.net_changes(changes, ["key"], unique=range(1, last + 2)).collect()
     assert {tuple(row)[:4] for row in longer} == {
         ("k", "a", "insert", last),
         ("k", "b", "insert", last),
@@ -136,7 +138,9 @@ def test_an_outcome_is_of_its_keys_last_change(spark: SparkSession, unique: rang
     changes = spark.createDataFrame(
         [(*row, moments[row[3]]) for row in rows], f"{schema} _commit_timestamp TIMESTAMP"
     )
-    assert {tuple(row) for row in net_changes(changes, ["key"], unique=unique).collect()} == {
+    assert {
+        tuple(row) for row in ranges.net_changes(changes, ["key"], unique=unique).collect()
+    } == {
         ("again", "a", "insert", 3, moments[3]),
         ("other", "a", "update_preimage", 2, moments[2]),
         ("other", "c", "update_postimage", 2, moments[2]),
@@ -157,12 +161,12 @@ def test_a_value_that_moves_where_null_was_is_a_change(
     schema += ", _change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP"
     rows = [(*before, "update_preimage", 1, None), (*after, "update_postimage", 1, None)]
     changes = spark.createDataFrame(rows, schema)
-    found = net_changes(changes, ["k"], unique=range(1, 2)).collect()
+    found = ranges.net_changes(changes, ["k"], unique=range(1, 2)).collect()
     assert sorted(map(str, found)) == sorted(map(str, changes.collect()))
 
 
 def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Whatever happens between two versions, net changes are what the two differ by."""
+    """Test that net changes equal the difference of any two versions."""
     publisher = lake.publisher("t", keys=["id"])
     start = [{"id": n, "v": "old", "w": None} for n in range(6)]
     publisher.write(start)
@@ -172,7 +176,7 @@ def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
     publisher.update([{"id": 0, "v": "once", "w": 1}, {"id": 1, "v": "back", "w": 1}])
     publisher.delete([{"id": 2}, {"id": 3}])
     publisher.upsert([{"id": 7, "v": "short-lived", "w": 1}, {"id": 8, "v": "new", "w": 1}])
-    publisher.update([{"id": 5, "v": "old", "w": None}])  # as it was: a change of nothing
+    publisher.update([{"id": 5, "v": "old", "w": None}])  # unchanged, but written again
     lake.mirror()  # 3
     publisher.delete([{"id": 99}])
     lake.mirror()  # 4
@@ -248,7 +252,7 @@ def test_table_changes_in_sql(lake: Lake) -> None:
         UNION ALL SELECT id FROM table_changes("{name}", 1, 1) AS one
     """
     assert ids(joined) == [1, 3]
-    with pytest.raises(FeedError, match="beyond the latest version, 3"):
+    with pytest.raises(FeedError, match="beyond the newest version, 3"):
         ids(f"SELECT id FROM table_changes('{name}', 4)")
     with pytest.raises(UsageError, match="has 3 arguments"):
         ids(f"SELECT id FROM table_changes('{name}', 1, 2, 3)")

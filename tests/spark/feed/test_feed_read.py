@@ -1,4 +1,4 @@
-"""Reading the feed: ranges by version and moment, ends outside of it, what a refusal says."""
+"""Test reading the feed: ranges by version and timestamp, ends beyond it, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = 1_600_000_000_000  # version n is committed n hours later
 
 
 def age(path: str) -> None:
-    """Sets the commits' moments, which without in-commit timestamps are their files' times."""
+    """Set the commits' timestamps, which are their files' times without in-commit timestamps."""
     for commit in sorted((Path(path) / "_delta_log").glob("*.json")):
         moment = START / 1000 + int(commit.stem) * 3600
         os.utime(commit, (moment, moment))
@@ -34,7 +34,7 @@ def kinds(rows: Any, *columns: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """0 creates, 1 inserts two rows, 2 updates and deletes, 3 inserts; an hour each."""
+    """Return a lake: version 0 creates, 1 inserts two rows, 2 updates and deletes, 3 inserts."""
     lake = Lake(tmp_path_factory.mktemp("stock"))
     publisher = lake.publisher(f"s.`{ODD.replace('`', '``')}`", keys=["the id"])
     publisher.write([{"the id": 1, "n.x; ö": 10}, {"the id": 2, "n.x; ö": 20}])
@@ -45,7 +45,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     publisher.insert([{"the id": 3, "n.x; ö": 30}])
     assert not lake.mirror().failed
     table = lake.table(TableName("s", ODD))
-    # A table of old commits is readable only as long as its files are kept.
+    # Old commits can be read only while the retention allows it.
     lake.spark.sql(
         f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES"
         " (delta.deletedFileRetentionDuration = 'interval 100000 days',"
@@ -94,7 +94,7 @@ def test_ranges(stock: Lake, start: Any, end: Any, versions: set[int]) -> None:
 def test_ends_beyond_the_latest(stock: Lake) -> None:
     table = stock.table(TableName("s", ODD))
     for start, end in ((1, 5), (5, None), (1, "2999-01-01"), ("2999-01-01", None), (9, 12)):
-        with pytest.raises(FeedError, match=r"beyond the latest version, 4 of 2020.*Hint: .*SET"):
+        with pytest.raises(FeedError, match=r"beyond the newest version, 4 of 2020.*Hint: .*SET"):
             table.changes.read(start, end)
         clipped = kinds(table.changes.read(start, end, beyond_latest="clip"), "the id", "n.x; ö")
         assert clipped == (ALL if start == 1 else [])
@@ -112,7 +112,7 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
     [
         (3, 1, "starts at version 3, after its end 1"),
         (-1, None, "no version"),
-        ("yesterday", None, "not a version, nor a timestamp.*yyyy-MM-dd"),
+        ("yesterday", None, "neither a version nor a timestamp.*yyyy-MM-dd"),
         ("2020-13-01", None, "nor a timestamp"),
         (0, "20200913", "beyond"),
     ],

@@ -1,4 +1,4 @@
-"""Reports of feeds, archives and dimensions: right where all can be read, and telling where not."""
+"""Test reports of feeds, archives and dimensions, also if only a part can be read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import lake_state
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, QueryError, UsageError
-from mirrorlake.table import Table
 
 
 def change(table: Table, *statements: str) -> None:
@@ -20,7 +19,7 @@ def change(table: Table, *statements: str) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with `stock`. Versions 1 to 4: rows 1 and 2 come, 1 changes twice, 2 goes."""
+    """Return a lake with `stock`: versions 1 to 4 insert rows 1 and 2, update 1 twice, delete 2."""
     lake = Lake(tmp_path_factory.mktemp("made") / "lake")
     columns = {"id": "bigint", "a name": "string", "at": "timestamp"}
     change(
@@ -35,12 +34,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stock(made: Path, tmp_path: Path) -> Table:
-    """The table in a copy of its lake."""
+    """Return the table in a copy of its lake."""
     return Lake(shutil.copytree(made, tmp_path / "copy")).table("stock")
 
 
 def make_late(lake: Lake, **options: object) -> Table:
-    """A table whose feed was switched on in version 2."""
+    """Create a table whose feed is enabled in version 2."""
     late = lake.create_table("late", {"id": "bigint", "n": "int"}, feed=False, **options)
     change(late, "INSERT INTO {t} VALUES (1, 1), (2, 2)")
     late.changes.enable()
@@ -74,7 +73,7 @@ def test_what_the_feed_does_not_hold_is_a_note(lake: Lake) -> None:
     found = late.changes.report()
     assert (found.shown_from, found.shown_to) == (2, 3)
     assert found.raw == {"inserted": 0, "updated": 1, "deleted": 0}
-    assert [note.split(":")[0] for note in found.notes] == [
+    assert [note.split(". ")[0] for note in found.notes] == [
         "Of versions 0 to 3 only 2 to 3 can be read",
         "The table declares no keys, so there is no net result",
     ]
@@ -90,7 +89,7 @@ def test_ranges_keys_and_filters_that_make_no_sense(stock: Table) -> None:
     changes = stock.changes
     with pytest.raises(UsageError, match="after its end"):
         changes.report("3", "2")
-    with pytest.raises(FeedError, match="beyond the latest"):
+    with pytest.raises(FeedError, match="beyond the newest"):
         changes.report("9")
     with pytest.raises(UsageError, match="no column nothing"):
         changes.report(keys=["nothing"])
@@ -115,10 +114,13 @@ def test_an_archive_says_what_it_did(stock: Table) -> None:
     assert stock.archive().did == "0 new versions, archived up to 4"
 
 
-def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
+def test_a_feed_that_is_off_is_reported(lake: Lake) -> None:
     off = lake.create_table("off", {"id": "bigint"}, keys=["id"], feed=False)
     for report in (off.archive(), off.dimension()):
-        assert "is off" in report.why_not
+        assert "is off. Hint: enable it with table.changes.enable()" in report.why_not
+    for dry_run in (True, False):
+        with pytest.raises(FeedError, match=r"feed of off is off\. Hint: enable it with"):
+            lake.archive("off", "kept", dry_run=dry_run)
     assert [str(name) for name in lake.tables()] == ["off"]
     off.changes.enable()
     assert not off.archive().why_not
@@ -156,6 +158,6 @@ def test_other_tables_are_never_written_into(stock: Table, tmp_path: Path) -> No
         stock.dimension("mine")
     with pytest.raises(UsageError, match="of the other type"):
         stock.dimension("dim_stock")
-    with pytest.raises(UsageError, match="no type 3"):
+    with pytest.raises(UsageError, match="stored as type 3"):
         stock.dimension(stored_as=3)
     assert lake_state(tmp_path) == before

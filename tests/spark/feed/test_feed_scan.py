@@ -1,4 +1,4 @@
-"""Our scan of a feed is what Delta's own source gives, whatever the table is like."""
+"""Test that our scan of a feed equals Delta's own source, for every kind of table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from helpers.quiet import commit_quietly
 from mirrorlake import Lake
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed import ranges
 
 
 def bag(rows: DataFrame) -> Counter[str]:
@@ -38,7 +38,7 @@ def test_the_scan_is_what_deltas_source_gives(lake: Lake) -> None:
     for columns in ("*", "id, `a b`, part, _change_type, _commit_version, _commit_timestamp"):
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         theirs = reader.option("startingVersion", 1).option("endingVersion", 9).load(path)
-        ours = read_feed(spark, path, 1, 9)
+        ours = ranges.read_feed(spark, path, 1, 9)
         assert ours.schema == theirs.schema
         assert bag(ours.selectExpr(*columns.split(", "))) == bag(
             theirs.selectExpr(*columns.split(", "))
@@ -54,7 +54,7 @@ def test_filters_and_columns_reach_the_files(lake: Lake) -> None:
     )
     spark.sql(f"INSERT INTO delta.`{path}` SELECT id, 'v' FROM range(9)")  # 1
     spark.sql(f"UPDATE delta.`{path}` SET v = 'w' WHERE id = 3")  # 2
-    rows = read_feed(spark, path, 2, 2).where("id = 3").select("id")
+    rows = ranges.read_feed(spark, path, 2, 2).where("id = 3").select("id")
     assert [row.id for row in rows.collect()] == [3, 3]
     plan = spark._jvm.PythonSQLUtils.explainString(rows._jdf.queryExecution(), "simple")  # type: ignore[union-attr]
     assert "EqualTo(id,3)" in plan

@@ -1,4 +1,4 @@
-"""The feed as a stream, switched on in every way, and cursors."""
+"""Test the feed as a stream, the ways to enable it, and cursors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from pyspark.sql import DataFrame
 from helpers.feed_model import RESERVED
 from helpers.quiet import QUIET, commit_quietly
 from helpers.tables import describe_history
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 Change = tuple[int, str, int]
 
 
 def drain(stream: DataFrame, checkpoint: Path) -> list[list[Change]]:
-    """What an availableNow run of a stream of (id, …) delivers, a list a micro-batch."""
+    """Run a stream of (id, …) with availableNow, and return one list per micro-batch."""
     batches: list[list[Change]] = []
 
     def take(rows: DataFrame, _number: int) -> None:
@@ -41,7 +40,7 @@ def flat(batches: list[list[Change]]) -> list[Change]:
 
 @pytest.fixture
 def table(lake: Lake) -> Table:
-    """0 creates, 1 and 2 insert two files each, 3 updates one row, 4 deletes one."""
+    """Return a table: 0 creates, 1 and 2 insert two files each, 3 updates a row, 4 deletes one."""
     made = lake.create_table("t", {"id": "INT", "v": "STRING"})
     for version in (1, 2):
         rows = lake.spark.range(version * 10, version * 10 + 4, 1, 2)
@@ -72,11 +71,11 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
         .first()[0]
     )
     assert flat(drain(table.changes.stream(at), tmp_path / "c")) == CHANGES[2:]
-    # The target is complete up to the latest version and the checkpoint is lost.
+    # The target is complete up to the newest version, and the checkpoint is lost.
     assert flat(drain(table.changes.stream(5), tmp_path / "d")) == []
     table.spark.sql(f"INSERT INTO {table.sql_name} VALUES (50, 'x')")
     new = [(5, "insert", 50)]
-    # Data and changes are visible by the same commit.
+    # Data and changes become visible with the same commit.
     assert table.changes.read(5).count() == table.read(version=5).where("id = 50").count() == 1
     assert flat(drain(stream, tmp_path / "a")) == new
     assert flat(drain(table.changes.stream(3), tmp_path / "b")) == new
@@ -92,7 +91,7 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
     assert flat(drain(table.changes.stream(3), tmp_path / "e")) == [(10, "insert", 60)]
     with pytest.raises(UsageError, match="needs a start"):
         table.changes.stream(end=3)
-    with pytest.raises(FeedError, match="beyond the latest version, 10"):
+    with pytest.raises(FeedError, match="beyond the newest version, 10"):
         table.changes.stream(12)
 
 
@@ -111,15 +110,15 @@ def test_limits_and_excluded_files(table: Table, tmp_path: Path) -> None:
     kept = drain(table.changes.stream(1, exclude_regex="part-00001"), tmp_path / "c")
     assert len(flat(kept)) < len(INSERTS + CHANGES)
     assert {c for c in flat(kept) if c[0] > 2} == set(CHANGES)
-    # Without the guard this one leaves out every file of the table, change files included.
+    # Without the guard, this pattern would exclude every file, change files included.
     none = drain(table.changes.stream(1, exclude_regex="parquet$"), tmp_path / "d")
     assert flat(none) == CHANGES
-    # Only a snapshot, which is no commit of its own, may come in parts; and all of it comes.
+    # Only a snapshot, which is not a commit, may be split; all of it is delivered.
     parts = drain(table.changes.stream(max_files=1), tmp_path / "f")
     assert len(parts) > 1
     assert {change[0] for change in flat(parts)} == {4}
     assert [change[2] for change in flat(parts)] == [10, 12, 13, 20, 21, 22, 23]
-    # A cursor's batches never split any version, insert-only ones neither, whatever the limits.
+    # A cursor's batches never split a version, not even insert-only ones, with any limit.
     for number, (limits, expected) in enumerate(
         [
             ({"max_files": 1}, [{1}, {2}, {3}, {4}]),
@@ -141,7 +140,7 @@ def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path:
     properties = {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"}
     mapped = lake.write("mapped", rows, properties=properties)
     lake.spark.sql(f"UPDATE {mapped.sql_name} SET id = 9 WHERE id = 3")
-    assert not list(Path(mapped.path).glob("_change_data"))  # Delta scatters them
+    assert not list(Path(mapped.path).glob("_change_data"))  # Delta distributes them
     version = mapped.snapshot().version
     kept = drain(mapped.changes.stream(version, exclude_regex="parquet$"), tmp_path / "c")
     assert sum(len(batch) for batch in kept) == 2
@@ -172,11 +171,11 @@ def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
         writer.trigger(availableNow=True).start(target, format="delta").awaitTermination()
         return sorted(row.id for row in lake.table("target").read().collect())
 
-    assert go_on() == list(range(76))  # the target has it all
+    assert go_on() == list(range(76))  # the target is complete
     for number in (76, 77):
         lake.spark.sql(f"INSERT INTO {source.sql_name} VALUES ({number})")
         assert go_on() == go_on() == list(range(number + 1))
-    with pytest.raises(FeedError, match=r"no longer holds version 69.*start at version 70"):
+    with pytest.raises(FeedError, match=r"no longer contains version 69.*start at version 70"):
         source.changes.stream(69)
 
 
@@ -199,7 +198,7 @@ def test_a_stream_goes_on_after_columns_were_renamed_and_dropped(
         writer.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
 
     def stops() -> list[str]:
-        """Runs it to its end; why it stopped before."""
+        """Run the stream to its end, and return the reasons for which it stopped."""
         reasons: list[str] = []
         while len(reasons) < 5:
             try:
@@ -234,7 +233,7 @@ def test_a_cursor(table: Table) -> None:
     batch = cursor.read(end=2)
     assert repr(batch) == "versions 0 to 2"
     assert batch.rows.count() == 8
-    assert cursor.read(end=2).rows.count() == 8  # not committed: the same again
+    assert cursor.read(end=2).rows.count() == 8  # not committed, so the same batch comes again
     cursor.commit(batch)
     assert (cursor.position, cursor.lag.versions) == (2, 2)
     assert repr(cursor) == "reports: at version 2, 2 behind"
@@ -252,7 +251,7 @@ def test_a_cursor(table: Table) -> None:
     assert cursor.read().is_empty
     for kind in QUIET:
         last = commit_quietly(table, kind)
-    quiet = cursor.read(max_files=1)  # one batch, however many versions have no files
+    quiet = cursor.read(max_files=1)  # one batch, although many versions have no files
     assert (quiet.end, quiet.rows.count(), cursor.lag.versions) == (last, 0, len(QUIET))
     cursor.commit(quiet)
     assert (cursor.read().is_empty, cursor.lag.versions) == (True, 0)
@@ -271,7 +270,7 @@ def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
     cursor.commit(cursor.read())
     shutil.rmtree(table.path)
     again = lake.create_table("t", {"id": "INT"})
-    with pytest.raises(FeedError, match="made again"):
+    with pytest.raises(FeedError, match="was recreated"):
         again.changes.cursor("c").read()
     again.changes.cursor("c").move(-1)
     assert again.changes.cursor("c").read().end == 0
@@ -302,7 +301,7 @@ def test_switching_it_on(lake: Lake) -> None:
         old.changes.read("2000-01-01")
     with pytest.raises(FeedError, match="not enabled"):
         old.changes.stream(0)
-    assert old.changes.enable() == 3  # nothing to do
+    assert old.changes.enable() == 3  # no change
     lake.enable_feed_for_new_tables()
     try:
         assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
@@ -368,15 +367,15 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
         lake.spark.sql(statement.format(table.sql_name))
         counts.append(files())
     assert 0 < counts[0] < counts[1] < counts[2]
-    # Changes take less room than the files that were rewritten for them.
+    # Change files are smaller than the files that were rewritten.
     rewritten = [path.stat().st_size for path in Path(table.path).glob("part=0/*.parquet")]
     assert sum(path.stat().st_size for path in folder.rglob("*.parquet")) < sum(rewritten) / 2
-    # Old versions are read with the latest columns.
+    # Old versions are read with the newest columns.
     lake.spark.sql(f"ALTER TABLE {table.sql_name} ADD COLUMN late INT")
     inserted = table.changes.read(1, 1)
     assert inserted.columns == ["id", "part", "v", "late", *RESERVED]
     assert inserted.where("late IS NOT NULL").count() == 0
-    lake.spark.sql(f"VACUUM {table.sql_name}")  # within the retention: all is kept
+    lake.spark.sql(f"VACUUM {table.sql_name}")  # within the retention, so everything is kept
     assert files() == counts[2]
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")

@@ -1,6 +1,7 @@
-"""Dimensions against their reference: any changes, in any order, in any batches, more than once.
+"""Test dimensions against their model: any changes, in any order and batches, also repeated.
 
-Many examples share one table, each under its own key prefix: a MERGE costs a second, a row nothing.
+Many examples share one table, each with its own key prefix, because a MERGE takes a second and a
+row almost no time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from pyspark.sql import SparkSession
 from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import RESERVED, Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.scd import Dimension, apply_changes
-from mirrorlake.table import Table
+from mirrorlake.feed import scd
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -30,12 +30,12 @@ CHANGE = st.tuples(
 EXAMPLES = st.lists(st.lists(CHANGE, max_size=9), min_size=50, max_size=50)
 
 
-def how(stored_as: Any, **more: Any) -> Dimension:
-    return Dimension(**HOW, stored_as=stored_as, **more)
+def how(stored_as: Any, **more: Any) -> scd.Dimension:
+    return scd.Dimension(**HOW, stored_as=stored_as, **more)
 
 
 def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
-    """Three batches; a key's changes have different sequences, some changes come twice."""
+    """Return three batches; a key's changes have different sequences, some changes come twice."""
     batches: list[list[Event]] = [[], [], []]
     for number, example in enumerate(examples):
         unique = {(key, at): (row, batch) for key, at, row, batch in example}
@@ -54,7 +54,7 @@ TRACKED: list[dict[str, Any]] = [
 
 
 def events_table(lake: Lake) -> Table:
-    """An empty table whose rows will be changes of a dimension."""
+    """Create an empty table whose rows will be changes of a dimension."""
     columns = {
         field.name: field.dataType.simpleString() for field in as_rows(lake.spark, []).schema
     }
@@ -83,9 +83,7 @@ def take(table: Table, events: list[Event], **how: Any) -> None:
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
-    phases=[
-        Phase.generate
-    ],  # a failing batch of examples says enough; shrinking takes Spark minutes
+    phases=[Phase.generate],  # a failing batch of examples is enough; shrinking would take minutes
 )
 @given(examples=EXAMPLES)
 def test_any_batches_end_as_the_model_does(
@@ -100,7 +98,7 @@ def test_any_batches_end_as_the_model_does(
     path = lake.storage.path("Tables/dim")
     batches = to_batches(examples)
     seen: list[Event] = []
-    for batch in [*batches, [], batches[1]]:  # versions without changes, and one of them again
+    for batch in [*batches, [], batches[1]]:  # a version without changes, and a repeated batch
         random.Random(len(seen)).shuffle(batch)
         take(events, batch, stored_as=stored_as, ignore_null_updates=ignore_nulls, **tracked)
         seen += batch
@@ -135,7 +133,7 @@ def test_tracked_columns(spark: SparkSession, lake: Lake, tracked: dict[str, Any
 def test_events_that_are_removed_from_the_table_are_no_changes(
     spark: SparkSession, lake: Lake
 ) -> None:
-    """A table of events loses old events; a dimension that starts later takes what is left."""
+    """Test a table that loses old events; a dimension that starts later applies the others."""
     events = events_table(lake)
     take(events, events_of("a1=1p b2=1p"))
     take(events, events_of("a3=2p b4-"))
@@ -156,7 +154,7 @@ def test_events_that_are_removed_from_the_table_are_no_changes(
 
 
 def test_soft_deletes_of_a_table_with_a_feed(lake: Lake) -> None:
-    """Without a sequence column, the feed's own deletes count as well as the condition."""
+    """Test that, without a sequence column, deletes of the feed and the condition both count."""
     table = lake.create_table("stock", {"id": "int", "v": "string", "gone": "boolean"}, keys=["id"])
     lake.sql("INSERT INTO stock VALUES (1, 'a', false), (2, 'b', false), (3, 'c', NULL)")
     how: dict[str, Any] = {"apply_as_deletes": "gone", "except_columns": ["GONE"]}
@@ -203,7 +201,7 @@ def test_a_dimension_keeps_the_options_of_its_first_run(lake: Lake) -> None:
 
 
 def test_snapshots(lake: Lake) -> None:
-    """Keys are matched as values, NULL included; a snapshot that changes nothing adds no period."""
+    """Test that NULL keys match, and that an unchanged snapshot adds no period."""
     table = lake.create_table("stock", {"id": "int", "v": "string"})
     for rows in (
         "(1, 'a'), (2, 'b'), (NULL, 'n')",
@@ -225,13 +223,13 @@ def test_snapshots(lake: Lake) -> None:
 def test_ignored_nulls_need_the_whole_feed(lake: Lake) -> None:
     table = lake.create_table("late", {"id": "int", "v": "string"}, keys=["id"], feed=False)
     table.changes.enable()
-    with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
+    with pytest.raises(UsageError, match=r"NULL in it is a value.*ignore_null_updates"):
         table.dimension(ignore_null_updates=True)
 
 
 @pytest.mark.long
 def test_snapshots_and_tracked_columns(lake: Lake) -> None:
-    """Only a tracked column begins a new period; the others show the period's last value."""
+    """Test that only tracked columns start a period; others show the period's last value."""
     table = lake.create_table("stock", {"id": "int", "v": "string", "n": "int"})
     for row in ("(1, 'a', 10)", "(1, 'a', 20)", "(1, 'b', 20)", "(1, 'b', 30)"):
         lake.spark.sql(f"INSERT OVERWRITE {table.sql_name} VALUES {row}")
@@ -243,19 +241,19 @@ def test_snapshots_and_tracked_columns(lake: Lake) -> None:
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a failure."""
+    """A kill, which is not an Exception, so that no handler takes it for a failure."""
 
 
 POINTS = [
     (1, "ready_table", 1),
     (1, "ready_table", 2),
     (1, "merge_into", 1),
-    (1, "_emptied", 1),
+    (1, "_apply_truncates", 1),
     (1, "merge_into", 2),
     (2, "ready_table", 1),
     (2, "_merge", 1),
 ]
-QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has one of type 1
+QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has a case of type 1
 
 
 @pytest.mark.parametrize(
@@ -270,14 +268,14 @@ def test_stopped_after_any_step_and_run_again(
     step: str,
     times: int,
 ) -> None:
-    """Every step is a commit; the one that stops is the real one, and has been done."""
+    """Stop after each step, which is a real commit, and run again."""
     path = lake.storage.path("Tables/dim")
     empties = {"apply_as_truncates": "op = 'T'"} if stored_as == 1 else {}
     dimension = how(stored_as, **empties)
     texts = ("a1=1p b2=1p", "!3 c4=1p a5=2p c6-" if stored_as == 1 else "c4=1p a5=2p c6- b3-")
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
-    apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
+    scd.apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
     module = "mirrorlake.feed.scd"
     real = getattr(importlib.import_module(module), step)
     done = []
@@ -294,15 +292,15 @@ def test_stopped_after_any_step_and_run_again(
     with monkeypatch.context() as patched:
         patched.setattr(f"{module}.{step}", stop)
         with pytest.raises(Killed):
-            apply_changes(batch, path, dimension)
+            scd.apply_changes(batch, path, dimension)
     for _ in range(2):
-        apply_changes(batch, path, dimension)
+        scd.apply_changes(batch, path, dimension)
         assert found(spark, path) == model(seen)
 
 
 @pytest.mark.promise("CF-19")
 def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Type 1 is the table itself; type 2 is the table at each of its versions."""
+    """Test that type 1 equals the table, and type 2 the table at each of its versions."""
     publisher = lake.publisher("stock", keys=["id"])
     for kind, step in (
         ("column", [("write", [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])]),
@@ -327,20 +325,20 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
         stock = lake.table("stock").read(version=version).collect()
         assert then == {tuple(row)[:2] for row in stock}
     assert len(periods) == 5
-    # A stream applies the same changes by foreachBatch, killed and run again included.
+    # A stream applies the same changes with foreachBatch, also when it runs again.
     path = lake.storage.path("Tables/streamed")
-    dimension = Dimension(
+    dimension = scd.Dimension(
         ("id",),
         "_commit_version",
         stored_as=2,
         apply_as_deletes="_change_type = 'delete'",
         except_columns=RESERVED,
     )
-    # The second checkpoint knows nothing of the first: all of it again.
+    # A second checkpoint applies all changes again.
     for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
         stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
         stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
-        stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(
+        stream.foreachBatch(lambda rows, _: scd.apply_changes(rows, path, dimension)).trigger(
             availableNow=True
         ).start().awaitTermination()
         streamed = lake.table("streamed").read().select(columns).collect()
@@ -351,11 +349,11 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     ("arguments", "says"),
     [
         ({"keys": ()}, "needs keys"),
-        ({"stored_as": 3}, "no type 3"),
+        ({"stored_as": 3}, "stored as type 3"),
         ({"track_history_columns": ("v",)}, "no history"),
-        ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be emptied"),
+        ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be truncated"),
         ({"keys": ("nope",)}, "no column nope"),
-        ({"columns": ("v",)}, "key id is left out"),
+        ({"columns": ("v",)}, "key column id is left out"),
         ({"except_columns": ("gone",)}, "no column gone"),
         (
             {"stored_as": 2, "columns": ("id",), "track_history_columns": ("v",)},
@@ -374,10 +372,10 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
 def test_wrong_use(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
     rows = spark.createDataFrame([(1, 2)], "id INT, v INT")
     with pytest.raises(UsageError, match=says):
-        Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
+        scd.Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
 
 
 def test_a_change_without_sequence_is_refused(spark: SparkSession, lake: Lake) -> None:
     rows = spark.createDataFrame([(1, None)], "id INT, v INT")
     with pytest.raises(Exception, match="v is NULL in a change"):
-        apply_changes(rows, lake.storage.path("Tables/x"), Dimension(("id",), "v"))
+        scd.apply_changes(rows, lake.storage.path("Tables/x"), scd.Dimension(("id",), "v"))

@@ -1,6 +1,7 @@
-"""A dimension killed with SIGKILL at any moment, Spark included, ends as the model does.
+"""Test that a dimension that is killed with SIGKILL at any point ends as the model does.
 
-The program is killed once so many files are on disk; run again, also twice, it makes up for it.
+The program is killed when a number of files exists on disk. Running it again, also twice, completes
+the work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
 from helpers.feed_model import type_1_model, type_2_model
 from helpers.killing import run_until
 from mirrorlake import Lake
-from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake.feed import scd
 
 HEAD = """
 import json, sys
@@ -48,14 +49,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FIRST = "a1=1p b2=1p c2=3r"
 NEXT = {1: "!2 c4=1p a5=2p c6- a3=9z", 2: "c4=1p a5=2p c6- b3- a3=9z"}
-KILLS = 8  # of each case, at moments evenly apart
+KILLS = 8  # per case, at evenly spaced points
 GRAVES = "/dim__tombstones/_delta_log/"
 
 
 def prepare(lake: Lake, how: dict[str, Any]) -> None:
-    """A dimension with its first changes, and two files with the next ones."""
-    dimension = Dimension(**HOW, **how)
-    apply_changes(as_rows(lake.spark, events_of(FIRST)), path_of(lake), dimension)
+    """Create a dimension with its first changes, and two files with the next ones."""
+    dimension = scd.Dimension(**HOW, **how)
+    scd.apply_changes(as_rows(lake.spark, events_of(FIRST)), path_of(lake), dimension)
     rows = as_rows(lake.spark, events_of(NEXT[how["stored_as"]])).repartition(2, "at")
     rows.write.parquet(lake.storage.path("Files/batches"))
 
@@ -74,21 +75,21 @@ def check(spark: SparkSession, lake: Lake, how: dict[str, Any]) -> None:
 
 
 def run_again(lake: Lake, program: str, how: dict[str, Any]) -> None:
-    """What the program does, in this process for its session's sake."""
-    source, dimension = lake.storage.path("Files/batches"), Dimension(**HOW, **how)
+    """Run the program's work in this process, to share its session."""
+    source, dimension = lake.storage.path("Files/batches"), scd.Dimension(**HOW, **how)
     if program == BATCH:
-        apply_changes(lake.spark.read.parquet(source), path_of(lake), dimension)
+        scd.apply_changes(lake.spark.read.parquet(source), path_of(lake), dimension)
         return
     rows = lake.spark.readStream.schema(lake.spark.read.parquet(source).schema)
     query = rows.option("maxFilesPerTrigger", 1).parquet(source).writeStream
     query = query.option("checkpointLocation", lake.storage.path("Files/checkpoint"))
-    query = query.foreachBatch(lambda batch, _: apply_changes(batch, path_of(lake), dimension))
+    query = query.foreachBatch(lambda batch, _: scd.apply_changes(batch, path_of(lake), dimension))
     query.trigger(availableNow=True).start().awaitTermination()
 
 
 @pytest.mark.long
 def test_killed_between_its_two_tables(lake: Lake, spark: SparkSession) -> None:
-    """Type 1 writes deletes first: killed then, it lacks the rows."""
+    """Test a kill after type 1 has written deletes and before it has written rows."""
     prepare(lake, EMPTIED)
     root = Path(lake.storage.root)
     killed, _ = run_until(
@@ -98,7 +99,7 @@ def test_killed_between_its_two_tables(lake: Lake, spark: SparkSession) -> None:
         json.dumps(HOW | EMPTIED),
     )
     assert killed
-    assert type_1(spark, path_of(lake)).get((0, "a")) != (2, "p")  # not there yet
+    assert type_1(spark, path_of(lake)).get((0, "a")) != (2, "p")  # not written yet
     for _ in range(2):
         run_again(lake, BATCH, EMPTIED)
         check(spark, lake, EMPTIED)

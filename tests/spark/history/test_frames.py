@@ -1,4 +1,4 @@
-"""Frames: pinned together, read exactly, kept by vacuum, compared with what came later."""
+"""Test frames: they are pinned together, read exactly, kept by vacuum and compared."""
 
 from __future__ import annotations
 
@@ -23,20 +23,10 @@ from helpers.delta_files import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
-from mirrorlake.history import frame_diff
+from mirrorlake.history import frame_records
 from mirrorlake.history import frames as frames_module
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history import versions as versions_module
-from mirrorlake.history.frame_diff import FrameDiff
-from mirrorlake.history.frame_records import (
-    Frame,
-    find_pins,
-    publish_horizon,
-    read_frames,
-    read_horizon,
-    save_frame,
-    utc_now,
-)
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -66,7 +56,7 @@ def test_a_frame_from_its_making_to_its_release(
 ) -> None:
     lake.write("stock", some(spark, 0, 10), properties=VECTORS)
     other = lake.write("shop.`it'``s`", some(spark, 0, 3))
-    with pytest.raises(FrameError, match=r"no frame of a model 'sales'.*none at all"):
+    with pytest.raises(FrameError, match=r"model 'sales' has no frame.*models with frames: none"):
         lake.frames.get("sales")
     frame = lake.frames.create("sales", ["stock", other.name], owner="ann")
     assert [(t.table, t.version, t.files, t.row_groups, t.rows) for t in frame.tables] == [
@@ -82,7 +72,7 @@ def test_a_frame_from_its_making_to_its_release(
         (1.0, 1),
     ]
 
-    # Later changes are not seen, neither by the reader nor by SQL.
+    # Neither readers nor SQL see later changes.
     stock = lake.table("stock")
     lake.write("stock", some(spark, 10, 5))
     spark.sql(f"DELETE FROM {stock.sql_name} WHERE id < 4")
@@ -93,7 +83,7 @@ def test_a_frame_from_its_making_to_its_release(
         assert bag_of(seen) == bag_of(some(spark, 0, 10))
     joined = "SELECT count(*) AS n FROM stock JOIN shop.`it'``s` b USING (id)"
     assert [row.n for row in lake.sql(joined, frame="sales").collect()] == [3]
-    with pytest.raises(FrameError, match=r"has no table nowhere.*it has"):
+    with pytest.raises(FrameError, match=r"has no table nowhere.*it contains"):
         lake.sql("SELECT * FROM nowhere", frame="sales")
     with pytest.raises(UsageError, match="has one version of"):
         lake.sql("SELECT * FROM stock@v1", frame="sales")
@@ -103,44 +93,53 @@ def test_a_frame_from_its_making_to_its_release(
     assert (moved.rows_added, moved.rows_removed, moved.vectors_changed) == (5, 4, 1)
     assert (moved.row_groups_added, moved.preserved) == (1, 1.0)
 
-    # The next frame sees them; when it is complete the one before holds nothing any more.
-    take = frames_module.Frames._take
+    # The next frame contains them. When it is complete, the previous one keeps no files.
+    take = frames_module.Frames._clone
 
-    def watched(self: frames_module.Frames, taken: Frame, *rest: Any) -> Any:
-        assert lake.frames.get("sales") == frame  # readers see it until then
-        assert find_pins(lake.storage, utc_now())[0] == [frame, taken]  # and vacuum spares both
+    def watched(self: frames_module.Frames, taken: frame_records.Frame, *rest: Any) -> Any:
+        assert (
+            lake.frames.get("sales") == frame
+        )  # readers see this frame until the next is complete
+        assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == [
+            frame,
+            taken,
+        ]  # vacuum keeps both
         return take(self, taken, *rest)
 
-    monkeypatch.setattr(frames_module.Frames, "_take", watched)
+    monkeypatch.setattr(frames_module.Frames, "_clone", watched)
     second = lake.frames.create("sales", ["stock"], expires_in=None)
     monkeypatch.undo()
     assert (second.number, second.tables[0].version, second.expires) == (2, 3, None)
     assert lake.frames.list() == [second]
-    assert find_pins(lake.storage, utc_now())[0] == [second]
+    assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == [second]
     assert bag_of(lake.frames.read("sales", "stock")) == bag_of(stock.read())
 
-    # Another tool deleted a file of it.
+    # Another tool deleted one of its files.
     (gone,) = data_files(folder(lake, "stock"), 3) - data_files(folder(lake, "stock"), 1)
     (folder(lake, "stock") / gone).rename(folder(lake, "stock") / "aside")
-    with pytest.raises(FrameError, match=r"sales is broken: .* at version 3, is gone") as caught:
+    with pytest.raises(FrameError, match=r"sales is broken: .* at version 3, is missing") as caught:
         lake.frames.read("sales", "stock")
     assert str(caught.value.file).endswith(gone)
-    with pytest.raises(FrameError, match=r"can't be framed: .* is gone"):
+    with pytest.raises(FrameError, match=r"can't be framed: .* is missing"):
         lake.frames.create("sales", ["stock"])
-    assert lake.frames.get("sales") == second  # what could not be made leaves nothing behind
+    assert lake.frames.get("sales") == second  # a frame that fails leaves nothing behind
     (folder(lake, "stock") / "aside").rename(folder(lake, "stock") / gone)
 
     expired = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat()
-    save_frame(lake.storage, replace(second, expires=expired))
+    frame_records.save_frame(lake.storage, replace(second, expires=expired))
     with pytest.raises(FrameError, match="expired at"):
         lake.frames.read("sales", "stock")
-    assert find_pins(lake.storage, utc_now())[0] == []
+    assert frame_records.find_pins(lake.storage, datetime.now(timezone.utc))[0] == []
     lake.frames.release("sales")
     with pytest.raises(FrameError, match="2 of sales was released"):
         lake.frames.get("sales")
     for number in (1, 2):
-        old = next(f for f in read_frames(lake.storage, "sales") if f.number == number)
-        save_frame(lake.storage, replace(old, created="2020-01-01T00:00:00+00:00", expires=None))
+        old = next(
+            f for f in frame_records.read_frames(lake.storage, "sales") if f.number == number
+        )
+        frame_records.save_frame(
+            lake.storage, replace(old, created="2020-01-01T00:00:00+00:00", expires=None)
+        )
     assert [frame.number for frame in lake.frames.sweep()] == [1]
     assert not (Path(lake.storage.root) / frame.folder).exists()
 
@@ -156,7 +155,7 @@ def test_wrong_frames(lake: Lake, spark: SparkSession) -> None:
     lake.frames.create("m", ["t"])
     shutil.rmtree(folder(lake, "t"))  # dropped
     (line,) = lake.frames.show("m")
-    assert (line.newest, str(line)) == (None, "t: framed at 1, and gone since")
+    assert (line.newest, str(line)) == (None, "t: framed at 1, no longer exists")
     with pytest.raises(FrameError, match="is broken"):
         lake.frames.read("m", "t")
     lake.write("t", some(spark, 0, 2))
@@ -181,7 +180,7 @@ def test_versions_that_do_not_stand_still(
     monkeypatch.setattr(versions_module, "newest_versions", restless)
     frame = lake.frames.create("m", names)
     assert [t.version for t in frame.tables] == [1, 1]
-    assert len(seen) == 5  # until two are alike
+    assert len(seen) == 5  # until two reads are equal
 
     def never_still(_storage: Storage, tables: list[TableName]) -> list[int]:
         seen.append(1)
@@ -196,16 +195,16 @@ def test_versions_that_do_not_stand_still(
 def test_vacuum_and_framing_race(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every point where one may overtake the other: the frame holds, or it is taken anew."""
+    """Test each point at which one may overtake the other: every frame stays readable."""
     table = lake.write("t", some(spark, 0, 5))
     name = table.name
-    real = frames_module.Frames._stamp
+    real = frames_module.Frames._newest
 
     def write_and_vacuum() -> None:
         lake.write("t", some(spark, 100, 5), mode="overwrite")
         lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
 
-    # Vacuum runs as a whole between the look at the versions and the pin: the horizon is seen.
+    # Vacuum runs completely between reading the versions and pinning; the horizon is seen.
     def late(self: frames_module.Frames, tables: list[TableName]) -> Any:
         stamps = real(self, tables)
         if not done:
@@ -214,29 +213,29 @@ def test_vacuum_and_framing_race(
         return stamps
 
     done: list[int] = []
-    monkeypatch.setattr(frames_module.Frames, "_stamp", late)
+    monkeypatch.setattr(frames_module.Frames, "_newest", late)
     frame = lake.frames.create("early", [name])
     monkeypatch.undo()
     assert frame.tables[0].version > 1
     assert bag_of(lake.frames.read("early", name)) == bag_of(some(spark, 100, 5))
     table_id = lake.table("t").snapshot().metadata["id"]
-    assert read_horizon(lake.storage, name, table_id) == frame.tables[0].version - 2
+    assert frame_records.read_horizon(lake.storage, name, table_id) == frame.tables[0].version - 2
 
-    # Vacuum starts after the pin, before the frame is complete: it sees the pin.
-    take = frames_module.Frames._take
+    # Vacuum starts after the pin and before the frame is complete; it sees the pin.
+    take = frames_module.Frames._clone
 
     def slow(self: frames_module.Frames, *arguments: Any) -> Any:
         lake.write("t", some(spark, 200, 5), mode="overwrite")
         lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
         return take(self, *arguments)
 
-    monkeypatch.setattr(frames_module.Frames, "_take", slow)
+    monkeypatch.setattr(frames_module.Frames, "_clone", slow)
     lake.frames.create("pinned", [name])
     monkeypatch.undo()
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
-    # The frame is made whole after the horizon is down, before vacuum has looked for frames.
-    publish = publish_horizon
+    # The frame is completed after the horizon is written, before vacuum looks for frames.
+    publish = frame_records.publish_horizon
 
     def then_frame(*arguments: Any) -> None:
         publish(*arguments)
@@ -251,8 +250,8 @@ def test_vacuum_and_framing_race(
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
 
-def check_reload(lake: Lake, line: FrameDiff) -> None:
-    """A line of `show` against plain Python: both versions by a walk over all commits."""
+def check_reload(lake: Lake, line: frames_module.FrameDiff) -> None:
+    """Check a difference against plain Python, which walks over all commits of both versions."""
     path = folder(lake, line.table)
     before, now = masked_files(path, line.framed), masked_files(path)
     footers = {name: pq.read_metadata(path / name) for name in {*before, *now}}
@@ -283,7 +282,7 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     name = lake.table("t").sql_name
     spark.sql(f"DELETE FROM {name} WHERE id = 3")
     framed = lake.frames.create("m", ["t"]).tables[0].version
-    # Another vector, a first one, a whole file: said before, and done.
+    # A changed vector, a new vector, a whole file: first forecast, then done.
     predicate = "id IN (4, 10) OR day = 2"
     (said,) = lake.frames.show("m", delete=("t", predicate))
     assert (said.files_removed, said.vectors_changed, said.rows_removed) == (1, 2, 5)
@@ -293,14 +292,14 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 2)
     assert short.rows_removed == said.rows_removed
-    # What went comes back, as it was then, and some of it changes again.
+    # Removed files are restored, and some of them change again.
     spark.sql(f"OPTIMIZE {name}")
     spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {framed + 1}")
     spark.sql(f"UPDATE {name} SET v = 'c' WHERE id = 0")
     (short,) = lake.frames.show("m")
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 3)
-    monkeypatch.setattr(frame_diff, "_MANY", 0)  # by the whole log
+    monkeypatch.setattr(frames_module, "_MANY", 0)  # read the whole log
     assert lake.frames.show("m") == (short,)
 
 
@@ -316,12 +315,12 @@ def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Pat
     Path(lake.storage.root).rename(place)
     moved = Lake(place, spark=spark)
     done = moved.table("s.it's").vacuum(retention_hours=0, allow_short=True, apply=True)
-    assert done.delete_files == 0  # the frame's files are known where they are now
+    assert done.delete_files == 0  # the paths of the frame's files are current
     (line,) = moved.frames.show("a model")
     assert (line.files_removed, line.rows_removed, line.rows_added) == (2, 8, 5)
     assert bag_of(moved.frames.read("a model", "s.it's")) == before
 
-    # A copy reads its own files, not those of the original; a link to it is the same lake.
+    # A copy reads its own files, not those of the original. A link leads to the same lake.
     copy = Lake(shutil.copytree(place, tmp_path / "copy"), spark=spark)
     read = copy.frames.read("a model", "s.it's")
     assert bag_of(read) == before
@@ -338,7 +337,7 @@ def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Pat
 
 
 def check_lake(lake: Lake, made: dict[str, tuple[Counter, set[str]]]) -> None:
-    """Live frames read what they read when made; nothing else than what is needed is left."""
+    """Check that live frames are unchanged, and that no unneeded file is left."""
     for model, (rows, _) in made.items():
         assert bag_of(lake.frames.read(model, "t")) == rows, model
     needed = needed_files(folder(lake, "t")).union(*(files for _, files in made.values()))
@@ -413,7 +412,7 @@ def test_a_frame_outlives_log_clean_up_and_recreation(lake: Lake, spark: SparkSe
     before = bag_of(lake.frames.read("m", "t"))
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.publisher("t", keys=["code"]).write([{"code": "x"}])
-    assert not lake.mirror().failed  # made anew, with other columns
+    assert not lake.mirror().failed  # recreated with other columns
     table = lake.table("t")
     table.vacuum(retention_hours=0, allow_short=True, apply=True)
     spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
@@ -432,7 +431,7 @@ def test_a_frame_outlives_log_clean_up_and_recreation(lake: Lake, spark: SparkSe
 def test_the_golden_case_scaled_down(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A billion rows in 8 files and 24 row groups, of which a day is deleted, 1 in 1,822.64."""
+    """Test a billion rows in 8 files and 24 row groups, scaled down; one day is deleted."""
     rows, day = 182_264, 100
     spark.conf.set("parquet.block.size", str(64 * 1024))
     spark.conf.set("parquet.page.size", str(16 * 1024))
@@ -452,7 +451,7 @@ def test_the_golden_case_scaled_down(
 
     deleted = fact.where("day = 3").count()
     (before,) = lake.frames.show("m", delete=("fact", "day = 3"))
-    assert lake.table("fact").snapshot().version == 1  # only said
+    assert lake.table("fact").snapshot().version == 1  # only a preview
     assert (before.files_removed, before.preserved, before.forecast) == (8, 0.0, "day = 3")
     assert (before.rows_added, before.rows_removed) == (rows - deleted, rows)
     assert before.row_groups_added is None

@@ -1,4 +1,4 @@
-"""The past of a table: the inventory's story, what can be read of it, differences, restoring."""
+"""Test the versions of a table: the inventory's story, readable range, differences, restore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, UsageError, VersionError
-from mirrorlake.history.diff import Match, choose_match, count_changes, diff_rows
+from mirrorlake.history import diff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ def log_file(lake: Lake, table: str, version: int) -> Path:
 
 
 def live_files(lake: Lake, table: str, version: int) -> set[str]:
-    """The data files of a version, by a slow walk over all commits."""
+    """Return the data files of a version, by a slow walk over all commits."""
     found: set[str] = set()
     for number in range(version + 1):
         for line in log_file(lake, table, number).read_text().splitlines():
@@ -52,7 +52,7 @@ def live_files(lake: Lake, table: str, version: int) -> set[str]:
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lake:
-    """The original's story: A, B, C; D is added; C becomes 10; B is deleted; all in one file."""
+    """Write the original story: insert A, B, C; insert D; set C to 10; delete B; in one file."""
     lake = Lake(tmp_path_factory.mktemp("inventory"), spark=spark)
     first = spark.createDataFrame([("A", 1), ("B", 2), ("C", 3)], COLUMNS).coalesce(1)
     table = lake.write("Inventory", first, properties={"delta.enableDeletionVectors": "true"})
@@ -137,7 +137,7 @@ def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
         lambda: table.restore(7),
     ]
     for case in cases:
-        with pytest.raises(VersionError, match=r"versions 0 to 5, made from 20"):
+        with pytest.raises(VersionError, match=r"versions 0 to 5, committed from 20"):
             case()
     with pytest.raises(UsageError, match="is not a timestamp"):
         table.read(timestamp="yesterday")
@@ -150,7 +150,7 @@ def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSe
     table = lake.table("t")
     assert (table.readable_range().newest, table.readable_range().limits) == (4, ())
 
-    # Vacuumed: the file that version 1 alone needs is gone; version 0 has none at all.
+    # VACUUM deleted the file that only version 1 needs. Version 0 has no files.
     (gone,) = live_files(lake, "t", 1)
     (Path(table.path) / gone).unlink()
     readable = table.readable_range()
@@ -163,7 +163,7 @@ def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSe
     assert rows(table.read(version=0)) == []
     assert rows(table.read(version=2)) == [(2,)]
 
-    # Older than seven days: Delta's own check refuses, and so do we, before.
+    # Versions older than seven days are refused by Delta's check, and before by ours.
     week = time.time() - 8 * 86_400
     for version in (0, 1, 2):
         os.utime(log_file(lake, "t", version), (week + version, week + version))
@@ -196,7 +196,9 @@ def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) 
         2,
         ["log retention"],
     )
-    with pytest.raises(VersionError, match=r"older commits are cut off.*interval 30 days"):
+    with pytest.raises(
+        VersionError, match=r"older commits are no longer in the log.*interval 30 days"
+    ):
         table.read(version=1)
     assert rows(table.read(version=2)) == [(1,), (2,)]
 
@@ -221,7 +223,7 @@ def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
 
 
 def reference_diff(before: Counter, after: Counter, key: int | None) -> Counter:
-    """Plain Python: bags of changes; by key the leftovers of both sides are pairs."""
+    """Return a difference in plain Python: bags of rows, and leftovers of a key are paired."""
     removed, added = list((before - after).elements()), list((after - before).elements())
     if key is None:
         return Counter([("delete", r) for r in removed] + [("insert", r) for r in added])
@@ -261,9 +263,9 @@ def test_differences_equal_a_slow_reference(spark: SparkSession) -> None:
         old, new = some(), some()
         frames = [spark.createDataFrame(data, schema).coalesce(1) for data in (old, new)]
         bags = [Counter(map(plain, data)) for data in (old, new)]
-        found = diff_rows(*frames, match=Match.ROW).collect()
+        found = diff.diff_rows(*frames, match=diff.Match.ROW).collect()
         assert Counter((row[-1], plain(row[:-1])) for row in found) == reference_diff(*bags, None)
-        found = diff_rows(*frames, match=Match.KEY, keys=["a key"]).collect()
+        found = diff.diff_rows(*frames, match=diff.Match.KEY, keys=["a key"]).collect()
         assert Counter(row[-1] for row in found) == reference_diff(*bags, 0)
         applied = bags[0].copy()
         for row in found:
@@ -281,7 +283,7 @@ def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
         ("C", 3, "update_preimage"),
         ("C", 10, "update_postimage"),
     ]
-    assert count_changes(changed) == {"added": 0, "removed": 1, "changed": 1}
+    assert diff.count_changes(changed) == {"added": 0, "removed": 1, "changed": 1}
     assert rows(table.diff(4)) == []  # compaction changes no row
     assert rows(table.diff(2, 4, keys=["productid"])) == rows(changed)
     assert rows(table.diff(4, 2, match="row")) == [
@@ -291,19 +293,19 @@ def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
     ]
     with pytest.raises(UsageError, match="matched by 'colour'"):
         table.diff(1, match="colour")
-    with pytest.raises(UsageError, match="no columns to match"):
+    with pytest.raises(UsageError, match="can't be matched by the columns"):
         table.diff(1, keys=["colour"])
 
 
 def test_how_two_versions_are_compared() -> None:
     tracked = {"delta.enableRowTracking": "true", "mirrorlake.keys": '["id"]'}
     keyed = {"mirrorlake.keys": '["id"]'}
-    assert choose_match(tracked, tracked) == (Match.ROW_ID, ())
-    assert choose_match(tracked, tracked, made_anew=True) == (Match.KEY, ("id",))
-    assert choose_match(keyed, tracked) == (Match.KEY, ("id",))
-    assert choose_match({"mirrorlake.keys": "[]"}, keyed) == (Match.KEY, ("id",))
-    assert choose_match({"mirrorlake.keys": '["other"]'}, keyed) == (Match.ROW, ())
-    assert choose_match({}, {}) == (Match.ROW, ())
+    assert diff.choose_match(tracked, tracked) == (diff.Match.ROW_ID, ())
+    assert diff.choose_match(tracked, tracked, recreated=True) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match(keyed, tracked) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match({"mirrorlake.keys": "[]"}, keyed) == (diff.Match.KEY, ("id",))
+    assert diff.choose_match({"mirrorlake.keys": '["other"]'}, keyed) == (diff.Match.ROW, ())
+    assert diff.choose_match({}, {}) == (diff.Match.ROW, ())
 
 
 def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
@@ -316,7 +318,7 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
     planned = table.restore(1)
     assert not planned.applied
     assert table.snapshot().version == 2
-    assert "is not applied again" in planned.warnings[0]
+    assert "are not applied again" in planned.warnings[0]
     done = table.restore(1, apply=True)
     assert (done.applied, done.returned_files, done.dropped_files) == (
         True,
@@ -324,19 +326,19 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
         1,
     )
     assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
-    lake.mirror()  # and indeed nothing is replayed
+    lake.mirror()  # nothing is applied again
     assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
     assert table.snapshot().version == 3
     with pytest.raises(UsageError, match="A publisher feeds t"):
         lake.write("t", [{"id": 3, "v": "x"}])
 
-    # The folder is made anew: all rows have new ids, and are told by their keys.
+    # The folder is recreated: all rows have new ids, so they are matched by key.
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}, {"id": 2, "v": "d"}])
     lake.mirror()
-    assert count_changes(table.diff(1)) == {"added": 0, "removed": 0, "changed": 1}
-    assert any("made anew" in warning for warning in table.restore(1).warnings)
-    assert not any("made anew" in warning for warning in planned.warnings)
+    assert diff.count_changes(table.diff(1)) == {"added": 0, "removed": 0, "changed": 1}
+    assert any("was recreated" in warning for warning in table.restore(1).warnings)
+    assert not any("was recreated" in warning for warning in planned.warnings)
 
 
 def test_write_makes_tables_of_ones_own(lake: Lake, spark: SparkSession) -> None:
@@ -354,7 +356,7 @@ def test_write_makes_tables_of_ones_own(lake: Lake, spark: SparkSession) -> None
     }
     properties = table.snapshot().properties
     assert properties["delta.enableRowTracking"] == properties["delta.enableChangeDataFeed"]
-    with pytest.raises(InvalidNameError, match="s can't be a table and a schema"):
+    with pytest.raises(InvalidNameError, match="s can't be both a table and a schema"):
         lake.write("s", [{"x": 1}])
     lake.write("s.a b", [{"x y": 9, "p": "u", "more": 0.5}], mode="overwrite")
     assert bag_by_spark(lake, "s.a b", ["x y", "p"]) == {(9, "u"): 1}

@@ -1,4 +1,4 @@
-"""What a delta-rs or Spark user would guess of a table: version, schema, detail, rows, delete."""
+"""Test what users of delta-rs or Spark expect: version, schema, detail, rows, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimize, reorg, vacuum, policies: dry runs that say what is done then, and nothing else."""
+"""Test optimize, reorg, vacuum and policies: a dry run reports exactly what a run does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
-from mirrorlake import Lake
+from helpers.project import PARAMETERS
+from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import (
     QueryError,
     RetentionError,
@@ -24,11 +25,11 @@ from mirrorlake.errors import (
     UsageError,
     VersionError,
 )
-from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
-from mirrorlake.storage.paths import PARAMETERS
+from mirrorlake.history import maintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -56,7 +57,7 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
     assert (folder(lake, "t") / "day=7").is_dir()
     before = data_files(folder(lake, "t"))
 
-    # A filter on the key reads only its folder, and a change touches only its folder.
+    # A filter on the key reads only its folder, and a change rewrites only its folder.
     read = table.read().where("day = 1").selectExpr("_metadata.file_path AS path").distinct()
     assert {Path(row.path).parent.name for row in read.collect()} == {"day=1"}
     spark.sql(f"UPDATE {table.sql_name} SET id = id + 100 WHERE day = 7")
@@ -75,7 +76,10 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
     assert table.optimize.compact(where="day = 1", dry_run=True).files == 0
     ordered = table.optimize.z_order(columns=["id"])
     assert ordered.files_added
-    for wrong, says in (("id = 1", "id is no partition column"), ("day =", "no predicate")):
+    for wrong, says in (
+        ("id = 1", "id is not a partition column"),
+        ("day =", "not a SQL predicate"),
+    ):
         with pytest.raises(UsageError, match=says):
             table.optimize.compact(where=wrong, dry_run=True)
     with pytest.raises(QueryError):
@@ -90,7 +94,7 @@ def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> 
     assert [
         table.optimize.compact(target_bytes=size, dry_run=True).files for size in (1, 5_000, 10**6)
     ] == [0, 2, 3]
-    with pytest.raises(UsageError, match="of -1 bytes"):
+    with pytest.raises(UsageError, match="target size is -1 bytes"):
         table.optimize.compact(target_bytes=-1, dry_run=True)
     done = table.optimize.compact()
     assert (done.files, done.files_added) == (3, 1)
@@ -119,7 +123,7 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     assert b"secret" not in (path / new).read_bytes()
     assert b"secret" in (path / old).read_bytes()
 
-    with pytest.raises(RetentionError, match=r"1 hours is less than the 168.*allow a short"):
+    with pytest.raises(RetentionError, match=r"1 hours is less than the 168.*set allow_short"):
         table.vacuum(retention_hours=1)
     with pytest.raises(RetentionError, match="nan hours"):
         table.vacuum(retention_hours=float("nan"))
@@ -127,7 +131,7 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
         (path / name).touch()
         os.utime(path / name, (time.time() - age, time.time() - age))
     kept = table.vacuum()
-    assert (kept.delete_files, kept.unreadable) == (1, None)  # seven days are the default
+    assert (kept.delete_files, kept.unreadable) == (1, None)  # the default is seven days
     assert {share.why: share.files for share in kept.kept} == {
         "newest version": 1,
         "removed within the retention": 2,  # the old file and its deletion vector
@@ -168,9 +172,9 @@ STEPS = (
 
 
 def check_purge(lake: Lake, spark: SparkSession, steps: list[str]) -> list[int]:
-    """After each step that works, the plan is what Delta rewrites in a copy of the table.
+    """Check after each step that the plan is what Delta rewrites in a copy of the table.
 
-    Returns how many files that is, before the first step and after each.
+    Return the number of files, before the first step and after each.
     """
     counts = []
     lake.write(
@@ -224,7 +228,7 @@ def test_maintenance_purges_dropped_columns_once(lake: Lake, spark: SparkSession
     path = folder(lake, "t")
     policy = MaintenancePolicy(apply=True)
     (line,) = lake.maintain(policy).tables
-    assert line.reorg is None  # nothing is dropped
+    assert line.reorg is None  # no feature is dropped
     spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN s")
     (line,) = lake.maintain(replace(policy, apply=False)).tables
     assert line.reorg is not None
@@ -237,7 +241,7 @@ def test_maintenance_purges_dropped_columns_once(lake: Lake, spark: SparkSession
     version = table.snapshot().version
     (line,) = lake.maintain(policy).tables
     assert (line.reorg, table.snapshot().version) == (None, version)
-    # The old file goes by VACUUM, which keeps removed files for the policy's retention.
+    # VACUUM deletes the old file later, after the policy's retention.
     assert any(b"secret" in (path / name).read_bytes() for name in files_on_disk(path))
     assert line.vacuum is not None
     assert {share.why for share in line.vacuum.kept} >= {"removed within the retention"}
@@ -275,7 +279,7 @@ def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
 
     inner = lake.storage.path("Tables/t/inner")
     spark.range(1).write.format("delta").save(inner)
-    with pytest.raises(RetentionError, match="A table inner lies in the folder of t"):
+    with pytest.raises(RetentionError, match="folder of t contains another table, inner"):
         table.vacuum()
 
 
@@ -285,7 +289,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
         lake.write("a", some(spark, number, 1), properties=VECTORS)
     lake.write("s.b", some(spark, 0, 3))
     spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
-    policy = load_policy(PARAMETERS / "learn/07_maintain.yaml")
+    policy = maintenance.load_policy(PARAMETERS / "learn/07_maintain.yaml")
     assert not policy.apply
     said = lake.maintain(policy)
     assert [(str(line.table), line.error) for line in said.tables] == [("a", None), ("s.b", None)]
@@ -295,7 +299,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
     assert len(data_files(folder(lake, "a"))) == 4
     file = tmp_path / "policy.yaml"
     file.write_text("tables: a\napply: true\nvacuum: false\n")
-    done = lake.maintain(load_policy(file))
+    done = lake.maintain(maintenance.load_policy(file))
     assert [str(line.table) for line in done.tables] == ["a"]
     assert len(data_files(folder(lake, "a"))) == 1
     then = time.time() - 9 * 86_400
@@ -303,9 +307,9 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
         os.utime(path, (then, then))
     done = lake.maintain(MaintenancePolicy(tables="a", apply=True))
     assert done.tables[0].vacuum is not None
-    assert done.tables[0].vacuum.delete_files == 0  # removed a moment ago: kept for seven days
+    assert done.tables[0].vacuum.delete_files == 0  # just removed, so kept for seven days
     with pytest.raises(TableNotFoundError, match="There is no table nowhere"):
         lake.maintain(MaintenancePolicy(tables="nowhere"))
     for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            make_policy(wrong)
+            maintenance.make_policy(wrong)

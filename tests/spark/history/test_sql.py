@@ -1,4 +1,4 @@
-"""Queries over a lake: names, versions, moments; on two lakes in one session."""
+"""Test queries on a lake: names, versions, timestamps; on two lakes in one session."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from mirrorlake.storage.files import Listing, Storage
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Three versions of a table: created, two rows, one of them changed."""
+    """Return a table with three versions: created, two rows inserted, one of them changed."""
     lake = Lake(tmp_path_factory.mktemp("stock"))
     publisher = lake.publisher("Inventory", keys=["id"])
     publisher.write([{"id": 1, "n": 10}, {"id": 2, "n": 20}])
     lake.mirror()
-    time.sleep(1.1)  # timestamps of commits have to differ for TIMESTAMP AS OF; nothing to wait for
+    time.sleep(
+        1.1
+    )  # the commits' timestamps must differ for TIMESTAMP AS OF; there is no event to wait for
     publisher.update([{"id": 2, "n": 99}])
     lake.mirror()
     return lake
@@ -107,7 +109,7 @@ def test_a_table_that_is_not_there(stock: Lake) -> None:
 
 
 class ListedStorage(Storage):
-    """Remembers which folders are listed."""
+    """Storage that records which folders are listed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""What the tools ask of Spark: queries as of a moment, expectations, differences, saved rows."""
+"""Test what tool notebooks do with Spark: queries as of a time, expectations, differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorlake.errors import QueryError, UsageError, VersionError
 
 @pytest.fixture
 def shop(lake: Lake, spark: SparkSession) -> Lake:
-    """`stock` in three versions; `items` in two, and unchanged since before the third of those."""
+    """Return a lake: `stock` in three versions; `items` in two, both older than the third."""
     for rows in ("1, 'bolt'), (2, 'nut'", "3, 'screw'"):
         frame = spark.sql(f"SELECT * FROM VALUES ({rows}) AS t(id, item)").coalesce(1)
         lake.write("stock" if "bolt" in rows else "items", frame)
@@ -26,7 +26,7 @@ def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
     count = "SELECT count(*) AS n FROM stock"
     assert shop.sql(count).first()[0] == 1
     assert shop.sql(count, as_of=1).first()[0] == 2
-    assert shop.sql(f"{count}@v2", as_of="1").first()[0] == 1  # what names its version keeps it
+    assert shop.sql(f"{count}@v2", as_of="1").first()[0] == 1  # an explicit version has priority
     before, now = (c.timestamp for c in reversed(shop.table("stock").history(2).commits))
     assert before
     assert now
@@ -43,7 +43,7 @@ def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
 def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     rows = shop.sql("SELECT item, id, id + 1 AS id FROM stock@v1 ORDER BY id", read_only=True)
     shown = show_rows(shop.sql("SELECT item, id AS n, id AS n FROM stock"), limit=5)
-    assert shown.columns == ("item", "n", "n")  # names may be there twice
+    assert shown.columns == ("item", "n", "n")  # column names may occur twice
     assert shown.plot() is None
     pair = show_rows(shop.sql("SELECT item, id FROM stock@v1 ORDER BY item"))
     assert pair.rows == (("bolt", 1), ("nut", 2))
@@ -51,7 +51,7 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     target = tmp_path / "new" / "rows.parquet"
     assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
     assert pq.read_table(target).num_rows == 2
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         save_rows(rows, str(target))
     with pytest.raises(QueryError, match="not a query"):
         shop.sql("DELETE FROM stock", read_only=True)
@@ -79,7 +79,7 @@ def test_expectations(shop: Lake) -> None:
         shop.check_expectations(["SELECT 1"])  # type: ignore[arg-type]
 
 
-@pytest.mark.long  # the tool time_travel shows one in every run
+@pytest.mark.long  # every run of the notebook time_travel shows one
 def test_the_difference_of_two_versions(shop: Lake) -> None:
     stock = shop.table("stock")
     timeline = stock.history()

@@ -1,10 +1,11 @@
-"""Each piece of advice appears where its cause is, and nowhere else."""
+"""Each recommendation appears where its cause is, and nowhere else."""
 
 from __future__ import annotations
 
 import json
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,10 @@ from deltalake import write_deltalake
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.layout.advice import Advice
-from mirrorlake.layout.api import Layout, compare_layouts
+from mirrorlake.layout import api
 
 
-def rules(advice: Advice, rule: str) -> list[str | None]:
+def rules(advice: Any, rule: str) -> list[str | None]:
     return [finding.column for finding in advice.findings if finding.rule == rule]
 
 
@@ -53,7 +53,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     for absent in ("small files", "needless partitions", "deletion vectors piled up"):
         assert rules(advice, absent) == []
     assert not [finding for finding in advice.findings if finding.rule.startswith("fewer rows")]
-    # What the remedy for a float gains is what was said: 49 prices in place of thousands.
+    # The remedy has the stated gain: 49 prices instead of thousands.
     (price,) = [finding for finding in advice.findings if finding.rule == "float precision"]
     assert "when rounded to" in price.evidence
     used = analysis.advice(used=["Quantity", "Price"])
@@ -102,9 +102,7 @@ def test_advice_to_keep_fewer_rows(lake: Lake, pytestconfig: pytest.Config) -> N
 
 
 @pytest.mark.promise("DL-20")
-def test_calculated_columns_are_made_real_by_their_remedy(
-    lake: Lake, pytestconfig: pytest.Config
-) -> None:
+def test_the_remedy_adds_the_calculated_column(lake: Lake, pytestconfig: pytest.Config) -> None:
     lake.write(
         "sales",
         lake.spark.sql(
@@ -123,7 +121,7 @@ def test_calculated_columns_are_made_real_by_their_remedy(
     assert row["full_name"] == "Ada Lovelace"
     assert row["amount_2"] == Decimal("7.50")
     (product,) = [finding for finding in found if "×" in str(finding.column)]
-    lake.spark.sql(product.gain.partition(": ")[2])  # in place of both
+    lake.spark.sql(product.gain.partition(": ")[2])  # drops both columns
     left = lake.table("sales").read().columns
     assert left == ["FirstName", "LastName", "Amount", "amount_2", "full_name"]
     if pytestconfig.getoption("--long"):
@@ -143,7 +141,7 @@ def test_advice_on_files(lake: Lake) -> None:
     commit = log / f"{version:020d}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     adds = [line["add"] for line in lines if "add" in line]
-    # A writer that keeps no statistics.
+    # A file of a writer without statistics.
     bare = {key: value for key, value in adds[0].items() if key not in ("stats", "deletionVector")}
     info = {"commitInfo": {"timestamp": 1_700_000_000_000, "operation": "WRITE"}}
     text = "\n".join(map(json.dumps, [info, {"add": bare | {"path": "none.parquet"}}]))
@@ -163,16 +161,16 @@ def test_advice_on_files(lake: Lake) -> None:
 
 
 @pytest.mark.promise("DL-12", "DL-21")
-def test_copies_under_different_layouts_are_timed(lake: Lake) -> None:
+def test_layouts_are_compared_by_copies(lake: Lake) -> None:
     frame = lake.spark.range(0, 20_000, 1, 1).selectExpr("id", "int(hash(id) % 15) AS city")
     layouts = {
-        "plain": Layout(files=1),
-        "small row groups": Layout(files=1, row_group_rows=2_000),
-        "by city": Layout(partition_by=("city",)),
-        "V-Order": Layout(files=1, vorder=True, sort_by=("city",)),
+        "plain": api.Layout(files=1),
+        "small row groups": api.Layout(files=1, row_group_rows=2_000),
+        "by city": api.Layout(partition_by=("city",)),
+        "V-Order": api.Layout(files=1, vorder=True, sort_by=("city",)),
     }
     queries = {"total": "SELECT sum(id), max(city) FROM {table}"}
-    found = compare_layouts(lake.spark, lake.storage, frame, layouts, queries)
+    found = api.compare_layouts(lake.spark, lake.storage, frame, layouts, queries)
     copies = {copy.layout: copy for copy in found.copies}
     assert [copies[name].files for name in layouts][:2] == [1, 1]
     assert copies["plain"].row_groups == 1
@@ -185,8 +183,8 @@ def test_copies_under_different_layouts_are_timed(lake: Lake) -> None:
     assert found.shown().columns == (
         *("layout", "files", "row groups", "size", "write s", "total"),
     )
-    assert lake.tables() == []  # the copies are gone, and were never tables of this lake
-    # The advice says the same of a table that was partitioned so.
+    assert lake.tables() == []  # the copies are deleted, and were never tables of this lake
+    # The advice is the same for a table with these partitions.
     many = pa.table({"id": range(120), "city": range(120)})
     write_deltalake(lake.storage.path("Tables/many"), many, partition_by=["city"])
     advice = lake.table("many").analyze(scan=False).advice()

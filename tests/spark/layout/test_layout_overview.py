@@ -1,4 +1,4 @@
-"""Overviews of files and partitioning reports: what they say, and that they write nothing."""
+"""Overviews of files and partitioning reports: their texts, and that they write nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICY = '{"PartitionKeys": [{"ColumnName": "k", "Kind": "Hash"}]}'
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake of four tables; each test has a copy."""
+    """A lake of four tables; each test uses a copy."""
     lake = Lake(tmp_path_factory.mktemp("made") / "lake")
     rows = lake.spark.range(900).selectExpr("id", "concat('k', id % 90) AS k", "id % 7 AS n")
     lake.write("many", rows.repartition(9, "id"))
@@ -31,7 +31,7 @@ def lake(made: Path, tmp_path: Path) -> Lake:
     return Lake(shutil.copytree(made, tmp_path / "lake"))
 
 
-def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
+def test_tables_that_need_attention_come_first(lake: Lake, tmp_path: Path) -> None:
     lake.create_table("lost", {"id": "bigint"})
     lake.storage.write("Tables/lost/_delta_log/00000000000000000000.json", b"{broken")
     before = lake_state(tmp_path)
@@ -47,7 +47,7 @@ def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
 
 @pytest.mark.long  # the tool file_diagnostics shows the same in every run
 @pytest.mark.parametrize("name", ["many", "empty", "nested"])
-def test_what_is_shown_of_a_table(lake: Lake, tmp_path: Path, name: str) -> None:
+def test_the_figures_of_a_table(lake: Lake, tmp_path: Path, name: str) -> None:
     before = lake_state(tmp_path)
     analysis = lake.table(name).analyze()
     shown = (analysis.figures(), analysis.columns(), analysis.advice().shown())
@@ -72,7 +72,7 @@ def test_columns_before_and_after(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_a_policy_is_tried_on_paper(lake: Lake, tmp_path: Path) -> None:
+def test_a_policy_is_evaluated_without_setting_it(lake: Lake, tmp_path: Path) -> None:
     partitioning = lake.table("many").partitioning
     before = lake_state(tmp_path)
     none = partitioning.report()

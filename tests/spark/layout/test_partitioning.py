@@ -1,9 +1,11 @@
-"""Operations on whole tables: homogeneous files, bounds, dates, outliers, age; no row changes."""
+"""Operations on whole tables: homogeneous files, limits, dates, outliers, age; no row changes."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,7 +15,6 @@ import pytest
 
 from helpers.delta_by_hand import HandMade
 from helpers.partition_tables import (
-    HOUR_MS,
     PAST,
     SCHEMA,
     done,
@@ -27,17 +28,13 @@ from helpers.partition_tables import (
 from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
-from mirrorlake.names import TableName
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.policy import format_timestamp, now_micros, parse_policy
-from mirrorlake.partitioning.store import read_setting
 from mirrorlake.spark.jvm import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
 
 
 @pytest.mark.promise("PP-01", "PP-02", "PP-05", "PP-09")
 def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Row ids, odd names, deleted rows, the feed: all stay; without a policy nothing happens."""
+    """Row ids, odd names, deleted rows, the feed are kept; without a policy nothing runs."""
     path = lake.storage.path("Tables/t")
     lake.spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, `k. ,``y` STRING, at TIMESTAMP) USING delta"
@@ -57,14 +54,15 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert table.snapshot().version == version
     assert table.partitioning.show().rows[0][2] is None
     key = hashed(3) | {"ColumnName": "k. ,`y"}
-    table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
+    by_both = table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
     report = lake.partitioning.run()
     ((receipt,),) = [line.receipts for line in report.tables]
     assert table.snapshot().version == version + 1 == receipt.version
     assert Counter(map(repr, lake.spark.sql(query).collect())) == before
     physical = json.loads(table.snapshot().metadata["schemaString"])["fields"]
     names = {f["metadata"]["delta.columnMapping.physicalName"]: f["name"] for f in physical}
-    plain = parse_policy({"PartitionKeys": [hashed(3), ranged()]})
+    assert by_both.hash is not None
+    plain = replace(by_both, hash=replace(by_both.hash, column="k"))
     files = [
         LiveFile(
             f.path,
@@ -80,7 +78,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert all(file.is_done for file in files)
     assert check_homogeneous(files, plain) == len(receipt.files_out)
     # MaxPartitionCount is per time range: every bin has its own buckets, all of them here.
-    per_bin = Counter(file.tags[tags.BIN] for file in files)
+    per_bin = Counter(file.tag("bin") for file in files)
     assert len(per_bin) == 3
     assert max(per_bin.values()) == 3
     assert receipt.rows == sum(before.values()) == rows_of(files)
@@ -89,7 +87,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert feed.option("startingVersion", start).load(path).count() == 0
     if not pytestconfig.getoption("--long"):
         return
-    # Ordered within by V-Order a file stays sorted by its key, and tagged.
+    # In V-Order a file is still sorted by its key, and keeps its tags.
     ordered = table.optimize.vorder(again=True)
     assert all(
         one.columns[:1] == (files[0].tags["mirrorlake.partition.sorted"],)
@@ -99,7 +97,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert all(file.is_done for file in live_files(path))
     with pytest.raises(UsageError, match="would mix its partitions"):
         table.optimize.compact(dry_run=True)
-    # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
+    # A renamed column is no longer the policy's: reads work, and nothing is partitioned.
     lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
     at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
     assert table.read("renamed = 'k1é'").count() == at_one_key > 0
@@ -107,7 +105,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert "no column 'k. ,`y'" in str(line.error)
     assert lake.partitioning.diagnostics().shown().rows[0][2] == 0
     assert table.partitioning.advise().findings[0].rule == "misfit"
-    # Its files know it by what they call it, so nothing is done anew under its new name.
+    # Its name in the files has not changed, so no file is rewritten under the new name.
     table.partitioning.alter_merge({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
     assert lake.partitioning.run().operations == 0
     assert table.partitioning.stats().percentage == 100
@@ -124,13 +122,15 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
 
 
 @pytest.mark.promise("PP-10", "PP-12", "PP-13")
-def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of 50, 30, 10, 1 hours ago: only new ones, then history step by step, only hot."""
+def test_dates_decide_which_files_are_rewritten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of 50, 30, 10 and 1 hours ago: new ones first, then older ones, only hot ones."""
     ages = [50.0, 30.0, 10.0, 1.0]
     folder = hand_made(lake, [some_rows(100 * n, 100) for n in range(4)], ages_hours=ages)
     before, partitioning = everything(lake), lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()]})
-    assert abs((policy.effective or 0) - now_micros()) < 60_000_000  # now, where it is left out
+    assert abs((policy.effective or 0) - time.time_ns() // 1000) < 60_000_000  # now by default
     assert partitioning.operate() is None
     statistics = partitioning.stats()
     assert (statistics.rows, statistics.partitioned_rows, statistics.unpartitioned_rows) == (
@@ -141,13 +141,14 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert statistics.pending_rows == 0
 
     def since(hours: float) -> dict[str, str]:
-        return {"EffectiveDateTime": format_timestamp(now_micros() - int(hours * HOUR_MS * 1000))}
+        since = datetime.now(timezone.utc) - timedelta(hours=hours)
+        return {"EffectiveDateTime": since.isoformat()}
 
     partitioning.alter_merge(since(20))
     assert partitioning.operate()
     assert rows_of(done(folder)) == 200
     assert lake.table("t").read("k = 'k1é'").count() == sum(row[1] == "k1é" for row in before)
-    # Cold files stay as they are, whatever the effective moment says.
+    # Cold files are not rewritten, whatever the effective date is.
     partitioning.alter_merge(PAST, hot="45h")
     assert partitioning.operate()
     assert partitioning.operate() is None
@@ -155,8 +156,8 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     partitioning.alter_merge({}, hot="60h")
     assert partitioning.operate()
     assert rows_of(done(folder)) == 400
-    check_homogeneous(done(folder), parse_policy({"PartitionKeys": [hashed()]}))
-    # What arrives is a tail again: readable at once, and counted.
+    check_homogeneous(done(folder), policy)
+    # New rows are unpartitioned: readable at once, and counted.
     lake.spark.createDataFrame(some_rows(400, 41)).write.format("delta").mode("append").save(
         str(folder)
     )
@@ -168,7 +169,7 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     statistics = partitioning.stats()
     assert (statistics.unpartitioned_rows, statistics.pending_rows) == (41, 41)
     assert statistics.percentage == pytest.approx(100 * 400 / 441)
-    # Under Spark Connect the log itself says the same.
+    # Under Spark Connect the log yields the same.
     with monkeypatch.context() as patch:
         patch.setattr("mirrorlake.partitioning.statistics.has_gateway", lambda _: False)
         assert partitioning.stats() == statistics
@@ -197,7 +198,7 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert not partitioning.receipts()
     first = partitioning.operate()
     assert first is not None
-    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # those created first
+    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # the oldest files
     partitioning.alter_merge(
         {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
     )
@@ -211,14 +212,14 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert third is not None
     assert (third.rows, len(third.files_in)) == (200, 2)
     assert partitioning.operate() is None
-    # Four files of a partition and of one size are merged, those of different ones never.
+    # Four files of one partition and size are merged, files of different partitions never.
     partitioning.alter_merge({"MinRowCountPerOperation": 0})
     lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
         "append"
     ).save(str(folder))
     last = partitioning.operate()
     assert last is not None
-    # No two of these fit into one operation: rewriting one alone would never come to an end.
+    # No two of these fit into one operation: rewriting a single file would never end.
     partitioning.alter_merge({"MaxRowCountPerOperation": 30})
     assert partitioning.operate(merge=True) is None
     partitioning.alter_merge({"MaxRowCountPerOperation": 0})
@@ -229,7 +230,7 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert (last.kind, merged.kind) == ("partition", "merge")
     assert len(merged.files_in) == 4 * len(merged.files_out)
     files = live_files(folder)
-    assert check_homogeneous(files, parse_policy({"PartitionKeys": [hashed()]})) == len(files) == 4
+    assert check_homogeneous(files, policy) == len(files) == 4
     assert rows_of(files) == 600
     assert [r.version for r in partitioning.receipts()] == [2, 3, 4, 6, 7]
     group = pq.ParquetFile(folder / files[0].path).metadata.row_group(0)
@@ -239,10 +240,10 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_sums_on_their_way_prove_and_never_refute(
+def test_sums_observed_while_writing_are_only_accepted_as_proof(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark sums up the rows of a repeated task twice, or loses its answer; lost rows are found."""
+    """Spark counts the rows of a repeated task twice, or loses a result; lost rows are found."""
     folder = hand_made(lake, [some_rows(0, 100)])
     partitioning = lake.table("t").partitioning
     before = everything(lake)
@@ -288,39 +289,35 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
     for file in done(folder):
         moments = file.rows["at"].to_pylist()
         ends = [f"{int(m.timestamp()) * 1_000_000}" for m in (min(moments), max(moments))]
-        assert file.tags[tags.CREATED] == "/".join(ends)
-    assert repr(partitioning.drop_older_than("365d")).startswith(
-        "t: would drop 1 files with 2 rows"
-    )
+        assert file.tag("created") == "/".join(ends)
+    assert repr(partitioning.drop_older_than("365d")).startswith("t: would drop 1 file with 2 rows")
     assert lake.table("t").read().count() == 6
     dropped = partitioning.drop_older_than("365d", apply=True)
     assert (dropped.rows, dropped.version) == (2, 3)
     assert {row.id for row in lake.table("t").read().collect()} == {2, 3, 4, 5}
     assert partitioning.drop_older_than("29d", apply=True).rows == 2
-    # Without the override a file is as old as the files that it was made of.
+    # Without the override a file is as old as the files it was made of.
     partitioning.alter_merge({"PartitionKeys": [ranged("7d")]})
     assert partitioning.operate()
     assert partitioning.drop_older_than("12h").files == 0
     assert partitioning.drop_older_than("0.00:00:00").rows == 2
 
 
-def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_covers_them(
+def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     lake: Lake,
 ) -> None:
-    """OverrideCreationTime makes new files old; what is looked back to is the span of hot ones."""
+    """OverrideCreationTime makes new files old; the hot timespan decides which are merged."""
     folder = hand_made(lake, [])
     partitioning = lake.table("t").partitioning
     key = ranged("7d", OverrideCreationTime=True)
     policy = partitioning.set({"PartitionKeys": [key], **PAST}, hot="30d")
     old = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=400)
     start, moment = bin_start(old, policy), int(old.timestamp()) * 1_000_000
-    setting = read_setting(lake.storage, TableName.parse("t"))
-    assert setting is not None
     named = {
-        tags.POLICY: setting.fingerprint,
+        "mirrorlake.partition.policy": policy.fingerprint({"at": "at"}),
         "mirrorlake.partition.sorted": "at",
-        tags.BIN: str(start),
-        tags.CREATED: f"{moment}/{moment}",
+        "mirrorlake.partition.bin": str(start),
+        "mirrorlake.partition.created": f"{moment}/{moment}",
     }
     rows = [pa.Table.from_pylist([{"id": n, "k": "k", "at": old}], SCHEMA) for n in range(4)]
     table = HandMade(folder, version=1)
@@ -333,5 +330,5 @@ def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_cover
     assert merged is not None
     assert (len(merged.files_in), merged.rows) == (4, 4)
     (file,) = live_files(folder)
-    assert file.tags[tags.CREATED] == named[tags.CREATED]
+    assert file.tag("created") == f"{moment}/{moment}"
     assert check_homogeneous([file], policy) == 1

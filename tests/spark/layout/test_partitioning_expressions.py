@@ -1,4 +1,4 @@
-"""Buckets and bins by Spark alone, against plain Python: many texts, seeds, counts and moments."""
+"""Buckets and bins of Spark against plain Python: many texts, seeds, counts and timestamps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from helpers.partitions import bin_start
-from mirrorlake.partitioning.groups import bin_of, bucket_of, bucket_sql, micros
-from mirrorlake.partitioning.policy import (
-    HashKey,
-    Policy,
-    RangeKey,
-    from_micros,
-    parse_timespan,
-    parse_timestamp,
-    to_micros,
-)
+from mirrorlake.partitioning import groups
+from mirrorlake.partitioning import policy as policies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,23 +23,23 @@ def test_buckets_of_any_seed_and_count(spark: SparkSession) -> None:
     texts: list[str | None] = ["".join(chance.choices(alphabet, k=k % 70)) for k in range(400)]
     texts += [None, "", "N/A", "World", "f83a65e0-da2b-42be-b59b-a8e25ea3954c"]
     keys = [
-        HashKey("k", count, seed)
+        policies.HashKey("k", count, seed)
         for count in (2, 3, 7, 100, 128, 1000, 2047, 2048)
         for seed in (1, 2, 2**63 - 1)
     ]
     frame = spark.createDataFrame([(text,) for text in texts], "k string")
-    rows = frame.select("k", *[F.expr(bucket_sql("k", key)) for key in keys]).collect()
+    rows = frame.select("k", *[F.expr(groups.bucket_sql("k", key)) for key in keys]).collect()
     assert len(rows) == len(texts)
     for row in rows:
-        assert list(row[1:]) == [bucket_of(row["k"], key) for key in keys], row["k"]
-    found = {row["k"]: row[1 + keys.index(HashKey("k", 128, 1))] for row in rows}
+        assert list(row[1:]) == [groups.bucket_of(row["k"], key) for key in keys], row["k"]
+    found = {row["k"]: row[1 + keys.index(policies.HashKey("k", 128, 1))] for row in rows}
     assert found["f83a65e0-da2b-42be-b59b-a8e25ea3954c"] == 10
     assert found[None] == found[""]
 
 
 @pytest.mark.promise("PP-07")
 def test_bins_by_reference_and_size(spark: SparkSession) -> None:
-    """Kusto's own examples, moments before the reference, NULL; no time zone moves a row."""
+    """Kusto's own examples, timestamps before the reference, NULL; no time zone changes a bin."""
     utc = timezone.utc
     cases = [
         # moment, size, reference, and the start of its bin
@@ -63,11 +55,17 @@ def test_bins_by_reference_and_size(spark: SparkSession) -> None:
         datetime(1970, 1, 1, tzinfo=utc) + timedelta(microseconds=chance.randint(-(10**16), 10**16))
         for _ in range(300)
     ]
-    moments += [None if c[0] is None else from_micros(parse_timestamp(c[0])) for c in cases]
-    keys = [RangeKey("t", parse_timestamp(ref), parse_timespan(size)) for _, size, ref, _ in cases]
+    moments += [
+        None if c[0] is None else policies.from_micros(policies.parse_timestamp(c[0]))
+        for c in cases
+    ]
+    keys = [
+        policies.RangeKey("t", policies.parse_timestamp(ref), policies.parse_timespan(size))
+        for _, size, ref, _ in cases
+    ]
     zone = spark.conf.get("spark.sql.session.timeZone")
     frame = spark.createDataFrame(
-        [(None if m is None else to_micros(m),) for m in moments], "u long"
+        [(None if m is None else policies.to_micros(m),) for m in moments], "u long"
     )
     try:
         for name in ("UTC", "Asia/Kathmandu"):
@@ -80,7 +78,7 @@ def test_bins_by_reference_and_size(spark: SparkSession) -> None:
             )
             assert dict(both.dtypes)["n"] == "timestamp_ntz"
             columns = [
-                bin_of(micros(column, with_zone=column == "t"), key)
+                groups.bin_of(groups.micros(column, with_zone=column == "t"), key)
                 for key in keys
                 for column in ("t", "n")
             ]
@@ -90,10 +88,14 @@ def test_bins_by_reference_and_size(spark: SparkSession) -> None:
                     if row["u"] is None
                     else datetime(1970, 1, 1, tzinfo=utc) + timedelta(microseconds=row["u"])
                 )
-                wanted = [bin_start(moment, Policy(range=key)) for key in keys for _ in range(2)]
+                wanted = [
+                    bin_start(moment, policies.Policy(range=key)) for key in keys for _ in range(2)
+                ]
                 assert list(row[1:]) == wanted, moment
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     for (moment, *_, wanted), key in zip(cases, keys, strict=True):
-        when = None if moment is None else from_micros(parse_timestamp(moment))
-        assert bin_start(when, Policy(range=key)) == parse_timestamp(wanted), moment
+        when = None if moment is None else policies.from_micros(policies.parse_timestamp(moment))
+        assert bin_start(when, policies.Policy(range=key)) == policies.parse_timestamp(wanted), (
+            moment
+        )

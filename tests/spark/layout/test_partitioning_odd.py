@@ -1,10 +1,12 @@
-"""Rows and files that are out of the ordinary: outliers, what others mixed, wrote oddly."""
+"""Unusual rows and files: outliers, and files that other writers mixed or wrote oddly."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,12 +26,12 @@ from helpers.partition_tables import (
 )
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
-from mirrorlake.partitioning import tags
-from mirrorlake.partitioning.policy import Policy, now_micros
+
+PREFIX = "mirrorlake.partition"
 
 
 def test_outliers_get_files_of_their_own(lake: Lake) -> None:
-    """NULL and 'N/A' would make two buckets huge; dates of 1950 on would make a file each."""
+    """NULL and 'N/A' would make two buckets huge; dates from 1950 on would make a file each."""
     rows = []
     for n in range(2000):
         key = None if n % 4 == 0 else "N/A" if n % 4 == 1 else f"k{n}"
@@ -46,14 +48,14 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert receipt is not None
     files = done(folder)
     assert check_homogeneous(files, policy) == len(files)
-    far = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    far = [file for file in files if file.tag("outlier") == "far"]
     assert [file.rows.num_rows for file in far] == [12]
-    own = [file for file in files if file.tags.get(tags.OUTLIER) == tags.DOMINANT]
-    assert Counter(file.tags[tags.VALUE] for file in own) == {"null": 2, '"N/A"': 2}
+    own = [file for file in files if file.tag("outlier") == "value"]
+    assert Counter(file.tag("value") for file in own) == {"null": 2, '"N/A"': 2}
     assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.stats().outlier_rows
     assert len(files) == 2 * 16 + 4 + 1
     assert everything(lake) == before
-    # An equality passes by the outliers' files of its own bucket, too.
+    # An equality also skips the outliers' files of its own bucket.
     key = next(
         r["k"]
         for r in rows
@@ -67,8 +69,8 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
 
 
-def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
-    """Operations of so many groups each end with homogeneous files, none of them of far rows."""
+def check_limit(lake: Lake, folder: Path, policy: Any, most: int) -> None:
+    """Assert that operations with a limit of groups write homogeneous files, no far rows."""
     before, partitioning = everything(lake), lake.table("t").partitioning
     rows = sum(before.values())
     first = partitioning.operate()
@@ -80,7 +82,7 @@ def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
     assert not lake.partitioning.run().failed
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files) > most
-    assert {file.tags.get(tags.OUTLIER) for file in files} <= {None, tags.DOMINANT}
+    assert {file.tag("outlier") for file in files} <= {None, "value"}
     assert everything(lake) == before
     assert partitioning.stats().percentage == 100
     assert partitioning.operate() is None
@@ -89,7 +91,7 @@ def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
 def test_every_file_is_homogeneous_however_many_groups_there_are(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The real limit makes 10,000 files; that case runs under --long.
+    # The actual limit yields 10,000 files; that case runs under --long.
     monkeypatch.setattr("mirrorlake.partitioning.groups.MOST_GROUPS", 9)
     folder = hand_made(lake, [some_rows(150 * n, 150, days=4) for n in range(2)])
     policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(5), ranged()], **PAST})
@@ -115,14 +117,14 @@ def test_more_groups_than_one_operation_writes(lake: Lake) -> None:
     assert len(live_files(folder)) == 6 * 2048
 
 
-def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake: Lake) -> None:
-    """They put the groups that were too many among the far rows, tagged as partitioned."""
+def test_mixed_files_of_older_versions_are_partitioned_again(lake: Lake) -> None:
+    """They put the groups beyond the limit among the far rows, tagged as partitioned."""
     folder = hand_made(lake, [some_rows(0, 300, days=4)])
     table = lake.table("t")
     policy = table.partitioning.set({"PartitionKeys": [hashed(), ranged()], **PAST})
     assert not lake.partitioning.run().failed
     named = next(file.tags for file in live_files(folder))
-    old = {name: named[name] for name in (tags.POLICY, "mirrorlake.partition.sorted")}
+    old = {name: named[name] for name in (f"{PREFIX}.policy", f"{PREFIX}.sorted")}
     mixed = some_rows(300, 100, days=4)
     distant = [
         {"id": 400 + n, "k": f"k{n}", "at": datetime(1950 + n, 1, 1, tzinfo=timezone.utc)}
@@ -130,8 +132,8 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     ]
     rows = pa.concat_tables([mixed, pa.Table.from_pylist(distant, SCHEMA)])
     log = HandMade(folder, version=table.snapshot().version + 1)
-    arrived = f"{now_micros() - 5}/{now_micros()}"
-    far = old | {tags.OUTLIER: tags.FAR, tags.ARRIVED: arrived}
+    arrived = f"{time.time_ns() // 1000 - 5}/{time.time_ns() // 1000}"
+    far = old | {f"{PREFIX}.outlier": "far", f"{PREFIX}.arrived": arrived}
     log.commit("OPTIMIZE", add=[log.file("far", rows, tags=far)])
     before, version = everything(lake), table.snapshot().version
     idle = {"format": 1, "version": version, "policy": 1, "files": 1, "due": None}
@@ -142,17 +144,17 @@ def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake
     assert len(line.receipts) == 1
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files)
-    outside = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    outside = [file for file in files if file.tag("outlier") == "far"]
     assert [file.rows.num_rows for file in outside] == [9]
-    assert rows_of([file for file in files if file.tags[tags.ARRIVED] == arrived]) == 109
+    assert rows_of([file for file in files if file.tag("arrived") == arrived]) == 109
     assert everything(lake) == before
     assert table.partitioning.stats().percentage == 100
     assert lake.partitioning.run().operations == 0  # files of far rows only are done
 
 
 @pytest.mark.long
-def test_what_others_mix_is_mended(lake: Lake) -> None:
-    """OPTIMIZE by others takes the tags away: such files are done again; a guard prevents it."""
+def test_files_mixed_by_others_are_partitioned_again(lake: Lake) -> None:
+    """OPTIMIZE by others removes tags: such files are partitioned again; a guard prevents it."""
     folder = hand_made(lake, [some_rows(0, 200), some_rows(200, 200)])
     before, table = everything(lake), lake.table("t")
     policy = table.partitioning.set({"PartitionKeys": [hashed()], **PAST})
@@ -172,7 +174,7 @@ def test_what_others_mix_is_mended(lake: Lake) -> None:
     assert {file.path for file in live_files(folder)} == paths
     assert check_homogeneous(live_files(folder), policy) == 5
     assert everything(lake) == before
-    # A deletion vector takes rows, and leaves the bucket what it is.
+    # A deletion vector does not change the bucket of the remaining rows.
     props = "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     lake.spark.sql(f"ALTER TABLE {table.sql_name} {props}")
     lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 3 = 0")
@@ -180,9 +182,40 @@ def test_what_others_mix_is_mended(lake: Lake) -> None:
     assert table.partitioning.stats().partitioned_rows == table.read().count() == 266
 
 
+def test_purge_rewrites_guarded_files(lake: Lake) -> None:
+    """REORG skips files of another clustering provider, which is how the guard marks them."""
+    folder = Path(lake.storage.path("Tables/t"))
+    lake.spark.sql(
+        f"CREATE TABLE delta.`{folder}` (id BIGINT, k STRING, secret STRING) USING delta"
+        " TBLPROPERTIES ('delta.columnMapping.mode' = 'name',"
+        " 'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')"
+    )
+    lake.spark.sql(
+        f"INSERT INTO delta.`{folder}` SELECT /*+ COALESCE(1) */ id, 'k' || id % 5, 'x'"
+        " FROM RANGE(100)"
+    )
+    table = lake.table("t")
+    table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST}, guard=True)
+    assert table.partitioning.operate()
+    assert len(done(folder)) == 2
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 7")
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN secret")
+    rows = table.read().select("id", "k", "_metadata.row_id")
+    before = Counter(map(tuple, rows.collect()))
+    assert table.optimize.purge(dry_run=True).files == 2
+    assert table.optimize.purge().files == 2
+    assert table.optimize.purge(dry_run=True).files == 0
+    files = live_files(folder)
+    assert rows_of(files) == 99
+    assert {len(file.rows.column_names) for file in files} == {4}  # two of them are row ids
+    assert Counter(map(tuple, rows.collect())) == before
+    assert lake.partitioning.run().operations == 1
+    assert len(done(folder)) == 2
+
+
 @pytest.mark.long
 def test_files_that_others_wrote_oddly(lake: Lake) -> None:
-    """Without statistics a file is partitioned all the same; without a row it is left alone."""
+    """A file without statistics is partitioned; a file without rows is not rewritten."""
     folder = hand_made(lake, [])
     table = HandMade(folder, version=1)
     files = [table.file("a", some_rows(0, 0)), table.file("b", some_rows(0, 60))]

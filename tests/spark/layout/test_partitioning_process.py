@@ -1,4 +1,4 @@
-"""The process over a lake, its reads, its advice, its leftovers, and what a kill leaves of it."""
+"""The background process over a lake: rounds, advice, recovery after kills, and the commands."""
 
 from __future__ import annotations
 
@@ -34,15 +34,12 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
-from mirrorlake.delta.snapshot import tables_with_policies
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
-from mirrorlake.partitioning.groups import MOST_GROUPS
-from mirrorlake.partitioning.operation import Step, is_at_work, table_lock
-from mirrorlake.partitioning.process import Process
-from mirrorlake.partitioning.receipts import write_receipt
-from mirrorlake.partitioning.store import read_capacity
+from mirrorlake.partitioning import operation, store
+from mirrorlake.partitioning import process as processes
+from mirrorlake.partitioning.operation import Step
 from mirrorlake.storage.files import Storage
 
 KILLER = """
@@ -57,7 +54,7 @@ Lake(sys.argv[1]).table("t").partitioning.operate(on_step=kill)
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+    """A kill. Not an Exception, so that no code handles it as a table's failure."""
 
 
 def killer(step: Step) -> Any:
@@ -69,7 +66,7 @@ def killer(step: Step) -> Any:
 
 
 @pytest.mark.promise("PP-14", "PP-15")
-def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: Lake) -> None:
+def test_rounds_follow_pending_rows_capacity_and_the_file_limit(lake: Lake) -> None:
     for name, files in (("small", [10]), ("large", [60, 60]), ("without", [9])):
         small_table(lake, name, files)
     one_file = {"PartitionKeys": [hashed(2)], "MaxRowCountPerOperation": 60, **PAST}
@@ -90,12 +87,12 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     assert order[0] == "large"
     assert set(order[1:]) == {"large", "small"}
     assert report.operations == len(order) == 3
-    assert report.capacity == 3 == read_capacity(lake.storage)
+    assert report.capacity == 3 == processes.read_capacity(lake.storage)
     before = {n: lake.table(n).snapshot().version for n in ("small", "large", "without")}
-    assert process.run().tables == ()  # a look at each newest version, and no more
+    assert process.run().tables == ()  # only each newest version is read
     assert {n: lake.table(n).snapshot().version for n in before} == before
     assert before["without"] == 1
-    # Another process takes that over: of an idle table it reads one document, and no log.
+    # Another process continues: for an idle table it reads one document, and no log.
     read: list[str] = []
     whole = Storage.read
 
@@ -109,20 +106,22 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Storage, "read", listen)
-        late = Process(lake.storage, nobody, lambda: tables_with_policies(lake.storage))
+        late = processes.Process(
+            lake.storage, nobody, lambda: store.tables_with_policies(lake.storage)
+        )
         assert late.run().tables == ()
     assert Counter(path.rpartition("/")[2] for path in read) == {
         "idle.json": 2, "partitioning_capacity.json": 2
     }  # fmt: skip
-    with table_lock(lake.storage, TableName.parse("small")):
+    with operation.table_lock(lake.storage, TableName.parse("small")):
         found = lake.partitioning.diagnostics()
         assert found.shown().rows == ((33.3, 1, 100.0, "large"),)
-        # Who is busy may be killed yet, so the next run asks again.
+        # A busy process may still be killed, so the next run tries again.
         small_rows = lake.spark.createDataFrame(some_rows(0, 10))
         small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
         assert process.run().tables == ()
-    assert not is_at_work(lake.storage, TableName.parse("small"))
-    # Over the limit of files: nothing more for some hours, and the history says why.
+    assert not operation.is_at_work(lake.storage, TableName.parse("small"))
+    # Above the limit of files: nothing for some hours, and the history contains the reason.
     slowed = lake.partitioning.run(file_limit=3)
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
@@ -136,7 +135,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     lake.table("small").partitioning.alter_merge(PAST)
     (line,) = process.run().tables
     assert (line.table, len(line.receipts)) == ("small", 1)
-    # What comes between a table's count and its operation is not taken for done.
+    # Files added between a table's count and its operation do not count as done.
     lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
     asked: list[int] = []
 
@@ -146,13 +145,13 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
             small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
         return lake.spark
 
-    hurried = Process(lake.storage, session, lambda: [TableName.parse("small")])
+    hurried = processes.Process(lake.storage, session, lambda: [TableName.parse("small")])
     assert hurried.run().operations == 1
 
 
 @pytest.mark.promise("PP-17")
 def test_advice_and_outliers(lake: Lake) -> None:
-    """NULL, empty, 'N/A', one dominant value and far dates are reported, and kept apart."""
+    """NULL, empty text, 'N/A', a dominant value and far dates are reported and kept apart."""
     count = 22_000
     lake.spark.range(0, count, 1, 4).selectExpr(
         "id",
@@ -164,7 +163,7 @@ def test_advice_and_outliers(lake: Lake) -> None:
     ).write.format("delta").save(lake.storage.path("Tables/t"))
     partitioning = lake.table("t").partitioning
     no = partitioning.advise()
-    assert no.policy is None  # it is far too small, whatever its keys are
+    assert no.policy is None  # it is too small for any key
     assert no.findings[0].rule == "too small"
     small = partitioning.stats().size // 20
     yes = partitioning.advise(least_bytes=small)
@@ -174,15 +173,15 @@ def test_advice_and_outliers(lake: Lake) -> None:
     rules = [(f.rule, f.column, f.message) for f in yes.findings]
     for word in ("NULL", "empty text", "'N/A'", "one value"):
         assert any(r == "outlier value" and c == "k" and word in m for r, c, m in rules), word
-    assert ("far dates", "at", "9 rows lie far from all others") in rules
+    assert ("far dates", "at", "9 rows far from all others") in rules
     assert any(r == "few values" and c == "region" for r, c, _ in rules)
     with pytest.raises(UsageError, match="'id' is no column"):
         partitioning.advise(["id"])
 
 
 @pytest.mark.promise("PP-18")
-def test_leftovers_go(lake: Lake) -> None:
-    """What a killed operation wrote goes with the next one; what it replaced, after retention."""
+def test_leftover_files_are_deleted(lake: Lake) -> None:
+    """Files of a killed operation are deleted by the next one; replaced files after retention."""
     folder = hand_made(lake, [some_rows(0, 60), some_rows(60, 60)])
     table = lake.table("t")
     table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
@@ -197,7 +196,7 @@ def test_leftovers_go(lake: Lake) -> None:
         if step is Step.RECORDED and (statement := next(disturb, None)):
             lake.spark.sql(statement)
 
-    # A delete is quicker once, so the operation starts again from what is left.
+    # A delete wins once, so the operation starts again with the remaining rows.
     receipt = table.partitioning.operate(on_step=meddle)
     assert receipt is not None
     assert receipt.rows == 119
@@ -208,21 +207,23 @@ def test_leftovers_go(lake: Lake) -> None:
     assert set(receipt.files_out) <= there
     assert len(there - {"f0.parquet", "f1.parquet"} - set(receipt.files_out)) == 1  # the delete's
     assert [r.version for r in table.partitioning.receipts()] == [-1, receipt.version]
-    # A commit that nobody noted down is found again by its note.
-    write_receipt(lake.storage, table.name, replace(receipt, version=None))
+    # A commit whose receipt was not completed is found by its note.
+    operation.write_receipt(lake.storage, table.name, replace(receipt, version=None))
     assert table.partitioning.operate() is None
     assert table.partitioning.receipts()[-1] == receipt
-    # The replaced files stay for older versions; a process cleans them up when they are due.
+    # Replaced files are kept for older versions; the process deletes them when they are due.
     assert lake.partitioning.run().operations == 0
     assert (folder / "f0.parquet").exists()
     zero = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
     lake.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({zero})")
     hours_ago = datetime.now(timezone.utc) - timedelta(hours=2)
-    write_receipt(lake.storage, table.name, replace(receipt, at=hours_ago.isoformat()))
+    operation.write_receipt(lake.storage, table.name, replace(receipt, at=hours_ago.isoformat()))
     assert not lake.partitioning.run().failed
     assert not (folder / "f0.parquet").exists()
     assert everything(lake) == before
-    write_receipt(lake.storage, table.name, replace(receipt, at="2020-01-01T00:00:00+00:00"))
+    operation.write_receipt(
+        lake.storage, table.name, replace(receipt, at="2020-01-01T00:00:00+00:00")
+    )
     table.partitioning.operate()
     assert not [r for r in table.partitioning.receipts() if r.at.startswith("2020")]
 
@@ -232,8 +233,8 @@ KILLS = (Step.WRITTEN, Step.RECORDED, Step.COMMITTED)
 STORY = st.permutations(["append", "delete", "update", "optimize", *KILLS])
 
 
-def tell(root: Path, story: list[str | Step], most_groups: int = MOST_GROUPS) -> None:
-    """Does it all to a table and to a dict, and compares after each thing that could go wrong."""
+def tell(root: Path, story: list[str | Step], most_groups: int = 10_000) -> None:
+    """Apply all actions to a table and to a dictionary, and compare after each risky one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mirrorlake.partitioning.groups.MOST_GROUPS", most_groups)
         _tell(root, story)
@@ -309,11 +310,12 @@ def test_any_story_keeps_the_rows(
 def test_many_stories(
     tmp_path_factory: pytest.TempPathFactory, part: int, story: list[Any]
 ) -> None:
-    """Forty in eight parts, each a few minutes long; chance makes the parts differ.
+    """Run forty stories in eight parts, each a few minutes long.
 
-    In every other part one operation does not have room for all groups.
+    The parts are random and differ. In every other part one operation does not have room for all
+    groups.
     """
-    tell(tmp_path_factory.mktemp("story"), story, 3 if part % 2 else MOST_GROUPS)
+    tell(tmp_path_factory.mktemp("story"), story, 3 if part % 2 else 10_000)
 
 
 @pytest.mark.long
@@ -343,7 +345,9 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
     policy.write_text(json.dumps({"PartitionKeys": [hashed(2)], **PAST}))
 
     def call(verb: str, *arguments: str, table: str = "t") -> tuple[int, Any]:
-        done = CliRunner().invoke(app, ["partition", verb, lake.storage.root, table, *arguments])
+        done = CliRunner().invoke(
+            cli.app, ["partition", verb, lake.storage.root, table, *arguments]
+        )
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return done.exit_code, json.loads(done.stdout) if "--json" in arguments else done.stdout
@@ -388,8 +392,8 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
-    """Its own compaction would mix them; the process runs in a thread beside it till it is told."""
-    from mirrorlake.mirror.options import MirrorOptions
+    """Its own compaction would mix them; the process runs in a parallel thread until stopped."""
+    from mirrorlake import MirrorOptions
 
     publisher = lake.publisher("t", keys=["id"])
     rows = [{"id": n, "k": f"k{n % 9}"} for n in range(60)]
@@ -416,7 +420,7 @@ def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     lake.partitioning.run()
     folder = lake.storage.path("Tables/t")
     assert check_homogeneous(live_files(folder), policy) == len(live_files(folder))
-    # A changed key took its bucket with it, which the mirror knows nothing of.
+    # The bucket of a changed key was updated, although the mirror does not know the column.
     assert lake.table("t").read("bucket IS NULL").count() == 0
     assert lake.table("t").read("k = 'new'").count() == 1
     assert lake.table("t").read().count() == 61

@@ -27,7 +27,6 @@ from helpers.partition_tables import (
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.partitioning.scan import ScannedFile
 
 
 @pytest.mark.promise("PP-06", "PP-19")
@@ -39,7 +38,7 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     by_partition = hashed(8, PartitionAssignmentMode="ByPartition")
     policy = table.partitioning.set({"PartitionKeys": [by_partition, ranged()], **PAST})
     whole = table.scan("k = 'k1é'")
-    assert len(whole.read) == whole.files == 2  # before: text at random can't be pruned
+    assert len(whole.read) == whole.files == 2  # before: random text can't be pruned
     lake.table("names").partitioning.set({"PartitionKeys": [by_partition], **PAST})
     lake.partitioning.run()
     new = some_rows(2000, 50, keys=300)
@@ -74,7 +73,7 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     assert table.read("k = 'k1é' AND id < 0").count() == 0
     with pytest.raises(Exception, match="nothing_here"):
         table.read("nothing_here = 1")
-    # ByPartition: a task is handed whole partitions, so equal keys meet without a shuffle.
+    # ByPartition: a task reads whole partitions, so equal keys meet without a shuffle.
     nodes = 4
     lake.partitioning.run()
     read = {}
@@ -96,15 +95,15 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     names = Counter(r["k"] for r in some_rows(0, 300).to_pylist())
     wanted = sum(names[row[1]] for row in model.elements() if row[1] is not None)
     assert joined.count() == wanted > 0
-    # Uniform: partitions don't count. Dealt by size, the largest first, files spread evenly.
+    # Uniform: partitions don't matter. Distributed by size, files are spread evenly.
     by_size = sorted(table.scan().read, key=lambda file: -file.size)
     counts = [task(lake, "t", by_size[node::nodes]).count() for node in range(nodes)]
     assert sum(counts) == 2050
     assert max(counts) < 2 * min(counts)
 
 
-def task(lake: Lake, name: str, files: Sequence[ScannedFile]) -> DataFrame:
-    """Files of a table without deletion vectors, read by one task."""
+def task(lake: Lake, name: str, files: Sequence[Any]) -> DataFrame:
+    """Read files of a table without deletion vectors in one task."""
     folder = lake.storage.path(f"Tables/{name}")
     return lake.spark.read.parquet(*[f"{folder}/{file.path}" for file in files]).coalesce(1)
 
@@ -123,7 +122,7 @@ def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
     table.partitioning.set(plain)
     assert table.partitioning.operate()
     policy = table.partitioning.set(plain, bucket_column="bucket")
-    # What was partitioned before is read by its tags meanwhile, and gets its buckets.
+    # Files partitioned before are read by their tags until their buckets are stored.
     assert table.scan("k = 'k1é'").unpartitioned == 0
     assert table.partitioning.operate()
     assert table.partitioning.operate() is None
@@ -136,9 +135,9 @@ def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
     new.coalesce(1).write.format("delta").mode("append").save(str(folder))
     number = bucket("k1é", policy)
     wanted = (pc.field("bucket") == number) | pc.field("bucket").is_null()
-    data = DeltaTable(str(folder)).to_pyarrow_dataset()  # delta-rs knows no tags
+    data = DeltaTable(str(folder)).to_pyarrow_dataset()  # delta-rs ignores tags
     assert (len(list(data.get_fragments())), len(list(data.get_fragments(wanted)))) == (9, 2)
-    # A changed key with the old bucket is refused; a plain change of policy ends the column.
+    # A changed key with the old bucket is refused; another policy needs another column.
     with pytest.raises(Exception, match=r"(?i)check constraint"):
         lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other' WHERE k = 'k1é'")
     lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other', bucket = NULL WHERE k = 'k1é'")
@@ -149,7 +148,7 @@ def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
 
 
 def test_a_views_table(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """Its files are partitioned like any others, and refreshes still go by what changed."""
+    """Its files are partitioned like any others, and refreshes remain incremental."""
     source = lake.create_table("t", {"id": "INT", "k": "STRING"}, keys=["id"])
     insert = f"INSERT INTO {source.sql_name} SELECT id, concat('k', id % 9) FROM"
     lake.spark.sql(f"{insert} range(0, 50)")

@@ -1,6 +1,7 @@
-"""Mirror, partitioning, deletes and a streaming reader at once: nothing lost, nothing twice.
+"""The mirror, partitioning, deletes and a streaming reader concurrently: no row is lost or
+repeated.
 
-Ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
+The test runs ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import pytest
 from helpers.follower import Follower
 from helpers.partition_tables import PAST, hashed
 from helpers.partitions import check_homogeneous, live_files
-from mirrorlake import Lake
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
 
 
 def publish(lake: Lake, rows: dict[int, str], stop: threading.Event) -> None:
-    """Upserts and deletes; `rows` is what has to be there in the end."""
+    """Publish upserts and deletes; `rows` is the expected result."""
     publisher, turn = lake.publisher("t", keys=["id"]), 0
     while not stop.is_set():
         turn += 1

@@ -1,4 +1,4 @@
-"""V-Order on whole tables: rows, ids, feed and streams are untouched, and nothing is claimed."""
+"""V-Order on whole tables: rows, ids, feeds and streams do not change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.cli.main import app
-from mirrorlake.delta.snapshot import OPEN_TAG
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
 from mirrorlake.spark.jvm import transaction
@@ -29,6 +28,7 @@ from mirrorlake.spark.rewrite import Bounds, Write, Written, rewrite_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 ALL = """
 CREATE TABLE delta.`{path}` (id BIGINT, `k e,y` STRING, d DECIMAL(10, 2), dd DECIMAL(30, 5),
@@ -76,7 +76,7 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     lake.spark.sql(ALL.format(path=path))
     for start in (0, 4000):
         lake.spark.sql(LOAD.format(path=path, start=start))
-    # Scattered rows, a run of rows, and one row: the three kinds of a vector's containers.
+    # Scattered rows, a run of rows, and one row: the three kinds of containers in a vector.
     lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 10 = 3 OR id BETWEEN 4500 AND 5000")
     hidden = ", _metadata.row_id, _metadata.row_commit_version"
     before, version = bag(lake, "t", hidden), lake.table("t").snapshot().version
@@ -100,14 +100,14 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     assert analysis.summary["VOrder Files"] == 0
     assert analysis.summary["VOrder Disagreements"] == 0
     assert analysis.summary["Deleted Rows"] == 0
-    # Statistics still skip files, and still count.
+    # Statistics still skip files, and counts are still right.
     kept = lake.spark.sql(f"SELECT count(*) c FROM delta.`{path}` WHERE id >= 4000").first().c
     assert kept == sum(i % 10 != 3 and not 4500 <= i <= 5000 for i in range(4000, 8000))
 
 
 @pytest.mark.long
-def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
-    """Microsoft's stay as they are unless asked; what does not shrink is not tried twice."""
+def test_files_of_other_writers_are_distinguished(lake: Lake) -> None:
+    """Microsoft's files are kept unless requested; files that don't shrink are not tried twice."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
     rng = np.random.default_rng(1)
     some = pa.table({"a": rng.integers(0, 9, 20_000), "b": rng.integers(0, 99, 20_000)})
@@ -140,17 +140,18 @@ def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
     with pytest.raises(UsageError, match="no_column"):
         lake.table("t").optimize.vorder(sort_by=["no_column"], dry_run=True)
     done = CliRunner().invoke(
-        app, ["vorder", lake.storage.root, "t", "--again", "--dry-run", "--json"]
+        cli.app, ["vorder", lake.storage.root, "t", "--again", "--dry-run", "--json"]
     )
     document = json.loads(done.stdout)
     assert {row["file"] for row in document["rows"]} >= {"tiny.parquet"}
     assert (
-        "no file is without" in CliRunner().invoke(app, ["vorder", lake.storage.root, "t"]).stdout
+        "no file is without"
+        in CliRunner().invoke(cli.app, ["vorder", lake.storage.root, "t"]).stdout
     )
 
 
 def scanned(file: Path, columns: set[str]) -> tuple[int, int]:
-    """Bytes of the columns' chunks, as they lie in the file and after decompression."""
+    """Return the bytes of the columns' chunks, compressed and uncompressed."""
     footer = pq.read_metadata(file)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
@@ -175,7 +176,9 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
             found: dict[str, set[tuple[str, bool]]] = {}
             for row in txn.files().collect():
                 (day,) = row["partitionValues"].values()
-                found.setdefault(day, set()).add((row["path"], OPEN_TAG in (row["tags"] or {})))
+                found.setdefault(day, set()).add(
+                    (row["path"], "mirrorlake.vorder" in (row["tags"] or {}))
+                )
             return found
 
     before = files()
@@ -184,7 +187,7 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
     assert (planned.applied, planned.files, planned.files_ordered) == (False, 4, 4)
     assert files() == before
     command = ["optimize", lake.storage.root, "t", "--where", where, "--vorder", "--json"]
-    done = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert (document["files_added"], document["files_ordered"]) == (1, 1)
@@ -200,8 +203,8 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
-    """A kill between the two commits of `optimize --vorder` leaves the same: asking again heals."""
+def test_a_plain_optimize_undoes_it_and_reports_it(lake: Lake) -> None:
+    """A kill between the commits of `optimize --vorder` has that effect; a rerun completes it."""
     frame = lake.spark.range(0, 40_000, 1, 2).selectExpr(
         "hash(id) % 50 AS a", "hash(id, 1) % 9 AS b"
     )
@@ -209,21 +212,21 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
     assert table.optimize.vorder().ordered == 2
     planned = table.optimize.compact(dry_run=True)
     assert (planned.files, planned.in_vorder) == (2, 2)
-    done = CliRunner().invoke(app, ["optimize", lake.storage.root, "t"])
-    assert "in V-Order among them (--vorder orders anew)" in done.stdout
+    done = CliRunner().invoke(cli.app, ["optimize", lake.storage.root, "t"])
+    assert "of these in V-Order (--vorder restores it)" in done.stdout
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 0
     assert table.optimize.vorder(dry_run=True).ordered == 1
     told = bag(lake, "t")
     again = table.optimize.compact(vorder=True)
     assert (again.files_added, again.files_ordered, again.in_vorder) == (0, 1, 0)
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 1
-    assert "in V-Order among" not in repr(again.shown())
+    assert "of these in V-Order" not in repr(again.shown())
     assert bag(lake, "t") == told
 
 
 @pytest.mark.promise("DL-14")
 def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
-    """One commit; smaller and quicker than the same rows by Spark; every engine reads them."""
+    """One commit; smaller and faster than the same rows by Spark; every engine reads them."""
     frame = lake.spark.range(0, 400_000, 1, 1).selectExpr(
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
         "'item ' || abs(hash(id, 2)) % 40 AS name", "id AS order_id",
@@ -237,7 +240,7 @@ def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
     assert table.detail()["sizeInBytes"] == ours.stat().st_size < 0.8 * plain.stat().st_size
     snapshot = lake.table("sales").snapshot()
     assert snapshot.version == 1
-    # As `lake.write` makes tables: with change feed and row tracking from version 0 on.
+    # Like all tables of `lake.write`, it has change feed and row tracking from version 0 on.
     assert snapshot.properties["delta.enableChangeDataFeed"] == "true"
     assert snapshot.properties["delta.enableRowTracking"] == "true"
     assert lake.table("sales").changes.read(1).count() == 400_000
@@ -248,7 +251,7 @@ def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
     read = DeltaTable(path).to_pyarrow_table()  # delta-rs
     assert (read.num_rows, pa.compute.sum(read["order_id"]).as_py()) == (wanted[0], wanted[-1])
 
-    # What a scan of three columns has to fetch, and to decode; seconds are for `bench vorder`.
+    # The bytes that a scan of three columns reads and decodes; `bench vorder` measures seconds.
     (fetched, decoded), (plainly_fetched, plainly_decoded) = (
         scanned(file, {"store", "day", "name"}) for file in (ours, plain)
     )
@@ -275,9 +278,11 @@ def test_the_mirrors_tables(lake: Lake) -> None:
     ids = list(range(3000))
     rows_in = pa.table({"id": ids, "v": [i * 7919 % 11 for i in ids], "w": ["word"] * 3000})
     lake.publisher("t", keys=["id"]).write(rows_in)
-    done = CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder"])
+    done = CliRunner().invoke(cli.app, ["mirror", lake.storage.root, "--vorder"])
     assert done.exit_code == 0, done.output
-    assert CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder", "--watch"]).exit_code
+    assert (
+        CliRunner().invoke(cli.app, ["mirror", lake.storage.root, "--vorder", "--watch"]).exit_code
+    )
     analysis = lake.table("t").analyze(scan=False)
     assert analysis.summary["Open V-Order Files"] == analysis.summary["Parquet Files"] > 0
     assert feed_rows(lake, "t", 0) == 3000
@@ -290,7 +295,7 @@ def test_the_mirrors_tables(lake: Lake) -> None:
 
 @pytest.fixture
 def plain(lake: Lake) -> Lake:
-    """A table of four files with a row id each, half of its rows under deletion vectors."""
+    """A table of four files with row ids, half of its rows deleted by deletion vectors."""
     path = lake.storage.path("Tables/t")
     lake.spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, m MAP<STRING, INT>) USING delta TBLPROPERTIES"
@@ -305,7 +310,7 @@ def plain(lake: Lake) -> Lake:
 
 
 def by_spark(arrange: Callable[[DataFrame], DataFrame]) -> Write:
-    """A writer that has Delta write the arranged rows, one file a partition of the DataFrame."""
+    """Return a writer by which Delta writes the arranged rows, one file per Spark partition."""
 
     def write(txn: Any, chosen: Any) -> Written:
         return Written(chosen, txn.write(arrange(txn.rows(chosen, keep_ids=True)), checked=True))
@@ -318,8 +323,8 @@ def one_sorted_file(frame: DataFrame) -> DataFrame:
 
 
 @pytest.mark.long
-def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
-    """An append passes; a delete of the same files makes the rewrite start again."""
+def test_rewriting_with_concurrent_writers(plain: Lake, tmp_path: Path) -> None:
+    """A concurrent append is no conflict; after a delete of the same files the rewrite restarts."""
     path = plain.storage.path("Tables/t")
     hidden = ", _metadata.row_id, _metadata.row_commit_version"
     seen = streamed(plain, "t", tmp_path)
@@ -344,14 +349,14 @@ def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
     found = bag(plain, "t", hidden)
     assert not before - found
     assert sum(found.values()) == 501
-    assert streamed(plain, "t", tmp_path) == seen + 1  # the appended row and nothing else
+    assert streamed(plain, "t", tmp_path) == seen + 1  # only the appended row
     second = rewrite_files(plain.spark, path, lambda f: f, write, note="test")
     assert second is not None
-    # The first attempt lost against the delete, the second saw only an append.
+    # The first attempt conflicted with the delete, the second only saw an append.
     assert (second.attempts, second.rows) == (2, 500)
     after = bag(plain, "t", hidden)
     assert sum(after.values()) == 501
-    assert sum((before - after).values()) == 1  # the deleted one; all others keep their ids
+    assert sum((before - after).values()) == 1  # the deleted row; all others keep their ids
     version = plain.table("t").snapshot().version
     assert feed_rows(plain, "t", version) == 0
     nothing = rewrite_files(plain.spark, path, lambda f: f.where("false"), write, note="")
@@ -359,8 +364,10 @@ def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others write while files are being ordered: an append stays, a delete is ordered anew."""
+def test_vorder_with_concurrent_writers(
+    plain: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During ordering, a concurrent append is kept; after a delete the files are ordered again."""
     path = plain.storage.path("Tables/t")
     plain.spark.sql(f"INSERT INTO delta.`{path}` SELECT id % 5, NULL FROM RANGE(0, 20000, 1, 1)")
     hidden = ", _metadata.row_id, _metadata.row_commit_version"
@@ -379,14 +386,14 @@ def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.M
             plain.spark.sql(statement)
         return found
 
-    monkeypatch.setattr(vorder, "order_files", order_beside_others)
+    monkeypatch.setattr("mirrorlake.layout.api.order_files", order_beside_others)
     report = plain.table("t").optimize.vorder()
     assert report.commits[0].attempts == 2
     found = bag(plain, "t", hidden)
     assert sum((found - before).values()) == 1
     assert sum((before - found).values()) == 4001  # 4,000 of the new rows, and one of the old
     assert not [row for row in found if row.startswith("(3,")]
-    # The stream gets the append; deletes it is told to skip, and of the rewrite it hears nothing.
+    # The stream gets the append; it is set to skip deletes, and the rewrite changes no data.
     assert streamed(plain, "t", tmp_path) == seen + 1
 
 
@@ -417,7 +424,7 @@ def test_a_rewrite_that_would_lose_a_row_is_not_committed(plain: Lake) -> None:
             slow.commit_layout([], taken)
 
 
-def test_no_gateway_no_rewrite() -> None:
+def test_a_rewrite_requires_a_jvm_gateway() -> None:
     connect: Any = object()
     with (
         pytest.raises(UsageError, match="Spark Connect"),

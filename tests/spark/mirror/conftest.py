@@ -1,4 +1,4 @@
-"""The tests of the mirror run on both of its ways: by MERGE, and by deletion vectors."""
+"""Tests of the mirror run twice: with MERGE, and with deletion vectors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from mirrorlake import Lake
 
 MERGE, VECTORS = "merge", "vectors"
-# What a run without --long tries by deletion vectors too.
+# The tests that a run without --long repeats with deletion vectors.
 _QUICK = (
     "test_every_order_of_up_to_five_markers_on_zero_one_and_two_rows",
     "test_updates_keep_what_the_table_has",
 )
-_ONE_WAY = ("test_mirror_exchange",)  # it has lakes of both kinds
+_ONE_WAY = ("test_mirror_exchange",)  # it has a lake of each kind
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
-    """An empty lake, whose new tables have deletion vectors or not."""
+    """Return an empty lake whose new tables have deletion vectors or not."""
     found = Lake(tmp_path / "lake")
     if getattr(request, "param", MERGE) == VECTORS:
         found.operations.defaults(deletion_vectors=True)

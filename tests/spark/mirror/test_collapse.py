@@ -1,6 +1,6 @@
-"""What changes collapse to, carried out by a loop, against the reference: every order of a few.
+"""Collapsed changes, executed by a loop and compared with the reference for every short order.
 
-No table is written: this is the deciding part alone, and `tests/helpers/mutants.py` judges it.
+No table is written: this covers only the decision, which `tests/helpers/mutants.py` scores.
 """
 
 from __future__ import annotations
@@ -12,25 +12,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from helpers.markers import UNCHANGED, Marker
 from helpers.model import Change, Row, TableModel
-from mirrorlake.landing.metadata import UNCHANGED, Marker
-from mirrorlake.mirror.batch import (
-    ACTION,
-    APPEND,
-    DELETE,
-    KEPT,
-    MARKER,
-    POSITION,
-    REPLACE,
-    compact_changes,
-    refuse_kept,
-)
+from mirrorlake.mirror import batch
 
 DATA = "example INT, `k.` STRING, v INT, w INT"
 KEYS = ("example", "k.")
-TABLE = (0, 1, 2)  # how many rows of the key there are before
+TABLE = (0, 1, 2)  # the number of rows of the key before the batch
 TOLD = [(marker, ()) for marker in Marker]
-# Updates that leave columns as they are; what is inserted besides has one row a key.
+# Updates that leave columns unchanged; inserted rows have distinct keys.
 LEFT = [
     (Marker.UPDATE, ("v",)), (Marker.UPDATE, ("w",)), (Marker.UPDATE, ("v", "w")),
     (Marker.UPDATE, ()), (Marker.DELETE, ()), (Marker.UPSERT, ()),
@@ -47,7 +37,7 @@ def changes_of(example: int, kinds: Kinds) -> list[Change]:
 
 
 def model_of(example: int, rows: int, changes: list[Change]) -> TableModel | None:
-    """The rows after the changes; None if one leaves something to a row that is not there."""
+    """Return the rows after the changes; `None` if a change keeps values of a missing row."""
     model = TableModel(KEYS)
     key: Row = {"example": example, "k.": "key"}
     model.apply_all([(Marker.INSERT, {**key, "v": -n, "w": -n - 5}) for n in range(rows)])
@@ -59,37 +49,37 @@ def model_of(example: int, rows: int, changes: list[Change]) -> TableModel | Non
 
 
 def carried_out(rows: int, actions: list[Row]) -> Counter[tuple[Any, ...]]:
-    """A key's rows after what was decided on them, as `(v, w)`."""
+    """Return the rows of a key after its actions, as `(v, w)`."""
     before = [{"v": -n, "w": -n - 5} for n in range(rows)]
-    once = [action for action in actions if action[ACTION] != APPEND]
+    once = [action for action in actions if action[batch.ACTION] != batch.APPEND]
     assert len(once) <= 1, actions
     after = [] if once else before
     for action in once:
-        if action[ACTION] == DELETE:
+        if action[batch.ACTION] == batch.DELETE:
             continue
-        kept = action.get(KEPT) or ()
+        kept = action.get(batch.KEPT) or ()
         after += [{**action, **{name: old[name] for name in kept}} for old in before]
-        if not before and action[ACTION] == REPLACE:
+        if not before and action[batch.ACTION] == batch.REPLACE:
             assert not kept, action
             after.append(action)
-    after += [action for action in actions if action[ACTION] == APPEND]
+    after += [action for action in actions if action[batch.ACTION] == batch.APPEND]
     return Counter((row["v"], row["w"]) for row in after)
 
 
 def decided(
     spark: SparkSession, changes: list[Change], markers: set[Marker], unchanged: tuple[str, ...]
 ) -> dict[int, list[Row]]:
-    """What is decided, by example; the changes are shuffled, since only positions count."""
+    """Return the actions per example; changes are shuffled, because only positions count."""
     rows = [
         (*(row[name] for name in (*KEYS, "v", "w")), int(marker), place, row[UNCHANGED] or None)
         for place, (marker, row) in enumerate(changes)
     ]
-    schema = f"{DATA}, {MARKER} INT, {POSITION} BIGINT, {KEPT} ARRAY<STRING>"
-    batch = spark.createDataFrame(sorted(rows, key=lambda row: (-row[5] % 7, row[5])), schema)
+    schema = f"{DATA}, {batch.MARKER} INT, {batch.POSITION} BIGINT, {batch.KEPT} ARRAY<STRING>"
+    frame = spark.createDataFrame(sorted(rows, key=lambda row: (-row[5] % 7, row[5])), schema)
     if not unchanged:
-        batch = batch.drop(KEPT)
+        frame = frame.drop(batch.KEPT)
     found: dict[int, list[Row]] = {}
-    for row in compact_changes(batch, KEYS, markers, unchanged).collect():
+    for row in batch.compact_changes(frame, KEYS, markers, unchanged).collect():
         assert row["k."] == "key"
         found.setdefault(row["example"], []).append(row.asDict())
     return found
@@ -109,7 +99,7 @@ def test_every_order_is_decided_as_the_model_does(
     spark: SparkSession, kinds: list[Any], longest: int, unchanged: tuple[str, ...]
 ) -> None:
     markers = {marker for marker, _ in kinds}
-    # A batch's very first change may be a delete.
+    # The first change of a batch may be a delete.
     orders: list[Kinds] = [((Marker.DELETE, ()), (Marker.UPSERT, ()))] * (Marker.DELETE in markers)
     orders += [order for n in range(1, longest + 1) for order in product(kinds, repeat=n)]
     changes = [changes_of(example, order) for example, order in enumerate(orders)]
@@ -123,10 +113,10 @@ def test_every_order_is_decided_as_the_model_does(
 
 
 def test_a_key_that_the_table_does_not_have_is_refused(spark: SparkSession) -> None:
-    """An update that leaves a column to a table without its row; others beside it are fine."""
+    """An update keeps a value, but the table lacks its row; other changes are valid."""
     fine = changes_of(1, ((Marker.UPSERT, ()), (Marker.UPDATE, ("v",))))
     lost = changes_of(2, ((Marker.DELETE, ()), (Marker.UPDATE, ("w",))))
-    schema = f"{DATA}, {KEPT} ARRAY<STRING>"
+    schema = f"{DATA}, {batch.KEPT} ARRAY<STRING>"
     for changes, refused in ((fine, False), (fine + lost, True)):
         kept = [
             row
@@ -134,11 +124,11 @@ def test_a_key_that_the_table_does_not_have_is_refused(spark: SparkSession) -> N
             for row in rows
         ]
         frame = spark.createDataFrame(
-            [(*(row[name] for name in (*KEYS, "v", "w")), row[KEPT]) for row in kept], schema
+            [(*(row[name] for name in (*KEYS, "v", "w")), row[batch.KEPT]) for row in kept], schema
         )
         if refused:
-            with pytest.raises(Exception, match="leaves 'w' as it is, but the table does not"):
-                refuse_kept(frame, ("v", "w")).collect()
+            with pytest.raises(Exception, match="leaves 'w' unchanged, but the table does not"):
+                batch.require_values(frame, ("v", "w")).collect()
         else:
-            (row,) = refuse_kept(frame, ("v", "w")).collect()
+            (row,) = batch.require_values(frame, ("v", "w")).collect()
             assert (row["v"], row["w"]) == (10, 21)

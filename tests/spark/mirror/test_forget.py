@@ -1,4 +1,4 @@
-"""A person forgotten: found by key wherever rows lie, removed, and found nowhere afterwards."""
+"""Forgetting a key: its rows are found everywhere, deleted, and not found afterwards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import SKIP_ROW, MirrorOptions
 from mirrorlake.names import file_name
 
 ADA = "ada o'`\"\\ lovelace; =✓"
@@ -23,7 +22,7 @@ SMALL = MirrorOptions(compact_after=0, batch_files=1)
 
 
 def contents(lake: Lake) -> dict[str, str]:
-    """A digest of every file below the lake but the lock."""
+    """Return a digest of every file of the lake except the lock."""
     found = {}
     for path in Path(lake.storage.root).rglob("*"):
         if path.is_file() and path.name != "mirror.lock":
@@ -32,7 +31,7 @@ def contents(lake: Lake) -> dict[str, str]:
 
 
 def holding(lake: Lake, *texts: str) -> list[str]:
-    """The files that have one of the texts: in their bytes, or in any value of their rows."""
+    """Return the files with one of the texts in their bytes or in a value of their rows."""
     found = []
     for path in Path(lake.storage.root).rglob("*"):
         if not path.is_file() or path.suffix == ".lock":
@@ -87,9 +86,9 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     publisher.write([row(1, ADA, SECRET + " 1815"), row(3, "cem", "c")])
     lake.mirror(options=SMALL)
     put(lake, 3, [row(1, ADA, SECRET + " rejected", 3), row(9, "dan", "rejected", 3)])
-    lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
+    lake.mirror(options=MirrorOptions(on_error="skip-row", compact_after=0))
     lake.operations.reseed("my people", apply=True)
-    lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
+    lake.mirror(options=MirrorOptions(on_error="skip-row", compact_after=0))
     lake.publisher("other").write([{"who's": ADA, "the land": 1}])
     lake.mirror()
     other = bag(lake, "other", ["who's"])
@@ -113,7 +112,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     put(lake, 4, [row(1, ADA, "pending", 1)])
     before = contents(lake)
     assert places(lake.forget("my people", key))["pending files"] == (1, 1)
-    with pytest.raises(SequenceError, match="not applied yet"):
+    with pytest.raises(SequenceError, match="pending file"):
         lake.forget("my people", key, apply=True)
     assert contents(lake) == before
     (Path(lake.landing_zone) / "my people" / file_name(4)).unlink()
@@ -123,7 +122,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     assert done.applied
     assert done.traces == told.traces
     assert holding(lake, SECRET) == []
-    assert all("other" in p or "people" in p for p in holding(lake, ADA))  # of another key
+    assert all("other" in p or "people" in p for p in holding(lake, ADA))  # rows of another key
     again = lake.forget("my people", key)
     assert again.traces == ()
     rows = {(2, ADA, "another one"): 1, (1, "bob", "b"): 1, (3, "cem", "c"): 1}
@@ -145,12 +144,25 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     assert [t.last_file for t in lake.status().tables] == [t.last_file for t in before.tables]
 
     if pytestconfig.getoption("--long"):
-        # Text keys of their own: the value itself is in no file either.
+        # With unique text keys, no file contains the value either.
         lake.forget("my people", {"the land": 2, "who's": ADA}, apply=True)
         assert all("/other/" in p or p.startswith("Tables/other") for p in holding(lake, ADA))
-        lake.operations.reseed(
-            "my people", apply=True
-        )  # the kept files are as complete as they were
-        assert not lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed
+        lake.operations.reseed("my people", apply=True)  # the kept files have all other rows
+        assert not lake.mirror(options=MirrorOptions(on_error="skip-row")).failed
         del rows[2, ADA, "another one"]
         assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}
+
+
+def test_a_person_in_guarded_files_is_removed(lake: Lake) -> None:
+    """REORG skips files of another clustering provider, which is how partitioning guards them."""
+    people = [{"k": ADA, "note": SECRET}, *[{"k": f"k{n}", "note": "x"} for n in range(20)]]
+    lake.publisher("t", keys=["k"]).upsert(people)
+    assert not lake.mirror(deletion_vectors=True).failed
+    key = {"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}
+    partitioning = lake.table("t").partitioning
+    document = {"PartitionKeys": [key], "EffectiveDateTime": "2000-01-01"}
+    partitioning.set(document, guard=True)
+    assert partitioning.operate()
+    lake.forget("t", {"k": ADA}, apply=True)
+    assert holding(lake, ADA, SECRET) == []
+    assert lake.table("t").read().count() == 20

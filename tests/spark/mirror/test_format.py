@@ -1,7 +1,7 @@
-"""The landing zone's format as one matrix: what a publisher does to a folder, what the table shows.
+"""The landing zone's format as a matrix: a publisher's actions, and the resulting table.
 
-All cases live in one lake and share its cycles. Nothing of ours writes here: files are made by
-pyarrow and by hand, as a publisher made for the original would.
+All cases share one lake and its cycles. The library writes no files here: pyarrow and the tests
+write them, like a publisher for the original service.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
-from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.status import Report
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.mirror import status
 from mirrorlake.names import file_name
 
 Action = Callable[[Path], None]
@@ -67,12 +66,12 @@ def by_time(*files: tuple[str, list[dict[str, Any]]]) -> Action:
 
 @dataclass
 class Cycle:
-    """What a publisher does before a cycle, and what must be there after it.
+    """A publisher's actions before a cycle, and the expected table after it.
 
     Attributes:
-        rows: the table's rows; None where there must be no table.
-        error: a part of the table's error.
-        table: the table's name, if it is not the case's.
+        rows: the expected rows; None if no table may exist.
+        error: a part of the expected error.
+        table: the table's name; by default the name of the case.
     """
 
     actions: list[Action]
@@ -165,7 +164,7 @@ CASES = [
                 ],
                 [{"id": 1, "v": "b"}],
             ),
-            # The last one lies there still, and is not applied again; its name comes anew.
+            # The last file is still in the folder and not applied again; its name is reused.
             Cycle([], [{"id": 1, "v": "b"}]),
             Cycle([by_time(("m-third.parquet", [marked(0, C)]))], [{"id": 1, "v": "b"}, C]),
         ],
@@ -330,13 +329,13 @@ def folder_of(lake: Lake, case: Case) -> Path:
 
 @dataclass
 class TextTable:
-    """What was there after one cycle: rows by table and columns, and errors by table."""
+    """The tables after one cycle: rows by table and columns, and errors by table."""
 
     rows: Counter[tuple[Any, ...]] | None
     error: str
 
 
-def look(lake: Lake, report: Report, case: Case, cycle: Cycle) -> TextTable:
+def look(lake: Lake, report: status.MirrorReport, case: Case, cycle: Cycle) -> TextTable:
     name = cycle.table or case.name
     full = f"`{case.schema}`.`{name}`" if case.schema else f"`{name}`"
     errors = [t.error["message"] for t in report.tables if t.error and t.name == name]
@@ -349,7 +348,7 @@ def look(lake: Lake, report: Report, case: Case, cycle: Cycle) -> TextTable:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[TextTable]]:
-    """Runs all cases at once, cycle by cycle."""
+    """Run all cases together, cycle by cycle."""
     lake = Lake(tmp_path_factory.mktemp("format") / "lake")
     seen: dict[int, list[TextTable]] = {number: [] for number in range(len(CASES))}
     for turn in range(CYCLES):

@@ -1,4 +1,4 @@
-"""Bad input: a clear error on that table alone, nothing lost, the others go on."""
+"""Bad input: a clear error for that table only; nothing is lost, and other tables continue."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
-# Each name costs two commits: a quick run tries all that is odd in three of them.
+# Each name costs two commits; a quick run has all special characters in three names.
 MIXED_NAMES = ["it's 日本 ü", 'q"uote b`tick a%20b', "[x]{y}*? #1 e=f,"]
 ODD_NAMES = ["it's", 'q"uote', "b`tick", "two words", "日本 ü", "a%20b", "x#1", "[x]{y}*?", "e=f,"]
 
 
 def put(lake: Lake, folder: str, number: int, data: dict[str, Any] | pa.Table | bytes) -> Path:
-    """A file as a foreign publisher leaves it, written by hand."""
+    """Write a file by hand, like another publisher."""
     path = Path(lake.landing_zone) / folder / file_name(number)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(data, bytes):
@@ -72,8 +72,8 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-# Rows before a bad file are two commits: a quick run has them where the table itself decides, and
-# for a bad row and a file that is empty; the others are refused as a table's first files.
+# Rows before a bad file cost two commits. A quick run has them where the error depends on the
+# table, for a bad row and for an empty file; in other cases the bad file is the table's first one.
 LOADED = {"other type", "unknown marker", "zero bytes"}
 
 
@@ -115,7 +115,7 @@ def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(
             assert bag(lake, f"`{kind}`", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}, kind
     assert {table.name for table in lake.tables()} == {*loaded, "fine", "truncated"}
 
-    # The same name again, with sound rows: the table catches up without further ado.
+    # The same name with valid rows: the table catches up without any other action.
     put(lake, "zero bytes", 2, {"id": [2], "v": ["repaired"], MARKER: [4]})
     line = next(line for line in lake.mirror().tables if line.name == "zero bytes")
     assert (line.state, line.last_file, line.error) == ("Replicating", 3, None)
@@ -202,7 +202,7 @@ def test_a_table_that_no_mirror_made_is_left_alone(lake: Lake, spark: Any) -> No
 
 @pytest.mark.promise("LZ-13", "LZ-14")
 @pytest.mark.complaint("no-backlog")
-def test_a_gap_blocks_what_is_behind_it_and_the_last_file_stays(lake: Lake) -> None:
+def test_a_gap_blocks_later_files_and_the_last_file_stays(lake: Lake) -> None:
     put(lake, "t", 1, {"id": [1]})
     put(lake, "t", 2, {"id": [2]})
     put(lake, "t", 4, {"id": [4]})
@@ -238,7 +238,7 @@ def test_a_number_used_again_is_reported_and_never_applied(lake: Lake) -> None:
 
 
 def test_markers_of_every_whole_number_type(lake: Lake) -> None:
-    """A file of each type, all of one table."""
+    """One table has a file with each marker type."""
     kinds = ["int8", "int16", "int64", "uint8", "uint32", "uint64"]
     declare(lake, "t")
     for number, kind in enumerate(kinds, 1):
@@ -261,7 +261,7 @@ def test_odd_column_names_work_and_reserved_ones_are_refused(lake: Lake) -> None
         put(lake, name.strip("_"), 1, {"id": [1], name: [1]})
     report = {line.name: line.error for line in lake.mirror().tables}
     assert report.pop("odd") is report.pop("late") is None
-    assert all("taken by the engine" in error["message"] for error in report.values() if error)
+    assert all("is reserved" in error["message"] for error in report.values() if error)
     assert all(error is not None for error in report.values())
     rows = [row.asDict() for row in lake.table("odd").read().collect()]
     assert rows == [{"id": 1, "unit price": 9.5, "a,b;{}()=": "x", "dot.ted `": 0}]

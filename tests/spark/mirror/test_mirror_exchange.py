@@ -1,4 +1,4 @@
-"""The mirror's own transaction beside MERGE: the same rows, row ids, feed, commit and errors.
+"""The mirror's own transaction compared with MERGE: equal rows, row ids, feed, commit and errors.
 
 Two lakes get the same files; one of them has deletion vectors.
 """
@@ -18,19 +18,18 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 
+from helpers.markers import MARKER
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror import exchange
-from mirrorlake.mirror.exchange import is_rewrite_cheaper
+from mirrorlake.mirror import apply
 from mirrorlake.spark.jvm import forget_logs, transaction
 
 VECTORS = "delta.enableDeletionVectors"
 
 
 class BothWays:
-    """The same files in two lakes: `merge` changes rows by MERGE, `marks` by deletion vectors."""
+    """Two lakes with the same files: `merge` uses MERGE, `marks` uses deletion vectors."""
 
     def __init__(self, folder: Path, table: str, keys: list[str]) -> None:
         self.table, self.keys = table, keys
@@ -52,7 +51,7 @@ class BothWays:
         assert feed(self.marks, self.table, columns) == feed(self.merge, self.table, columns)
 
     def vectors(self) -> list[int]:
-        """How many rows are deleted softly in each file of the table that has some."""
+        """Return the number of rows marked as deleted, for each file with a deletion vector."""
         table = self.marks.table(self.table)
         files = live_files(self.marks.storage, table.name.table_path, table.version)
         found = (file["deletionVector"] for file in files if file.get("deletionVector"))
@@ -60,7 +59,7 @@ class BothWays:
 
 
 def feed(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
-    """All changes with rows: of each commit that has some by its place, whatever its version."""
+    """Return the changes of each commit with rows, by its order instead of its version."""
     rows = lake.table(table).changes.read(0).collect()
     versions = sorted({row["_commit_version"] for row in rows})
     return Counter(
@@ -78,7 +77,7 @@ def test_rows_feed_and_commits_are_those_of_merge(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     both = BothWays(tmp_path, "t", ["n"])
-    both.publish([change(0, n, "first") for n in (*range(60), 7, 7)])  # 7 is there three times
+    both.publish([change(0, n, "first") for n in (*range(60), 7, 7)])  # the key 7 has three rows
     both.mirror()
     batches = [
         [change(1, 3, "new"), change(2, 4, None), change(4, 100, "up"), change(0, 5, "twice")],
@@ -98,7 +97,7 @@ def test_rows_feed_and_commits_are_those_of_merge(
 
 
 def said(lake: Lake) -> tuple[Any, ...]:
-    """What the table's commits say of themselves."""
+    """Return the metadata and metrics of the table's commits."""
     txns = sorted(lake.table("t").snapshot().txns.values())
     batches = [(e.number, e.rows, e.version) for e in lake.operations.ledger("t").entries]
     counted = [f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted")]
@@ -113,7 +112,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
 def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "LARGE_ROWS", 10)
+    monkeypatch.setattr(apply, "LARGE_ROWS", 10)
     both = BothWays(tmp_path, "t", ["n", "day", "v"])
     days = [dt.date(1, 1, 1), dt.date(2024, 2, 29)]
     rows = [
@@ -161,7 +160,7 @@ def test_a_statement_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
     assert len({row.id for row in rows}) == 12
 
 
-def test_nor_does_one_after_somebody_elses_commit(lake: Lake, tmp_path: Path) -> None:
+def test_nor_does_one_after_another_writers_commit(lake: Lake, tmp_path: Path) -> None:
     lake.publisher("t", keys=["n"]).insert([{"n": n, "v": "a"} for n in range(10)])
     lake.mirror()
     table, elsewhere = Path(lake.storage.path("Tables/t")), tmp_path / "elsewhere"
@@ -247,14 +246,14 @@ def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> 
     for lake in (both.merge, both.marks):
         assert not lake.mirror().failed
     for cycle in range(4):
-        # A new column in the second cycle is MERGE's; vectors are on from the first cycle on.
+        # MERGE applies the new column of the second cycle; vectors are enabled from the first.
         more = {"w": "wide"} if cycle >= 1 else {}
         both.publish([change(4, cycle, "new", **more), change(2, cycle + 10, None, **more)])
         both.mirror()
         both.check(["n", "v", *more])
         assert both.marks.table("t").snapshot().properties[VECTORS] == "true"
     assert both.vectors()
-    # Off is not taken back by a cycle without it: the table has them until they are dropped.
+    # A cycle without the option does not disable them: the table keeps deletion vectors.
     both.publish([change(4, 5, "after")])
     for lake in (both.merge, both.marks):
         assert not lake.mirror().failed
@@ -277,13 +276,13 @@ def test_without_a_feed_or_row_ids_rows_change_alike(lake: Lake) -> None:
     assert bag_by_spark(lake, "t", ["n", "v"]) == expected + Counter([(3, "b"), (11, "c")])
 
 
-def test_many_changes_of_large_files_write_them_anew() -> None:
+def test_many_changes_rewrite_large_files() -> None:
     file = {"records": 1_000_000, "size": 20 * 2**20}
-    assert not is_rewrite_cheaper([file], 200_000)
-    assert is_rewrite_cheaper([file], 300_000)
-    assert not is_rewrite_cheaper([file, file], 300_000)
-    assert not is_rewrite_cheaper([{"records": 10, "size": 1000}], 10)
-    assert not is_rewrite_cheaper([], 10)
+    assert not apply.is_rewrite_cheaper([file], 200_000)
+    assert apply.is_rewrite_cheaper([file], 300_000)
+    assert not apply.is_rewrite_cheaper([file, file], 300_000)
+    assert not apply.is_rewrite_cheaper([{"records": 10, "size": 1000}], 10)
+    assert not apply.is_rewrite_cheaper([], 10)
 
 
 @pytest.mark.long
@@ -368,5 +367,5 @@ def test_a_cycle_like_the_one_before_compiles_nothing(lake: Lake) -> None:
         before = compiled.getCount()
         assert not lake.mirror().failed
         counts.append(compiled.getCount() - before)
-    assert counts[0] > 0  # else nothing is compiled here at all
+    assert counts[0] > 0  # otherwise nothing was compiled
     assert counts[-1] == 0, counts

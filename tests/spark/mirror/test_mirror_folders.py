@@ -1,4 +1,4 @@
-"""What becomes of a table whose folder changes: made again, with NULL columns only at first."""
+"""Tables whose folders change: recreated, renamed, refilled, or with only NULLs at first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError, TableNotFoundError
-from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.mirror.options import Step
+from mirrorlake.names import TableName, file_name
 
 
-def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lake) -> None:
+def test_a_folder_recreated_between_cycles_replaces_the_table(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "old"}])
     publisher.upsert([{"id": 2, "v": "old"}])
@@ -33,12 +34,12 @@ def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lak
     snapshot = lake.table("t").snapshot()
     assert list(snapshot.schema) == ["code", "v"]
     assert snapshot.properties["mirrorlake.keys"] == '["code"]'
-    before = lake.table("t").read(version=1)  # history survives, frames of it too
+    before = lake.table("t").read(version=1)  # history is kept, and frames of it
     assert sorted(tuple(row) for row in before.collect()) == [(1, "old"), (2, "old")]
 
 
 def publish_and_rename(lake: Lake, *, processed: bool = True) -> Path:
-    """A mirrored table of two files whose folder is renamed to `new`, without its data files."""
+    """Mirror two files, then rename the folder to `new` without its data files."""
     publisher = lake.publisher("t", keys=["id"])
     for number in (1, 2):
         publisher.upsert([{"id": number, "v": "old"}])
@@ -60,12 +61,12 @@ def refill(folder: Path, first: int, last: int) -> None:
 NEW = {(11, "new"): 1, (12, "new"): 1, (13, "new"): 1}
 
 
-def test_a_renamed_folder_that_is_refilled_makes_the_table_anew(lake: Lake) -> None:
+def test_a_renamed_and_refilled_folder_replaces_the_table(lake: Lake) -> None:
     refill(publish_and_rename(lake, processed=False), 1, 3)
     report = lake.mirror()
     assert (report.failed, report.dropped) == ((), ())
     assert bag(lake, "new", ["id", "v"]) == NEW
-    before = lake.table("new").read(version=2)  # history survives
+    before = lake.table("new").read(version=2)  # history is kept
     assert sorted(row.id for row in before.collect()) == [1, 2]
     (line,) = report.tables
     assert (line.last_file, line.backlog_files) == (3, 0)
@@ -74,7 +75,7 @@ def test_a_renamed_folder_that_is_refilled_makes_the_table_anew(lake: Lake) -> N
     assert bag(lake, "new", ["id", "v"]) == NEW | {(14, "next"): 1}
 
 
-def test_a_refilled_folder_that_keeps_applied_files_stops_and_each_way_out_works(
+def test_a_refilled_folder_with_applied_files_stops_and_each_fix_works(
     lake: Lake, tmp_path: Path
 ) -> None:
     folder = publish_and_rename(lake)
@@ -97,7 +98,7 @@ def test_a_refilled_folder_that_keeps_applied_files_stops_and_each_way_out_works
     assert bag(lake, "new", ["id", "v"]) == NEW
 
 
-def test_a_publisher_goes_on_in_a_renamed_folder_without_files(lake: Lake) -> None:
+def test_a_publisher_continues_in_a_renamed_folder_without_files(lake: Lake) -> None:
     publish_and_rename(lake, processed=False)
     assert lake.publisher("new", keys=["id"]).upsert([{"id": 3, "v": "x"}]).file == file_name(3)
     assert not lake.mirror().failed
@@ -170,7 +171,7 @@ def processed(lake: Lake, folder: str) -> list[str]:
 
 
 @pytest.mark.promise("LZ-29", "LZ-14")
-def test_applied_files_pass_through_two_folders_and_go_after_7_days(lake: Lake) -> None:
+def test_applied_files_move_through_two_folders_and_are_deleted_after_7_days(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     for number in range(3):
         publisher.upsert([{"id": number}])
@@ -179,7 +180,7 @@ def test_applied_files_pass_through_two_folders_and_go_after_7_days(lake: Lake) 
     assert processed(lake, PROCESSED) == names[:2]
     zone, now = Path(lake.landing_zone) / "t", time.time()
     os.utime(zone / PROCESSED / names[0], (now - 1.2 * 86_400,) * 2)
-    (lake.storage.local / "Files/_mirrorlake/state.json").unlink()  # else it is looked at daily
+    (lake.storage.local / "Files/_mirrorlake/state.json").unlink()  # otherwise the check is daily
     (zone / PROCESSED / "00000000000000000009.parquet").write_bytes(b"nobody applied this")
     os.utime(zone / PROCESSED / "00000000000000000009.parquet", (now - 9e6,) * 2)
     lake.mirror()
@@ -190,7 +191,7 @@ def test_applied_files_pass_through_two_folders_and_go_after_7_days(lake: Lake) 
     (line,) = lake.mirror().tables
     assert (line.error, line.rows, line.last_file) == (None, 3, 3)
     assert processed(lake, READY_TO_DELETE) == []
-    assert (zone / names[2]).exists()  # the last one stays
+    assert (zone / names[2]).exists()  # the last file stays
 
 
 @pytest.mark.promise("LZ-22")
@@ -214,7 +215,7 @@ def test_a_folder_deleted_while_it_is_read_breaks_nothing(lake: Lake) -> None:
     assert [str(table) for table in lake.tables()] == ["beside"]
 
 
-def test_a_drop_can_be_undone_and_publishers_go_on(lake: Lake) -> None:
+def test_a_drop_can_be_undone_and_publishers_continue(lake: Lake) -> None:
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
     lake.mirror()
     shutil.rmtree(Path(lake.landing_zone) / "t")
@@ -304,7 +305,7 @@ def test_a_publisher_widens_what_the_mirror_then_widens(lake: Lake, tmp_path: Pa
         (3, 1, Decimal("0.125"), Decimal("1.5"), 8),
         (4, None, None, None, Decimal("1.5")),
     ]
-    living.upsert([{"id": 5, "n": 2**40}])  # it sees that the mirror widened the column
+    living.upsert([{"id": 5, "n": 2**40}])  # the publisher reads the widened type
     assert not lake.mirror().failed
 
 
@@ -320,7 +321,7 @@ def test_small_files_are_put_together_and_retention_is_a_parameter(lake: Lake) -
     assert properties["delta.logRetentionDuration"] == "interval 12 days"
     assert properties["delta.deletedFileRetentionDuration"] == "interval 3 days"
     before = table.snapshot().version
-    lake.mirror(options=MirrorOptions(log_retention_days=20))  # nothing new: nothing is touched
+    lake.mirror(options=MirrorOptions(log_retention_days=20))  # without new files, no table changes
     assert table.snapshot().version == before
     publisher.write([{"id": 9}])
     lake.mirror(options=MirrorOptions(log_retention_days=20))

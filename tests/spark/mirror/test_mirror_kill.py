@@ -1,7 +1,8 @@
-"""The mirror killed at any of its steps and run again: the result is the model's.
+"""The mirror, killed at each of its steps and run again: the result equals the model.
 
-An injected exception in the process at every step; real SIGKILL in a process of its own at three.
-Between kill and second run more files arrive: a larger batch must not apply the first ones twice.
+An exception is raised at every step in this process, and SIGKILL is sent to another process at
+three steps. More files arrive before the second run: a larger batch must not apply the first files
+twice.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from helpers.killing import run_until
+from helpers.markers import MARKER, Marker
 from helpers.model import TableModel
 from helpers.tables import bag
-from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions, Step
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName
 
 COLUMNS = ["id", "v"]
@@ -40,12 +41,12 @@ Lake(sys.argv[1]).mirror(on_step=kill, options=MirrorOptions(compact_after=1))
 """
 
 
-# Where a bad row is passed over: test_operate.py has one.
+# The step of a skipped row is tested in test_operate.py.
 STEPS = [step for step in Step if step is not Step.QUARANTINED]
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+    """A kill; not an `Exception`, so that no code handles it as a table's failure."""
 
 
 def publish(lake: Lake, model: TableModel, changes: list) -> None:
@@ -66,7 +67,7 @@ def check(lake: Lake, model: TableModel, commits: int) -> None:
     assert lake.table("t").snapshot().version <= commits
 
 
-# What a run without --long tries: a table without its rows, and rows whose files have not moved.
+# Without --long: a table without its rows, and rows whose files were not moved.
 RAISED = {(Step.CREATED, False)}
 KILLED = Step.COMMITTED
 
@@ -117,7 +118,7 @@ def test_sigkill(lake: Lake, step: str) -> None:
         [sys.executable, "-c", KILLER, lake.storage.root, step], capture_output=True, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
-    (line,) = lake.status().tables  # from the table's own log where the kept state is behind
+    (line,) = lake.status().tables  # from the Delta log if the saved state is older
     assert line.last_file == (2 if step in ("COMMITTED", "MOVED", "COMPACTED") else 0)
     publish(lake, model, THIRD)
     check(lake, model, commits=3)
@@ -130,7 +131,7 @@ COMMIT = f"{2:020d}.json"  # after version 0 and the first load
 @pytest.mark.long
 @pytest.mark.parametrize("made", ["deletion_vector_", "_change_data", ".parquet", COMMIT])
 def test_sigkill_within_the_transaction(tmp_path: Path, made: str) -> None:
-    """As soon as a file of that kind lies in the table: something is written, or all is."""
+    """Kill as soon as such a file exists: a part of the commit is written, or all of it."""
     lake, model = Lake(tmp_path / "lake"), TableModel(("id",))
     lake.operations.defaults(deletion_vectors=True)
     publish(lake, model, FIRST)
@@ -153,7 +154,7 @@ def test_sigkill_within_the_transaction(tmp_path: Path, made: str) -> None:
 
 
 def test_another_mirror_that_planned_less_is_obeyed(lake: Lake) -> None:
-    """Two mirrors list at different moments: whoever plans first decides what one commit holds."""
+    """Two mirrors list at different times: the first plan decides the files of the commit."""
     model = TableModel(("id",))
     publish(lake, model, FIRST)
 

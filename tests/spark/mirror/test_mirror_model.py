@@ -1,6 +1,6 @@
-"""The mirror against its reference: every order of markers, and random changes by hypothesis.
+"""The mirror compared with its reference: every order of markers, and random changes.
 
-Many examples share one MERGE, each under its own key prefix: a MERGE costs a second, a row nothing.
+Many examples share one MERGE, each with its own key prefix, because a MERGE takes a second.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import strategies as st
 
 from helpers.examples import listed
+from helpers.markers import MARKER, Marker
 from helpers.model import Change, TableModel
 from helpers.tables import bag, describe_history
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
 
 COLUMNS = ["example", "k", "v", "w"]
 SCHEMA = pa.schema(

@@ -1,14 +1,14 @@
-"""A MERGE looks only at the files of the table that can hold a batch's keys."""
+"""MERGE reads only files of the table that can contain a batch's keys."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 
+from helpers.markers import Marker
 from helpers.model import Change, TableModel
 from helpers.tables import bag, describe_history
 from mirrorlake import Lake
-from mirrorlake.landing.metadata import Marker
 
 
 def test_files_out_of_the_keys_range_are_left_alone(lake: Lake) -> None:
@@ -23,7 +23,7 @@ def test_files_out_of_the_keys_range_are_left_alone(lake: Lake) -> None:
     def row(day: int, number: str, n: int) -> dict:
         return {"day": dt.date(2024, 1, day), "No.": number, "n": n}
 
-    for day in (1, 2, 3):  # a file of the table each
+    for day in (1, 2, 3):  # one file of the table each
         publish(Marker.INSERT, [row(day, letter, 0) for letter in "abcd"])
         assert not lake.mirror().failed
     before = set(lake.table("sales").read().inputFiles())

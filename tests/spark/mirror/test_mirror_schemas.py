@@ -1,7 +1,7 @@
-"""Schemas and folders against their reference: random publishers, many tables in one lake.
+"""Schemas and folders compared with their reference: random publishers, many tables in one lake.
 
-A commit costs about a second, so that every table is an example of its own and all share the
-cycles. Names are `t03`, of its renamed folder `t03-2`, of a copy `t03-3 copy`.
+A commit takes about a second, so each table is one example, and all share the cycles. Names are
+`t03`, `t03-2` for its renamed folder, and `t03-3 copy` for a copy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from helpers.markers import MARKER, Marker
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
-from mirrorlake import Lake
-from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.mirror.status import Report
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.mirror import status
+from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3
@@ -44,7 +44,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
 
 @dataclass
 class Seen:
-    """How a table looked at a version, for whoever goes back to it."""
+    """The rows of a table at a version, for later time travel."""
 
     version: int
     columns: list[str]
@@ -53,7 +53,7 @@ class Seen:
 
 @dataclass
 class Publisher:
-    """What happens to one table's folder, and to its copies; each folder with its model."""
+    """A publisher of one table's folder and its copies, with a model of each folder."""
 
     zone: Path
     name: str
@@ -109,7 +109,7 @@ class Publisher:
             changes.append((self.chance.choice(only), row))
         return PublishedFile({"id": "int", **chosen}, changes)
 
-    # What a publisher may do between two cycles.
+    # The actions of a publisher between two cycles.
 
     def publish(self) -> None:
         name = self.one()
@@ -167,7 +167,7 @@ class Publisher:
             self.folders[new] = deepcopy(self.folders[name])
 
     def mirror(self, *, widen: bool) -> None:
-        """What the cycle must do; a copy whose original is gone is a renamed folder."""
+        """Apply a cycle to the models; a copy without its original is a renamed folder."""
         for life, home in list(self.homes.items()):
             holders = sorted(name for name, model in self.folders.items() if model.life == life)
             heir = home if home in holders else next(iter(holders), None)
@@ -187,8 +187,8 @@ class Publisher:
 ACTIONS = ("publish", "publish", "publish", "repair", "gap", "delete", "remake", "rename", "copy")
 
 
-def check(lake: Lake, publisher: Publisher, report: Report) -> None:
-    """Every folder's table is its model's, and nothing else is there."""
+def check(lake: Lake, publisher: Publisher, report: status.MirrorReport) -> None:
+    """Check that every table equals its model, and that no other tables exist."""
     lines = {line.name: line for line in report.tables}
     for name, model in publisher.folders.items():
         line, where = lines[name], (name, publisher.done)
@@ -219,16 +219,18 @@ def check(lake: Lake, publisher: Publisher, report: Report) -> None:
 
 
 class Killed(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+    """A kill; not an `Exception`, so that no code handles it as a table's failure."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True])
-def test_odd_names_make_way_for_others_and_the_feed_goes_on(lake: Lake, killed: bool) -> None:
+def test_tables_with_odd_names_can_be_replaced_and_the_feed_continues(
+    lake: Lake, killed: bool
+) -> None:
     lake.publisher("t", keys=["id"]).write([{"id": 1, "two words": "a", "gone": 1}])
     assert not lake.mirror().failed
     shutil.rmtree(Path(lake.landing_zone) / "t")
-    lake.publisher("t").write([{"code": "x", "two words": 1.5}])  # and no keys any more
+    lake.publisher("t").write([{"code": "x", "two words": 1.5}])  # without keys
 
     def kill(_table: TableName, done: Step) -> None:
         if killed and done is Step.COMMITTED:
@@ -286,7 +288,7 @@ def test_random_publishers_end_as_the_model_does(
         report = lake.mirror(options=MirrorOptions(widen=widen))
         for publisher in publishers:
             check(lake, publisher, report)
-    for publisher in publishers:  # the history of a table made again, or renamed, survives
+    for publisher in publishers:  # a recreated or renamed table keeps its history
         for name, model in publisher.folders.items():
             if model.table is not None:
                 for seen in publisher.past[name][:-1]:

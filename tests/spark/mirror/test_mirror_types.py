@@ -1,4 +1,4 @@
-"""Every type, written by Arrow, DuckDB and byte by byte, mirrored, and compared value by value."""
+"""Values of every type, written by Arrow, DuckDB and by hand, mirrored and compared."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ import pytest
 
 from helpers.parquet_by_hand import Leaf, boolean, byte, clock, logical, write_parquet
 from mirrorlake import Lake
-from mirrorlake.landing.types import column_type, published_schema, widened
-from mirrorlake.names import file_name
-from mirrorlake.spark.sql import quote
+from mirrorlake.landing import types
+from mirrorlake.names import file_name, quote
 
 UTC = timezone.utc
 NAN, INF = math.nan, math.inf
@@ -48,8 +47,8 @@ def pack(kind: str, *numbers: float) -> bytes:
     return struct.pack(kind, *numbers)
 
 
-# What Arrow writes: the type, three values, and what the table has for them (None: the same).
-# The fourth row is NULL everywhere.
+# Arrow's types, with three values each and the expected values in the table (None: the same).
+# The fourth row is always NULL.
 MEMBERS = pa.struct(
     [
         ("d", pa.decimal128(38, 10)),
@@ -291,7 +290,7 @@ HAND: dict[str, tuple[Leaf, list[Any]]] = {
 }  # fmt: skip
 UNKNOWN = {"UNKNOWN INT32": "INT32", "UNKNOWN BYTE_ARRAY": "BYTE_ARRAY", "UNKNOWN INT96": "INT96"}
 
-# What DuckDB writes: three expressions, and what the table has for them.
+# DuckDB's types: three expressions, and the expected values in the table.
 DUCK: dict[str, tuple[list[str], list[Any]]] = {
     "duckdb VARIANT": (
         ["{'a': 1, 'b': [NULL, 'ü']}::VARIANT", "42::VARIANT", "'x'::VARIANT"],
@@ -350,7 +349,7 @@ def write_with_duckdb(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """All files in one cycle, merged; each column's values in the order of the rows."""
+    """Mirror all files in one cycle; return each column's values in the order of the rows."""
     lake = Lake(tmp_path_factory.mktemp("types") / "lake")
     folder = Path(lake.landing_zone) / "types"
     folder.mkdir(parents=True)
@@ -361,7 +360,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     assert line.error is None
     assert line.last_file == 3
     rows = lake.table("types").read().orderBy("id")
-    # Python can't hold all moments, and turns the zoned ones into the machine's zone.
+    # Python can't represent all timestamps, and converts them to the machine's time zone.
     moments = {name for name, kind in rows.dtypes if kind.startswith("timestamp")}
     texts = [
         f"CAST({quote(name)} AS STRING)" if name in moments else quote(name)
@@ -372,7 +371,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 def plain(value: Any) -> str:
-    """A value that compares: NaN is itself, -0.0 is not 0.0, 1 is not True."""
+    """Return a comparable value: NaN equals itself, -0.0 differs from 0.0, and 1 from True."""
     if isinstance(value, D):
         value = value.as_integer_ratio()
     return repr(bytes(value) if isinstance(value, bytearray) else value)
@@ -380,7 +379,7 @@ def plain(value: Any) -> str:
 
 @pytest.mark.promise("LZ-24")
 @pytest.mark.parametrize("name", EXPECTED)
-def test_every_type_comes_out_as_the_page_says(mirrored: dict[str, list[Any]], name: str) -> None:
+def test_every_type_has_the_documented_value(mirrored: dict[str, list[Any]], name: str) -> None:
     first = 0 if name in ARROW else 4 if name in HAND else 8
     expected = EXPECTED[name] if name in DUCK else [*EXPECTED[name], None]
     if name in ("float16", "float32"):
@@ -388,10 +387,10 @@ def test_every_type_comes_out_as_the_page_says(mirrored: dict[str, list[Any]], n
     found = mirrored[name]
     assert [plain(v) for v in found[first : first + len(expected)]] == [plain(v) for v in expected]
     rest = found[:first] + found[first + len(expected) :]
-    assert rest == [None] * len(rest)  # the other files' rows don't have the column
+    assert rest == [None] * len(rest)  # rows of the other files lack the column
 
 
-def test_a_column_of_nothing_but_null_is_no_column_yet(mirrored: dict[str, list[Any]]) -> None:
+def test_a_column_with_only_nulls_is_not_added_yet(mirrored: dict[str, list[Any]]) -> None:
     assert set(mirrored) == {"id", *EXPECTED}
 
 
@@ -407,7 +406,7 @@ def _interval(months: int, days: int, millis: int) -> str:
 
 
 def test_conversions_against_plain_python(tmp_path: Path, spark: Any) -> None:
-    """Every half float there is, and as many random times, intervals, UUIDs and nanoseconds."""
+    """Test every half float, and as many random times, intervals, UUIDs and nanoseconds."""
     rng = random.Random(7)
     count = 2**16
     nanos = [rng.randrange(86_400 * 10 ** rng.randrange(10)) for _ in range(count)]
@@ -423,7 +422,9 @@ def test_conversions_against_plain_python(tmp_path: Path, spark: Any) -> None:
     ]
     write_parquet(tmp_path / "x.parquet", leaves)
     with pq.ParquetFile(tmp_path / "x.parquet") as parquet:
-        kinds = {field.name: column_type(field.type) for field in published_schema(parquet)}
+        kinds = {
+            field.name: types.column_type(field.type) for field in types.published_schema(parquet)
+        }
     ddl = ", ".join(f"{quote(name)} {kind.read}" for name, kind in kinds.items())
     columns = [
         f"CAST({kind.convert.format(quote(name))} AS {kind.table}) AS {quote(name)}"
@@ -479,7 +480,7 @@ def test_odd_names_a_clock_and_a_late_type_arrive_in_a_plain_table(lake: Lake) -
         {"id": 1, "dot.ted": 1, **nothing},
         {"id": 2, "dot.ted": 5, "some": 2.5, "at": NOON, **{name: name for name in LATE}},
     ]
-    # Delta puts the name into quotes without doubling the one inside; nothing is applied.
+    # Delta quotes the name without escaping the quote in it; nothing is applied.
     assert report["ticked"] is not None
     assert (report["ticked"]["file"], report["ticked"]["column"]) == (file_name(2), "a`b")
     assert "rename the column" in str(report["ticked"]["message"])
@@ -493,10 +494,10 @@ KINDS = [
 
 
 def test_delta_makes_every_change_that_is_called_safe(tmp_path: Path, spark: Any) -> None:
-    """All of them in one append, and the old rows keep their values."""
+    """One append makes all changes, and old rows keep their values."""
     path = f"{tmp_path}/wide"
     pairs = {(table, wide) for table in KINDS for found in KINDS
-             if (wide := widened(table, found)) not in (None, table)}  # fmt: skip
+             if (wide := types.widened(table, found)) not in (None, table)}  # fmt: skip
     columns = {f"c{number}": pair for number, pair in enumerate(sorted(pairs))}
     days = {"date": "DATE'1582-10-10'"}
     ddl = ", ".join(f"{name} {table}" for name, (table, _) in columns.items())

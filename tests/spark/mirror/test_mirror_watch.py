@@ -1,4 +1,4 @@
-"""`mirror --watch` as people run it: a process of its own, ended by a signal."""
+"""`mirror --watch` in a separate process, stopped by a signal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
+from helpers.places import PROCESSED
+from helpers.project import PROJECT
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.names import PROCESSED, file_name
-from mirrorlake.storage.paths import PROJECT
+from mirrorlake.names import file_name
 
 DEADLINE = 240  # seconds; on a busy machine Spark alone takes a while to start
 
 
 def wait_for(what: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:
-    """Waits until something is so; the process has to live as long."""
+    """Wait for a condition; fail if the process ends first."""
     end = time.monotonic() + DEADLINE
     while not what():
         assert process.poll() is None, process.communicate()[1].decode()[-2000:]
@@ -78,9 +79,9 @@ def test_files_are_applied_as_they_come_until_sigterm(lake: Lake) -> None:
         wait_for(lambda: rows_told(lake) == {"t": 1}, process)
         assert replicator(lake) == "Running"
         publisher.upsert([{"id": 1, "v": "b"}, {"id": 2, "v": "c"}])
-        lake.publisher("late").write([{"id": 7}])  # a folder that was not there before
+        lake.publisher("late").write([{"id": 7}])  # a new folder
         wait_for(lambda: rows_told(lake) == {"late": 1, "t": 3}, process)
-        # SIGTERM finds a commit running: what is planned is ended.
+        # SIGTERM during a commit: the planned commit finishes.
         publisher.delete([{"id": 2}])
         plans = Path(lake.storage.path("Files/_mirrorlake/plans/t"))
         wait_for(lambda: len(list(plans.rglob("*.json"))) == 3, process)
@@ -94,7 +95,7 @@ def test_files_are_applied_as_they_come_until_sigterm(lake: Lake) -> None:
     folder = Path(lake.landing_zone) / "t"
     assert sorted(p.name for p in folder.glob("0*")) == [file_name(3)]
     assert sorted(p.name for p in (folder / PROCESSED).iterdir()) == [file_name(1), file_name(2)]
-    assert not lake.mirror().failed  # nothing was left half done
+    assert not lake.mirror().failed  # nothing is incomplete
     assert lake.table("t").snapshot().txns.popitem()[1] == 3
 
 
@@ -112,7 +113,7 @@ def test_an_idle_watch_ends_at_once_and_without_spark(lake: Lake, number: signal
     assert replicator(lake) == "Stopped"
 
 
-def test_a_failed_table_is_exit_status_1_and_the_watch_goes_on(lake: Lake) -> None:
+def test_a_failed_table_gives_exit_status_1_and_the_watch_continues(lake: Lake) -> None:
     folder = Path(lake.landing_zone) / "bad"
     folder.mkdir(parents=True)
     (folder / file_name(1)).touch()

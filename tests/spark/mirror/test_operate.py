@@ -1,4 +1,4 @@
-"""A mirror operated: bad rows and files passed over, tables paused, replayed, reseeded."""
+"""Operating a mirror: skipping bad rows and files, pausing, replaying and reseeding tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.metadata import MARKER
-from mirrorlake.mirror.ledger import QUARANTINE, count_quarantined
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
+from mirrorlake.mirror import ledger
+from mirrorlake.mirror.options import Step
 from mirrorlake.names import file_name
 from mirrorlake.spark.sql import delta_name
 
@@ -37,7 +37,7 @@ def kept(lake: Lake, table: str | None = None) -> list[tuple]:
 
 
 @pytest.mark.complaint("no-ledger", "hidden-error")
-def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
+def test_bad_rows_are_skipped_and_reported(lake: Lake) -> None:
     put(lake, 1, [{"id": 1, "v": "a", MARKER: 0}, {"id": 2, "v": "b", MARKER: 0}])
     bad = [
         {"id": 1, "v": "new", MARKER: 1},
@@ -50,7 +50,7 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     (line,) = lake.mirror().tables
     assert line.error is not None
     assert (line.last_file, line.error["file"], line.error["row"]) == (1, file_name(2), 3)
-    options = MirrorOptions(on_error=SKIP_ROW)
+    options = MirrorOptions(on_error="skip-row")
     assert not lake.mirror(options=options).failed
     expected = {(1, "new"): 1, (2, "b"): 1, (3, "c"): 1, (4, "d"): 1}
     assert bag(lake, "t", ["id", "v"]) == expected
@@ -59,12 +59,12 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     assert "NULL" in found[0][3]
     contents = [json.loads(row["content"]) for row in lake.operations.quarantine().collect()]
     assert contents == [bad[1], bad[2]]
-    assert count_quarantined(lake.storage) == {"t": 2}
-    quarantine = delta_name(lake.storage.path(QUARANTINE))
+    assert ledger.count_quarantined(lake.storage) == {"t": 2}
+    quarantine = delta_name(lake.storage.path("Files/_mirrorlake/quarantine"))
     vectors = "SET TBLPROPERTIES (delta.enableDeletionVectors = true)"
     lake.spark.sql(f"ALTER TABLE {quarantine} {vectors}")
-    lake.spark.sql(f"DELETE FROM {quarantine} WHERE row = 3")  # what is dealt with
-    assert count_quarantined(lake.storage) == {"t": 1}
+    lake.spark.sql(f"DELETE FROM {quarantine} WHERE row = 3")  # the handled rows
+    assert ledger.count_quarantined(lake.storage) == {"t": 1}
     entries = lake.operations.ledger("t").entries
     assert [(e.number, e.rejected, e.rows, e.version) for e in entries] == [
         (1, 0, {"insert": 2}, 1),
@@ -79,8 +79,8 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     (Path(lake.landing_zone) / "t" / file_name(2)).write_bytes(b"")
     put(lake, 3, [{"id": "text", "v": "type changed"}])
     put(lake, 4, [{"id": 4, "v": "d"}])
-    assert lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed  # a file is no row
-    assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
+    assert lake.mirror(options=MirrorOptions(on_error="skip-row")).failed  # a file is not a row
+    assert not lake.mirror(options=MirrorOptions(on_error="skip-file")).failed
     assert bag(lake, "t", ["id", "v"]) == {(1, "a"): 1, (4, "d"): 1}
     assert [(f, r) for f, r, _, _ in kept(lake)] == [("2", None), ("3", None)]
     put(lake, 6, [{"id": 6, "v": "f"}])
@@ -98,7 +98,7 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     ]
     lake.operations.reseed("t", apply=True)
     assert (lake.status().tables[0].last_file, lake.status().tables[0].backlog_files) == (0, 5)
-    assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
+    assert not lake.mirror(options=MirrorOptions(on_error="skip-file")).failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
 
 
@@ -106,7 +106,7 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     "step",
     [
         pytest.param(Step.PLANNED, marks=pytest.mark.long),
-        Step.QUARANTINED,  # the rows are kept, and the commit is yet to come
+        Step.QUARANTINED,  # the quarantine is written, the commit is not
         pytest.param(Step.COMMITTED, marks=pytest.mark.long),
     ],
 )
@@ -118,9 +118,9 @@ def test_the_quarantine_has_each_row_once_whenever_the_mirror_dies(lake: Lake, s
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lake.mirror(options=MirrorOptions(on_error=SKIP_ROW), on_step=die)
+        lake.mirror(options=MirrorOptions(on_error="skip-row"), on_step=die)
     put(lake, 2, [{"id": 2, MARKER: 0}])
-    assert not lake.mirror().failed  # the plan says how its rows are to be treated
+    assert not lake.mirror().failed  # the plan has its own error handling
     assert bag(lake, "t", ["id"]) == {(1,): 1, (2,): 1}
     assert len(kept(lake)) == 1
 
@@ -156,7 +156,7 @@ def test_replayed_files_bring_back_what_a_restore_took(lake: Lake) -> None:
     assert bag(lake, "t", ["id", "v"]) == expected
     lake.operations.replay("t", 1, 3)
     assert not lake.mirror().failed
-    assert bag(lake, "t", ["id", "v"]) == expected  # once more changes nothing
+    assert bag(lake, "t", ["id", "v"]) == expected  # a second replay changes nothing
     with pytest.raises(SequenceError, match="was not applied"):
         lake.operations.replay("t", 99)
     lake.publisher("log").write([{"line": "a"}])
@@ -165,13 +165,13 @@ def test_replayed_files_bring_back_what_a_restore_took(lake: Lake) -> None:
         lake.operations.replay("log", 1)
 
 
-def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path) -> None:
+def test_a_reseed_rebuilds_the_table_in_one_commit(lake: Lake, tmp_path: Path) -> None:
     for number in range(1, 4):
         put(lake, number, [{"id": number, "v": "x", MARKER: 4}])
         lake.mirror(options=MirrorOptions(compact_after=0))
-    lake.spark.sql(f"DELETE FROM {lake.table('t').sql_name} WHERE id = 2")  # somebody's mistake
+    lake.spark.sql(f"DELETE FROM {lake.table('t').sql_name} WHERE id = 2")  # an accidental delete
     before = lake.table("t").snapshot().version
-    assert "its 3 kept files" in repr(lake.operations.reseed("t"))
+    assert "the rows of 3 kept files" in repr(lake.operations.reseed("t"))
     assert lake.status().tables[0].last_file == 3
     lake.operations.reseed("t", apply=True)
     assert not lake.mirror(options=MirrorOptions(batch_files=1)).failed
@@ -182,7 +182,7 @@ def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path
     pq.write_table(pa.table({"id": [7], "w": ["new column"]}), load)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"no")
-    with pytest.raises(Exception, match="Not a readable"):
+    with pytest.raises(Exception, match="is not a readable"):
         lake.operations.reseed("t", [load, broken], apply=True)
     assert lake.status().tables[0].state == "Replicating"
     lake.operations.reseed("t", [load], apply=True)
@@ -223,7 +223,7 @@ def test_the_kept_state_is_rebuilt_from_the_logs(lake: Lake) -> None:
     assert lake.status().as_dict() == before.as_dict()
 
 
-def test_a_second_mirror_waits_and_says_for_whom(lake: Lake) -> None:
+def test_a_second_mirror_waits_and_names_the_first(lake: Lake) -> None:
     put(lake, 1, [{"id": 1}])
     inside, go_on = threading.Event(), threading.Event()
 
@@ -263,7 +263,7 @@ def test_reconcile_finds_the_range_that_differs(lake: Lake) -> None:
     found = lake.reconcile("t")
     assert sorted(f.rule for f in found.findings) == ["rows-differ", "values-differ"]
     (fewer,) = (f.message for f in found.findings if f.rule == "rows-differ")
-    assert "the source has 10 rows, the table 9" in fewer
+    assert "the source has 10 rows, the table has 9" in fewer
     assert found.compared == 49
     changed = [row | {"v": "other"} if row["id"] == 3 else row for row in source if row["id"] != 44]
     publisher.manifest(changed)

@@ -1,7 +1,7 @@
 """Every operator's command, killed before each of its changes on disk and run again.
 
-A real SIGKILL in a process of its own; after the second run and a cycle the table is what it would
-be without the kill.
+SIGKILL is sent to a separate process. After the second run and a cycle, the table must be equal to
+one without the kill.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.tables import bag
-from mirrorlake import Lake
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.mirror.options import MirrorOptions
 
 pytestmark = pytest.mark.long
 
-Call = tuple[str, list[Any], dict[str, Any]]  # a method of the lake, its arguments and options
+Call = tuple[str, list[Any], dict[str, Any]]  # a method of the lake, its arguments and its options
 
 KILLER = """
 import json, os, signal, sys
@@ -50,9 +49,9 @@ lake = Lake(sys.argv[1])
 for name, arguments, options in json.loads(sys.argv[3]):
     attrgetter(name)(lake)(*arguments, **options)
 """
-MOST = 40  # changes on disk; no command makes so many here
+MOST = 40  # changes on disk; no command makes that many
 LOAD = "the file of a load"
-# What a command says when the mirror after it has already ended what it began.
+# Errors of a repeated command whose work the mirror has already completed.
 ENDED = ("is a table t again", "No dropped")
 
 

@@ -1,4 +1,4 @@
-"""A database, the zone, the Delta table: equal by every row after changes and new loads."""
+"""Database, landing zone and Delta table have equal rows after changes and new loads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_emptied_altered_and_loaded_again(mirrored: Mirrored) -> None:
     mirrored.assert_equal()
     execute("ALTER TABLE t ADD COLUMN more int DEFAULT 9")
     execute("INSERT INTO t VALUES (6, 6, 'more', 1)")
-    mirrored.publish()  # loaded again by itself
+    mirrored.publish()  # it loads again automatically
     mirrored.assert_equal()
     mirrored.publish("s.u")
     mirrored.assert_equal()

@@ -1,4 +1,4 @@
-"""A publisher's sample through the server to the tables: Microsoft's SDK."""
+"""Microsoft's SDK publishes through the server to the tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from azure.storage.filedatalake import DataLakeServiceClient
 
+from helpers.places import ZONE
 from helpers.serving import Lake as Served
 from helpers.serving import data_lake_of, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.names import ZONE
 from mirrorlake_serve import Workspace
 
 pytestmark = pytest.mark.long
@@ -36,7 +36,7 @@ def data_lake(served: Served) -> Iterator[DataLakeServiceClient]:
 def test_1_create_upload_status_and_remove(
     served: Served, data_lake: DataLakeServiceClient
 ) -> None:
-    """What the SDK of Open Mirroring does: also its status, which it reads as a file."""
+    """The calls of the Open Mirroring SDK, with the status that it reads from a file."""
     lake = Lake(served.root)
     with data_lake.get_file_system_client(served.ready.workspace) as system:
         folder = system.get_directory_client(f"{served.item.id}/{ZONE}/dbo.schema/t")
@@ -53,7 +53,7 @@ def test_1_create_upload_status_and_remove(
         assert not lake.mirror().failed
         names = [path.name.rpartition("/")[2] for path in system.get_paths(folder.path_name)]
         taken = [int(name[:20]) for name in names if name[:20].isdigit()]
-        assert max(taken) + 1 == 3  # the next number, whatever the mirror has moved
+        assert max(taken) + 1 == 3  # the next number, even if the mirror has moved files
         monitoring = f"{served.item.id}/Files/Monitoring/tables.json"
         with system.get_file_client(monitoring) as status:
             told = json.loads(status.download_file().readall())
@@ -117,7 +117,7 @@ STATES = {
 
 
 def test_8_csv_files_of_five_kinds(served: Served, data_lake: DataLakeServiceClient) -> None:
-    """No marker, a marker, changes, deletes, a column that no schema declares: all states."""
+    """CSV without and with a marker, with changes, deletes and an undeclared column."""
     lake = Lake(served.root)
     with data_lake.get_file_system_client(served.ready.workspace) as system:
         folder = system.get_directory_client(f"{served.item.id}/{ZONE}/students")

@@ -1,4 +1,4 @@
-"""`serve --mirror`: what a publisher sends becomes rows; the control plane stops and starts it."""
+"""`serve --mirror`: published files become rows; the control plane stops and starts it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import requests
 
+from helpers.places import ZONE
+from helpers.project import PROJECT
 from helpers.serving import number, parquet
 from mirrorlake import Lake
-from mirrorlake.names import ZONE
-from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240
 
@@ -40,7 +40,7 @@ def test_writers_and_a_mirror_lose_nothing_and_double_nothing(
     root = tmp_path / "lake"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "lib")}
     command = [sys.executable, "-m", "mirrorlake.cli", "serve", str(root), "--port", "0"]
-    # A line a request: a pipe that nobody reads would be full one day, and the server wait for it.
+    # The server logs each request: it would block if the pipe were full because nothing reads it.
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(
@@ -60,12 +60,12 @@ def test_writers_and_a_mirror_lose_nothing_and_double_nothing(
 
 
 def tables_of(writers: int) -> list[str]:
-    """Four writers fight for the numbers of each table."""
+    """Four writers compete for the numbers of each table."""
     return [f"t{number}" for number in range(writers // 4)]
 
 
 def publish_and_mirror(process: subprocess.Popen[bytes], writers: int, batches: int) -> list[int]:
-    """Publishes beside the mirror, until every row is applied; the keys that were published."""
+    """Publish while the mirror runs, until all rows are applied; return the published keys."""
     assert process.stdout is not None
     files, tables = writers * batches, tables_of(writers)
     told = json.loads(process.stdout.readline())
@@ -96,7 +96,7 @@ def publish_and_mirror(process: subprocess.Popen[bytes], writers: int, batches: 
                 assert done == 201
 
         def told_rows() -> int:
-            """What the monitoring file says; it is written at the end of a cycle."""
+            """Return the rows in the monitoring file, which is written at the end of a cycle."""
             monitoring = f"{base.removesuffix('LandingZone')}Monitoring/tables.json"
             found = call("GET", monitoring)
             told = found.json()["tables"] if found.ok else []

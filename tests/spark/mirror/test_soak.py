@@ -1,6 +1,6 @@
-"""Publishers, mirror, cleanup, OPTIMIZE and a stream at once: nothing lost, nothing twice.
+"""Publishers, mirror, cleanup, OPTIMIZE and a stream run concurrently: rows arrive exactly once.
 
-Ten minutes under `--long`; `MIRRORLAKE_SOAK_SECONDS` makes it shorter.
+It runs ten minutes with `--long`; `MIRRORLAKE_SOAK_SECONDS` sets another duration.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from helpers.follower import Follower
-from mirrorlake import Lake
-from mirrorlake.mirror.apply import CONFLICT
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.mirror import apply
 from mirrorlake.spark.sql import spark_message
 
 pytestmark = pytest.mark.long
@@ -24,7 +23,7 @@ WRITERS = 2
 
 
 def publish(lake: Lake, writer: int, rows: dict[int, int], stop: threading.Event) -> None:
-    """Upserts and deletes of keys of its own; `rows` is what has to be there in the end."""
+    """Upsert and delete own keys; `rows` has the expected rows at the end."""
     publisher = lake.publisher("t", keys=["id"])
     turn = 0
     while not stop.is_set():
@@ -58,7 +57,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
             try:
                 lake.spark.newSession().sql(f"OPTIMIZE {name}").collect()
             except Exception as error:
-                if not CONFLICT.search(spark_message(error)):
+                if not apply.CONFLICT.search(spark_message(error)):
                     failures.append(spark_message(error))
             stop.wait(3)
 

@@ -1,4 +1,4 @@
-"""Updates that leave columns as they are in the table: `__unchanged__`, our extension."""
+"""Updates that leave columns unchanged, with the extension `__unchanged__`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from helpers.markers import MARKER, UNCHANGED, Marker
 from helpers.model import TableModel
 from mirrorlake import Lake
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 
 KEYS, COLUMNS = ("id",), ["id", "n", "big", "raw"]
 
 
 def change(chance: random.Random, model: TableModel) -> dict[str, Any]:
-    """A change as a source makes it: only rows that are there keep something."""
+    """Return a change as a source makes it: only existing rows keep values."""
     number = chance.randrange(12)
     there = bool(model.rows.get((number,)))
     row: dict[str, Any] = {"id": number, "n": chance.randrange(100)}
@@ -62,7 +62,7 @@ def test_updates_keep_what_the_table_has(lake: Lake) -> None:
         assert sorted(read, key=str) == sorted(model.bag(COLUMNS).elements(), key=str)
 
 
-def test_an_update_of_a_row_that_is_not_there_stops_the_table(lake: Lake) -> None:
+def test_an_update_of_a_missing_row_stops_the_table(lake: Lake) -> None:
     row = {"id": 1, "n": 1, "big": "x", "raw": b"", UNCHANGED: [], MARKER: Marker.UPSERT}
     publish(lake, [row])
     assert not lake.mirror().failed
@@ -75,7 +75,7 @@ def test_an_update_of_a_row_that_is_not_there_stops_the_table(lake: Lake) -> Non
 @pytest.mark.parametrize(
     ("names", "marker"), [(["id"], 1), (["nothing"], 1), (["big"], 4), (["big"], 0)]
 )
-def test_only_updates_keep_and_only_what_is_no_key(
+def test_only_updates_keep_values_and_never_of_keys(
     lake: Lake, names: list[str], marker: int
 ) -> None:
     row = {"id": 1, "n": 1, "big": None, "raw": b"", UNCHANGED: names, MARKER: marker}

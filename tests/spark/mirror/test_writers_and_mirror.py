@@ -1,4 +1,4 @@
-"""Eight writers, three of them killed, beside the running mirror: nothing lost, nothing twice."""
+"""Eight writers, three of them killed, and a running mirror: rows arrive exactly once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.places import PROCESSED
 from helpers.tables import bag
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
 from mirrorlake import Lake
-from mirrorlake.names import PROCESSED, file_number
+from mirrorlake.names import file_number
 
 
 @pytest.mark.promise("LZ-02", "LZ-13", "LZ-14")
@@ -30,7 +31,7 @@ def test_writers_beside_a_running_mirror(lake: Lake, tmp_path: Path) -> None:
     assert max(found.values()) == 1
     assert {batch // 1000 for batch in set(found) - set(done)} <= killed
     assert len(done) >= (WRITERS - len(killed)) * BATCHES
-    # Only a writer killed while it took a used number back can leave a file that is reported.
+    # Only a writer that is killed while it releases a used number leaves a reported file.
     assert late is None or late not in done.values()
 
     folder = lake.storage.list(TABLE.folder)

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from helpers.project import PROJECT
 from mirrorlake.cli import main as cli
-from mirrorlake.cli.main import app
-from mirrorlake.storage.paths import PROJECT
 
 LAUNCHER = PROJECT / "mirrorlake"
 KEYS = {"name", "schema", "state", "rows", "last_file", "waiting_for", "waiting_since"}
@@ -39,7 +38,7 @@ def run(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[
 
 def ask(*arguments: str | Path) -> Any:
     """A command's JSON, run in this process."""
-    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    done = CliRunner().invoke(cli.app, [*map(str, arguments), "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 

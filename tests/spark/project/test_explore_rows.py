@@ -17,7 +17,7 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     rows = explorer.open("Rows")
     rows.order.value, rows.where.value = "n", "n > 2"
     rows.read()
-    assert rows.said.value == ""
+    assert rows.message.value == ""
     assert "&lt;b&gt;3" in rows._rows.shown.value
     rows._rows.turn(1)
     rows._rows.turn(1)
@@ -30,7 +30,7 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     assert page.count("<tr>") == 4
     rows.where.value = "nothing > 1"
     rows.guard(rows.read)
-    assert "nothing" in rows.said.value
+    assert "nothing" in rows.message.value
     feed = explorer.open("Feed")
     feed.read()
     assert "2" in feed._versions.shown.value

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
-from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.maintenance import MaintenancePolicy
-from mirrorlake.landing.publisher import Publisher
+from helpers.feed_model import RESERVED
+from mirrorlake import Lake, MaintenancePolicy, Publisher
 
 VIEWS = {
     "by_shelf": "SELECT shelf, count(*) AS items, sum(n) AS pieces FROM stock GROUP BY shelf",

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 HEAD = 'root: str = ""'
 WRITES = """
@@ -104,5 +104,5 @@ import time; time.sleep(600)
 def test_not_beside_each_other(tmp_path: Path) -> None:
     put_notebook(tmp_path, "n", "1")
     plan = put_plan(tmp_path, "one_spark: true\nparallel: 2\nsteps: [{notebook: n.ipynb}]")
-    with pytest.raises(UsageError, match="side by side"):
+    with pytest.raises(UsageError, match="parallel steps"):
         run_plan(plan)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT, cache
+from helpers.project import PROJECT
+from mirrorlake.storage import paths
 
 pytestmark = pytest.mark.long
 MINORS = range(10, 14)
@@ -38,7 +39,7 @@ def test_set_up_and_mirror(minor: int, tmp_path: Path) -> None:
     shutil.copytree(PROJECT / "lib", project / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
     unset = ("PYTHONPATH", "MIRRORLAKE_PROFILE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"MIRRORLAKE_PYTHON": python, "MIRRORLAKE_CACHE": str(cache())}
+    environment |= {"MIRRORLAKE_PYTHON": python, "MIRRORLAKE_CACHE": str(paths.cache())}
 
     def run(*arguments: str | Path) -> str:
         done = subprocess.run(

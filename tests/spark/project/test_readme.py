@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 
 def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from helpers.left_over import processes_of, wait_until_gone
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake_runs.run import run_plan
+from mirrorlake_runs import run_plan
 
 
 def test_each_run_is_a_row(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ import pytest
 
 from helpers.environments import bare_environment
 from helpers.left_over import wait_until_gone
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_runs.plan import load_plan
-from mirrorlake_runs.store import RunRecord, list_runs, prune_runs, read_record
+from mirrorlake_runs import RunRecord, list_runs, load_plan, prune_runs
+from mirrorlake_runs.records import read_record
 
 pytestmark = pytest.mark.long
 RUNS = int(os.environ.get("MIRRORLAKE_SOAK_RUNS", "200"))

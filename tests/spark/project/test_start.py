@@ -14,7 +14,7 @@ import pytest
 
 from mirrorlake.spark.java import archive_path
 from mirrorlake.spark.session import launch_environment
-from mirrorlake.storage.paths import cache
+from mirrorlake.storage import paths
 
 GARBAGE = """
 from mirrorlake.spark.java import archive_path
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder with a space in its name, and with a cache that has only the jars."""
     folder = tmp_path / "a b"
     (folder / "cache").mkdir(parents=True)
-    (folder / "cache" / "jars").symlink_to(cache() / "jars")
+    (folder / "cache" / "jars").symlink_to(paths.cache() / "jars")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The changes with row ids, and one row's biography, against a model that knows every row."""
+"""Test changes with row ids, and the history of a row, against a model that tracks every row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.table import Table
 
-# A life is what happened to one row: (version, change, key, value), in order.
+# The history of one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]
 KINDS = ["update", "merge", "rekey", "restore", "compact", "delete"]
 # The feed can't be read across a RESTORE to a version from before a column was added.
@@ -28,14 +27,14 @@ KEYS = st.lists(st.integers(0, 7), min_size=len(ANY_KINDS), max_size=len(ANY_KIN
 
 
 class Rows:
-    """A table whose rows are objects: the obvious way to tell them apart."""
+    """A model of a table whose rows are objects, which identifies them trivially."""
 
     def __init__(self) -> None:
         self.lives: list[list[tuple[int, str, int, str]]] = []
         self.versions: list[dict[int, tuple[int, str, int]]] = [{}]  # row: key, value, changed
 
     def commit(self, after: dict[int, tuple[int, str]], touched: set[int]) -> None:
-        """A version: what is there, and which rows were written anew."""
+        """Record a version: the rows it contains, and which of them were written."""
         before, version = self.versions[-1], len(self.versions)
         state = {}
         for row, (key, value) in after.items():
@@ -61,7 +60,7 @@ class Rows:
 
 
 def play(table: Table, rows: Rows, step: str, key: int) -> None:
-    """One operation on the table and on the model; one version each."""
+    """Run one operation on the table and on the model, one version each."""
     version = len(rows.versions)
     now = {row: (k, value) for row, (k, value, _) in rows.versions[-1].items()}
     hit = {row for row, (k, _) in now.items() if k in (key, key + 3)}
@@ -98,13 +97,13 @@ def play(table: Table, rows: Rows, step: str, key: int) -> None:
 def run(table: Table, statement: str) -> None:
     before = table.snapshot().version
     table.spark.sql(statement.replace("{T}", table.sql_name))
-    if table.snapshot().version == before:  # nothing to do is no version; the model counts one
+    if table.snapshot().version == before:  # no change writes no version, but the model counts one
         reset = f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (n = {before})"
         table.spark.sql(reset)
 
 
 def differences(rows: Rows, before: int, after: int) -> Counter[tuple[str, int, str]]:
-    """What two versions differ by, row by row."""
+    """Return the difference of two versions, row by row."""
     found: Counter[tuple[str, int, str]] = Counter()
     for row in rows.versions[before].keys() | rows.versions[after].keys():
         old, new = (rows.versions[one].get(row, ())[:2] for one in (before, after))
@@ -164,7 +163,7 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
     changes = table.row_tracking.changes(0).collect()
     found = lives(changes)
     assert Counter(found.values()) == Counter(map(tuple, rows.lives))
-    # The same as the feed, which has no ids; only a RESTORE moves more than it changes.
+    # Equal to the feed, which has no ids. Only a RESTORE rewrites more rows than it changes.
     feed = table.changes.read(0)
     with pytest.raises(Exception, match="row_id"):
         feed.select("_metadata.row_id")
@@ -180,7 +179,7 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
         diff = table.diff(before, after).collect()
         moved = Counter((row._change_type, row.id, row.v) for row in diff)
         assert moved == differences(rows, before, after), (before, after)
-    # A key's story are the lives of all rows that ever had it.
+    # The history of a key includes all rows that ever had it.
     life = max(found.values(), key=len)
     key = life[0][2]
     story = table.row_tracking.history(key={"id": key})
@@ -193,7 +192,7 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
 def command(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Any]:
-    """Runs `rows … --json` on the lake; its document, if there is one."""
+    """Run `rows … --json` on the lake, and return its document, if there is one."""
 
     def call(table: str, verb: str, *arguments: str, status: int = 0) -> Any:
         line = ["mirrorlake", "rows", verb, str(lake.storage.root), table, *arguments, "--json"]
@@ -222,7 +221,7 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     assert repr(whole) == "stock: row id 1, versions 0 to 4"
     by_id = table.row_tracking.history(row_id=1).events
     assert [(row.v, row._change_type) for row in by_id.collect()] == kinds
-    # The command tells the same.
+    # The command returns the same.
     document = command("stock", "history", "--key", "1")
     assert [(row["v"], row["_change_type"]) for row in document["rows"]] == kinds
     assert (document["ids"], document["findings"]) == ([1], [])
@@ -236,7 +235,7 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     planned = command("stock", "disable")
     assert (planned["commits"], planned["applied"]) == (["SET TBLPROPERTIES"], False)
     assert command("stock", "enable")["commits"] == []
-    # A vacuumed file cuts the story short, and its first state is then what there was.
+    # A vacuumed file shortens the history, which then starts with the existing row.
     log = (Path(table.path) / "_delta_log" / f"{3:020d}.json").read_text().splitlines()
     removed = [json.loads(line)["remove"]["path"] for line in log if '{"remove"' in line]
     for path in removed:
@@ -245,13 +244,13 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     assert (story.start, story.ids) == (3, (1,))
     kinds = [(row.v, row._change_type) for row in story.events.collect()]
     assert kinds[:2] == [("c", "existing"), ("c", "update_preimage")]
-    with pytest.raises(FeedError, match=r"version 3 of stock is gone.*start at version 3"):
+    with pytest.raises(FeedError, match=r"version 3 of stock is missing.*start at version 3"):
         table.row_tracking.history(key=1, start=2)
-    with pytest.raises(FeedError, match=r"removed are gone.*start after version 3"):
+    with pytest.raises(FeedError, match=r"removed are missing.*start after version 3"):
         table.row_tracking.changes(1)
     with pytest.raises(UsageError, match="either a key or a row id"):
         table.row_tracking.history()
-    # Files of before a column's type changed don't fit any more.
+    # Files from before a column's type changed can't be read.
     odd = lake.write("odd", [{"id": 1, "v": 1}])
     lake.write("odd", [{"id": 1, "v": "one"}], mode="overwrite")
     with pytest.raises(FeedError, match=r"changed its type in version 2.*start after version 2"):

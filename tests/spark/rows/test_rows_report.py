@@ -1,4 +1,4 @@
-"""A row's history in words, and all views at once; what only looks leaves every byte."""
+"""Test a row's history in words, and reports of all views; reading changes no file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from helpers.notebooks import lake_state
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.rows import row_history
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with a table of four versions; each test has a copy."""
+    """Return a lake with a table of four versions; each test uses a copy."""
     lake = Lake(tmp_path_factory.mktemp("made") / "lake")
     stock = lake.create_table("stock", {"id": "bigint", "n": "int"}, keys=["id"], row_tracking=True)
     for statement in (
@@ -31,7 +32,7 @@ def lake(made: Path, tmp_path: Path) -> Lake:
     return Lake(shutil.copytree(made, tmp_path / "lake"))
 
 
-@pytest.mark.long  # test_rows_changes.py has lives through other keys, and a biography
+@pytest.mark.long  # test_rows_changes.py has histories across keys
 def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Path) -> None:
     rows = lake.table("stock").row_tracking
     before = lake_state(tmp_path)
@@ -46,10 +47,16 @@ def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Pat
     assert rows.report('{"n": 20}').events.rows[0][3] == "id 2: n 20"
     gone = rows.report("99")
     assert (gone.events.rows, gone.ids) == ((), ())
-    assert gone.notes == ("No version in which rows have ids has such a row.",)
+    assert gone.notes == ("No version in which rows have ids contains such a row.",)
     with pytest.raises(UsageError, match="no column nothing"):
         rows.report('{"nothing": 1}')
     assert lake_state(tmp_path) == before
+
+
+def test_a_long_history_is_cut(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_history, "_MOST_EVENTS", 2)
+    events = lake.table("stock").row_tracking.report("3").events
+    assert ([row[0] for row in events.rows], events.more) == ([1, 2], True)
 
 
 def test_a_table_without_ids_says_what_enabling_commits(lake: Lake, tmp_path: Path) -> None:
@@ -58,7 +65,7 @@ def test_a_table_without_ids_says_what_enabling_commits(lake: Lake, tmp_path: Pa
     found = plain.row_tracking.report()
     assert found.change is not None
     assert not found.change.applied
-    assert found.notes == ("The rows have no ids, so no row can be followed.",)
+    assert found.notes == ("The rows have no ids, so no history can be shown.",)
     assert lake_state(tmp_path) == before
     assert plain.row_tracking.report(enable=True).tracking.enabled
     assert plain.row_tracking.report().notes == ("The table is empty.",)
@@ -75,7 +82,7 @@ def test_all_views_in_the_order_of_their_sources(lake: Lake) -> None:
     done = lake.views.refresh_all(how="incremental", check=True)
     done.check()
     assert [run.status.state for run in done.runs] == ["behind", "behind"]
-    # Nothing tells what changed in a view of single rows, so what reads it is read whole.
+    # A view of single rows has no feed, so a view that reads it reads all rows.
     assert [run.rows_read for run in done.runs] == [1, 3]
     assert [run.rows_full for run in done.runs] == [3, 3]
     assert lake.views.read("a").first() == (3,)

@@ -1,4 +1,4 @@
-"""Row tracking: on and off, what is stable through which operation, and what warns of the rest."""
+"""Test row tracking: enabling and disabling, operations that keep ids, and the warnings."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.tracking import is_supported
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.table import Table
 
 Ids = dict[int, tuple[int, int]]
 
 
 def make(lake: Lake, name: str, *statements: str) -> Table:
-    """A table by statements in which `{T}` is its name."""
+    """Create a table by statements in which `{T}` is its name."""
     sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
     for statement in statements:
         lake.spark.sql(statement.replace("{T}", sql_name))
@@ -32,7 +30,7 @@ def run(table: Table, statement: str) -> None:
 
 
 def ids(table: Table, version: int | None = None) -> Ids:
-    """By the column `id`: row id and commit version."""
+    """Return row id and commit version by the column `id`."""
     rows = table.row_tracking.read(version=version).select("id", "_row_id", "_row_commit_version")
     found = [tuple(row) for row in rows.collect()]
     by_key = {row[0]: (row[1], row[2]) for row in found}
@@ -48,7 +46,7 @@ def operations(table: Table, after: int) -> list[str]:
 
 
 def hidden_columns(table: Table) -> list[int]:
-    """How many columns for ids and commit versions each of the table's files has."""
+    """Return how many hidden columns for ids and commit versions each file has."""
     files = [file.removeprefix("file:") for file in table.read().inputFiles()]
     names = [pq.read_schema(file).names for file in sorted(files)]
     return [sum(name.startswith("_row-") for name in found) for found in names]
@@ -80,16 +78,16 @@ def test_at_creation(lake: Lake) -> None:
         assert (tracking.enabled, tracking.supported) == (True, True)
         assert (tracking.numbered_from, tracking.trusted_from, tracking.findings) == (0, 0, ())
     assert ids(ctas) == {0: (0, 0), 1: (1, 0), 2: (2, 0)}
-    # Hidden: only who names them sees them.
+    # Hidden columns are returned only by name.
     assert ctas.read().columns == ["id", "v"]
     seen = lake.sql("SELECT id, _metadata.row_id, _metadata.row_commit_version FROM ctas")
     assert {tuple(row) for row in seen.collect()} == {(n, n, 0) for n in range(3)}
     assert [kind for _, kind in seen.dtypes[1:]] == ["bigint", "bigint"]
-    with pytest.raises(UsageError, match="has a column _row_id itself"):
+    with pytest.raises(UsageError, match="has a column _row_id of its own"):
         written.row_tracking.read()
     (row,) = written.row_tracking.read(names=("number", "since")).collect()
     assert (row.number, row.since) == (0, 1)
-    # A writer that lacks the feature: the protocol keeps it out, and nothing is written.
+    # The protocol refuses a writer that lacks the feature, and nothing is written.
     more = pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]})
     with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
         write_deltalake(ctas.path, more, mode="append")
@@ -117,7 +115,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     backfill = ("UPGRADE PROTOCOL", *["ROW TRACKING BACKFILL"] * 2, "SET TBLPROPERTIES")
     assert planned.commits == backfill
     assert (planned.files, planned.rows, planned.applied) == (2, 6, False)
-    assert "refused" in planned.warnings[0]
+    assert "can't write to the table" in planned.warnings[0]
     assert table.snapshot().version == 1
     done = table.row_tracking.enable()
     assert tuple(operations(table, 1)) == done.commits == backfill  # 2 to 5
@@ -134,11 +132,11 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert table.row_tracking.disable().commits == ("SET TBLPROPERTIES",)
     done = table.row_tracking.disable(apply=True)  # 7
     assert "can't be compared" in done.warnings[0]
-    # The feature, the protocol and what the files hold of ids stay; nobody sees them any more.
+    # The feature, the protocol and the ids in files stay, but ids can no longer be read.
     assert table.snapshot().protocol == features
-    assert is_supported(table.snapshot())
+    assert table.row_tracking.status().supported
     assert sum(hidden_columns(table)) == 2
-    with pytest.raises(UsageError, match="not tracked any more in version 7"):
+    with pytest.raises(UsageError, match="no longer tracked in version 7"):
         table.row_tracking.read()
     assert ids(table, version=6) == before
     with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
@@ -151,7 +149,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert table.row_tracking.enable().applied  # 9
     after = ids(table)
     lost = {key for key in after if after[key][0] != before[key][0]}
-    assert 2 in lost  # so the warning is due
+    assert 2 in lost  # so the warning is right
     assert max(number for number, _ in before.values()) < after[2][0]
     tracking = table.row_tracking.status()
     assert (tracking.numbered_from, tracking.trusted_from) == (5, 9)
@@ -163,18 +161,18 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert "All ids are lost" in dropped.warnings[0]
     assert table.row_tracking.drop(apply=True).commits == dropped.commits
     assert tuple(operations(table, newest)) == dropped.commits
-    assert not is_supported(table.snapshot())
+    assert not table.row_tracking.status().supported
     assert table.row_tracking.status().numbered_from is None
     write_deltalake(
         table.path, pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]}), mode="append"
     )
     table.row_tracking.enable()
-    assert {number for number, _ in ids(table).values()} == set(range(7))  # they start anew
+    assert {number for number, _ in ids(table).values()} == set(range(7))  # they start again at 0
     last = table.snapshot().version
     tracking = table.row_tracking.status()
     assert (tracking.numbered_from, tracking.trusted_from) == (last, last)
     assert "dropped" in {rule for rule, _ in rules(table)}
-    # Versions of another numbering are read from the feed, and have no ids.
+    # Versions with another numbering are read from the feed, and have no ids.
     run(table, "DELETE FROM {T} WHERE id = 9")
     changes = table.row_tracking.changes(8).collect()
     assert {(row.v, row._change_type) for row in changes if row._row_id is None} == {
@@ -198,12 +196,12 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     )
     first = ids(table)
     assert all(first[key][1] == 1 + (key > 4) for key in first)
-    assert sum(hidden_columns(table)) == 0  # the log has what is needed
+    assert sum(hidden_columns(table)) == 0  # the log has the ids
 
     known = [first]
 
     def changed_by(statement: str, *expected: int) -> Ids:
-        """Only these rows get the new commit version, and every row keeps its id."""
+        """Check that only these rows get a new commit version, and that all rows keep their ids."""
         before = known[-1]
         run(table, statement)
         after, newest = ids(table), table.snapshot().version
@@ -225,7 +223,7 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
         files = set(table.read().inputFiles())
         assert changed_by(statement) == moved
         assert files - set(table.read().inputFiles())
-    # What the log could not say of moved rows is in the files now.
+    # Ids of moved rows are now stored in the files.
     assert set(hidden_columns(table)) == {2}
     assert table.optimize.vorder(again=True).outcomes
     assert ids(table) == moved
@@ -235,13 +233,13 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     back = ids(table)
     assert back == known[1]
     assert {1, 4} <= back.keys()
-    # Commit versions went backward: who looks for later ones misses the restored rows.
+    # Commit versions decreased, so a search for later ones misses the restored rows.
     later = table.row_tracking.read().where(f"_row_commit_version > {version}")
     assert later.count() == 0
     run(table, "INSERT INTO {T} VALUES (30, 'n')")
     kept = ids(table)
     used = {number for state in known for number, _ in state.values()}
-    assert kept[30][0] > max(used)  # no number is used twice
+    assert kept[30][0] > max(used)  # no id is used twice
     assert rules(table) == [("restore", (version + 1, version + 1))]
     assert table.row_tracking.status().trusted_from == 0
 
@@ -251,7 +249,7 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     assert {key for key in own if own[key][0] != kept[key][0]}
     assert {version for _, version in own.values()} == {0}
     assert rules(clone) == [("clone", (0, 0))]
-    assert "differently from its source" in clone.row_tracking.status().findings[0].message
+    assert "other than in its source" in clone.row_tracking.status().findings[0].message
 
     if not pytestconfig.getoption("--long"):
         return

@@ -1,4 +1,4 @@
-"""The making of a sample killed while Spark writes, and run again; others' commits are refused."""
+"""Creating a sample is killed while Spark writes, and run again; foreign commits are refused."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from helpers.sample_making import make
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError
 from mirrorlake.storage.files import Storage
-from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 MAKING = "import sys; from helpers.sample_making import make; make(sys.argv[1])"
 
 
 def refused(root: Path) -> None:
     before = Storage(root).files_below("")
-    with pytest.raises(SampleError, match="no making of it made"):
+    with pytest.raises(SampleError, match="contains other files"):
         open_sample(str(root), fresh=True, tables=["more"])
     assert Storage(root).files_below("") == before
 
 
-@pytest.mark.long  # a making that stopped half-way is below, in every run
+@pytest.mark.long  # a test without --long is below
 @pytest.mark.parametrize(
     "until",
     [
@@ -62,7 +64,7 @@ def test_a_making_that_was_killed_runs_again(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sample that was made to its end."""
+    """A sealed sample."""
     root = tmp_path_factory.mktemp("made") / "lake"
     make(str(root))
     return root
@@ -90,7 +92,7 @@ def test_looking_mirroring_and_asking_do_no_harm(sample: Path) -> None:
 
 
 def test_commits_of_others_are_refused(sample: Path) -> None:
-    lake = open_sample(str(sample), tables=["more"])  # half made from here on
+    lake = open_sample(str(sample), tables=["more"])  # unsealed from here on
     lake.write("more", [{"id": 1}])
     seal_sample(lake)
     Lake(sample).write("more", [{"id": 2}])

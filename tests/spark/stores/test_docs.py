@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
+from helpers.project import PROJECT
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake import Lake
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state import Shard
 from mirrorlake.names import TableName
-from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

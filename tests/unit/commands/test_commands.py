@@ -1,4 +1,4 @@
-"""The commands as scripts meet them, without Spark: help, wrong use, JSON errors, dry runs."""
+"""The commands without Spark: help, wrong use, errors as JSON, dry runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake import Lake, monitor_lake
+from mirrorlake import Lake
 from mirrorlake.cli import main as cli
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake_lab import explore
 
 VERBS = {
@@ -45,7 +45,7 @@ Run = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process: what it printed, its status, and its JSON."""
+    """Run a command in this process; return its output, its status and its JSON."""
 
     def call(*arguments: Any, status: int = 0) -> SimpleNamespace:
         monkeypatch.setattr(sys, "argv", ["mirrorlake", *map(str, arguments)])
@@ -61,7 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @cache
 def commands() -> dict[str, Any]:
-    """Every command by its words, verbs of groups among them."""
+    """Return all commands by name, including those of groups."""
     found = {}
     for name, command in cli.command().commands.items():
         inner = getattr(command, "commands", None)
@@ -158,10 +158,10 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
     for command in ("status", "monitor"):
         told = run(command, tmp_path, "--json", status=1).json["tables"]
         assert [one["state"] for one in told] == ["Failed", "Initialized"]
-    found = monitor_lake(Lake(tmp_path))
+    found = Lake(tmp_path).status()
     assert [problem.where for problem in found.problems] == ["bad:name"]
     zone = explore(Lake(tmp_path)).open("Zone")
-    assert zone.said.value == ""
+    assert zone.message.value == ""
 
 
 def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_dry_run_of_the_mirror_says_which_files_would_be_applied(
     shown = run("mirror", storage.root, "--dry-run", status=1).out
     assert "w: The file has zero bytes." in shown
     passed = run("mirror", storage.root, "--dry-run", "--on-error", "skip-file")
-    assert "3 files of 3 tables would be applied: a dry run" in passed.out
+    assert "3 files with 4 rows would be applied (dry run)" in passed.out
     (only,) = run("mirror", storage.root, "--table", "u", "--dry-run", "--json").json["tables"]
     assert only | {"lag_seconds": 0} == u | {"lag_seconds": 0}
     run("mirror", storage.root, "--table", "x", "--dry-run", status=1)
@@ -314,7 +314,7 @@ def test_a_reseed_and_an_undrop_are_only_said(run: Run, storage: Storage, tmp_pa
     load = tmp_path / "load.csv"
     load.write_text("id,item\n1,a\n")
     before = everything_below(zone.local)
-    assert "from its 1 kept files" in run("reseed", storage.root, "t").out
+    assert "the rows of 1 kept file" in run("reseed", storage.root, "t").out
     assert "from 1 new files" in run("reseed", storage.root, "t", load).out
     assert "No dropped table" in run("undrop", storage.root, "t", "--dry-run", status=1).err
     assert "was not applied" in run("replay", storage.root, "t", "--from", 1, status=1).err

@@ -1,4 +1,4 @@
-"""Copies of the lessons: students' without solutions, teachers' with nbgrader's marks."""
+"""Copies of the lessons: without solutions for students, with nbgrader's metadata for teachers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from mirrorlake.cli.main import app
+from helpers.project import NOTEBOOKS
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.course.lessons import BLANK, PICTURE, find_solution, make_course, student_copy
-from mirrorlake_lab.course.tasks import tasks
+from mirrorlake_lab import find_solution, make_course
+from mirrorlake_lab.course import lessons
 
 
 @cache
 def cells(path: Path) -> list[Any]:
-    """A copy's cells, read once: nobody changes them."""
+    """Return the cells of a copy, which is read once."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return list(notebook.cells)
@@ -32,20 +32,22 @@ def marked(path: Path, kind: str) -> list[Any]:
 
 def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
     course = make_course(tmp_path / "course")
-    assert list(course.tasks) == list(tasks())
+    assert list(course.tasks) == list(lessons.tasks())
     assert sorted(tmp_path.rglob("*.*")) == sorted(course.notebooks)
     for path in course.notebooks:
         answers, checks = marked(path, "solution"), marked(path, "grade")
         assert len(answers) == len(checks) > 0
-        assert {cell.source for cell in answers} == {BLANK}
+        assert {cell.source for cell in answers} == {lessons.BLANK}
         assert all(cell.metadata.nbgrader.locked for cell in checks)
         shown = [cell for cell in cells(path) if cell.get("outputs")]
-        assert [PICTURE in cell.source for cell in shown] == [True]  # no more than where one is
+        assert [lessons.PICTURE in cell.source for cell in shown] == [
+            True
+        ]  # only the picture of the system
         assert set(shown[0].outputs[0].data) == {"image/png", "text/plain"}
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
         assert "../" not in "".join(c.source for c in cells(path) if c.cell_type == "markdown")
-    for number in tasks():
+    for number in lessons.tasks():
         solution = find_solution(number)
         if len(solution) > 30:
             (path,) = [p for p in course.notebooks if p.name.startswith(number[:2])]
@@ -64,21 +66,21 @@ def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:
             number = cell.metadata.nbgrader.grade_id.removeprefix("check-")
             assert cell.metadata.nbgrader.points == 1
             assert f'check.demand("{number}")' in cell.source
-    assert BLANK in (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
+    assert lessons.BLANK in (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
 
 
 def test_the_lessons_themselves_are_not_changed(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")}
     make_course(tmp_path / "a")
     make_course(tmp_path / "b", solutions=True)
-    student_copy(NOTEBOOKS / "learn" / "02_mirror.ipynb")
+    lessons.student_copy(NOTEBOOKS / "learn" / "02_mirror.ipynb")
     assert {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")} == before
 
 
 def test_a_folder_with_something_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(UsageError, match="holds something already"):
+        with pytest.raises(UsageError, match="is not empty"):
             make_course(place)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -90,12 +92,13 @@ def test_one_solution_is_shown() -> None:
 
 
 def test_the_command_copies_and_shows(tmp_path: Path) -> None:
+    cli.command()  # registers the commands of satellites
     run = CliRunner().invoke
-    made = run(app, ["course", str(tmp_path / "course"), "--json"])
+    made = run(cli.app, ["course", str(tmp_path / "course"), "--json"])
     assert json.loads(made.stdout) == {
         "course": str(tmp_path / "course"),
-        "tasks": list(tasks()),
+        "tasks": list(lessons.tasks()),
     }
-    assert run(app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
+    assert run(cli.app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
     for wrong in ([], [str(tmp_path / "b"), "--show", "02-1"]):
-        assert isinstance(run(app, ["course", *wrong]).exception, UsageError)
+        assert isinstance(run(cli.app, ["course", *wrong]).exception, UsageError)

@@ -1,4 +1,4 @@
-"""Tasks: solutions pass, a blank one gets a sentence, typical mistakes their own hints."""
+"""Tasks: solutions pass, blank answers get a sentence, and typical mistakes their own hints."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 
 from helpers.lessons import closing, opening
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake import Lake
 from mirrorlake.errors import CheckError
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
-from mirrorlake_lab.course import check
-from mirrorlake_lab.course.check import LOOKS, TRUTHS, judge, plain
-from mirrorlake_lab.course.lessons import PATHS, course_page, find_solution, lesson_paths
-from mirrorlake_lab.course.tasks import Task, lessons, tasks
+from mirrorlake_lab import check, find_solution, lessons
+from mirrorlake_lab.course import lessons as course
 
-ALL = list(tasks().values())
+ALL = list(course.tasks().values())
 MOVE = {"__rowMarker__": 1, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"}
 STAY = MOVE | {"EmployeeLocation": "Redmond"}
 SHOP = [
@@ -29,8 +27,8 @@ SHOP = [
 ]
 OLD = {"id": 5, "__rowMarker__": 2}
 WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
-# What stands for a mistake that a look names: an answer that makes it.
-LOOKED = {
+# An answer for each mistake that a function of `CHECKERS` returns.
+MISTAKES = {
     "01-2": {
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
@@ -64,7 +62,7 @@ def _forgotten() -> Iterator[None]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """What tasks look at: four files of flights, and a table that arrived in six files."""
+    """Return a lake with four files of flights, and a table whose version 0 has six files."""
     lake = Lake(tmp_path / "lake")
     flights = lake.publisher("flights", keys=["id"])
     for number in range(4):
@@ -75,9 +73,9 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def solve(task: Task) -> Any:
-    """What a lesson's solution answers, where it needs nothing but itself."""
-    names: dict[str, Any] = {"careless": [SHOP[0], SHOP[1] | {"id": None},
+def solve(task: course.Task) -> Any:
+    """Return the answer of a lesson's solution that needs no lake."""
+    names: dict[str, Any] = {"invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
     exec(find_solution(task.number), names)
     return names["answer"]
@@ -92,7 +90,7 @@ def said(number: str, answer: Any, capsys: pytest.CaptureFixture[str], *more: An
 
 def test_there_are_tasks_in_every_lesson() -> None:
     assert len(ALL) >= 35
-    assert list(lessons()) == list(lesson_paths())
+    assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
         assert 2 <= len(lesson.tasks) <= 4
         assert 20 <= lesson.minutes <= 40
@@ -103,36 +101,36 @@ def test_there_are_tasks_in_every_lesson() -> None:
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_solutions_pass(task: Task, lake: Lake) -> None:
-    verdict = judge(task, solve(task), lake)
+def test_solutions_pass(task: course.Task, lake: Lake) -> None:
+    verdict = check.judge(task, solve(task), lake)
     assert verdict.passed, verdict.hint
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
 def test_a_blank_answer_gets_a_sentence(
-    task: Task, lake: Lake, capsys: pytest.CaptureFixture[str]
+    task: course.Task, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for blank in (None, ...):
         sentence = said(task.number, blank, capsys, lake)
-        assert sentence.startswith(f"✗ {task.number}: no answer yet.")
+        assert sentence.startswith(f"✗ {task.number}: No answer yet.")
     with pytest.raises(CheckError, match=task.number):
         check.demand(task.number)
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_typical_mistakes_get_their_own_hints(task: Task, lake: Lake) -> None:
+def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> None:
     assert len(task.mistakes) >= 2
     hints = {mistake.hint for mistake in task.mistakes}
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
-        answer = LOOKED[task.number][mistake.answer] if task.looks else mistake.answer
-        verdict = judge(task, answer, lake)
+        answer = MISTAKES[task.number][mistake.answer] if task.checked_by else mistake.answer
+        verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
-def test_a_hint_never_has_the_solution(task: Task) -> None:
+def test_a_hint_never_has_the_solution(task: course.Task) -> None:
     solution = find_solution(task.number).partition("answer = ")[2]
     texts = [*task.hints, *(mistake.hint for mistake in task.mistakes)]
     for text in texts:
@@ -147,17 +145,17 @@ def test_a_hint_never_has_the_solution(task: Task) -> None:
 )
 def test_no_answer_makes_an_exception(answer: Any, lake: Lake) -> None:
     for task in ALL:
-        verdict = judge(task, answer, lake)
+        verdict = check.judge(task, answer, lake)
         assert isinstance(verdict.hint, str)
 
 
 def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    task = tasks()["02-1"]
+    task = course.tasks()["02-1"]
     sentences = [said("02-1", 17, capsys) for _ in range(3)]
-    assert [sentence.partition("not yet: ")[2] for sentence in sentences[:2]] == list(task.hints)
-    assert f"read docs/{task.read}" in sentences[2]
-    assert "Somebody who reads between" in said("02-1", 3, capsys)  # a mistake has its hint still
-    assert said("02-1", 1, capsys).startswith("✓ 02-1: right: one commit")
+    assert [sentence.partition("Not yet. ")[2] for sentence in sentences[:2]] == list(task.hints)
+    assert f"Read docs/{task.read}" in sentences[2]
+    assert "A reader between two" in said("02-1", 3, capsys)  # a mistake keeps its own hint
+    assert said("02-1", 1, capsys).startswith("✓ 02-1: Correct. A cycle makes one commit")
     check.demand("02-1")
 
 
@@ -171,18 +169,18 @@ def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str
 def test_what_can_not_be_looked_at_gets_a_sentence(
     capsys: pytest.CaptureFixture[str], lake: Lake
 ) -> None:
-    assert "there is no such task" in said("99-9", 1, capsys)
-    assert "pass the lake, too" in said("12-1", 6, capsys)
-    assert "could not look at it" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
-    assert "a number is asked for, and this is a text" in said("02-1", "one", capsys)
+    assert "There is no such task" in said("99-9", 1, capsys)
+    assert "Pass the lake as well" in said("12-1", 6, capsys)
+    assert "could not be checked" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
+    assert "The answer is a number, and yours is a text" in said("02-1", "one", capsys)
 
 
 def test_values_are_compared_and_not_their_types() -> None:
-    assert plain(np.int64(3)) == plain(3.0) == plain(3)
-    assert plain(np.array([1, 2])) == plain((1, 2))
-    assert plain(True) == plain("Yes")
-    assert plain({"b", "a"}) == plain(["a", "b"])
-    assert plain("3") != plain(3)
+    assert check.plain(np.int64(3)) == check.plain(3.0) == check.plain(3)
+    assert check.plain(np.array([1, 2])) == check.plain((1, 2))
+    assert check.plain(True) == check.plain("Yes")
+    assert check.plain({"b", "a"}) == check.plain(["a", "b"])
+    assert check.plain("3") != check.plain(3)
 
 
 def test_nothing_that_is_named_is_missing() -> None:
@@ -191,14 +189,14 @@ def test_nothing_that_is_named_is_missing() -> None:
         assert (PROJECT / "docs" / f"{lesson.docs}.md").is_file()
     for task in ALL:
         assert (PROJECT / "docs" / task.read).is_file(), task.number
-        assert task.looks is None or task.looks in LOOKS
-        assert task.truth is None or task.truth in TRUTHS
-        assert bool(task.answers) + bool(task.looks) + bool(task.truth) == 1
+        assert task.checked_by is None or task.checked_by in check.CHECKERS
+        assert task.computed_by is None or task.computed_by in check.ANSWERS
+        assert bool(task.answers) + bool(task.checked_by) + bool(task.computed_by) == 1
 
 
 @pytest.mark.parametrize("number", list(lessons()))
 def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
-    lesson, path = lessons()[number], lesson_paths()[number]
+    lesson, path = lessons()[number], course.lesson_paths()[number]
     notebook = nbformat.read(path, as_version=4)
     assert notebook.cells[1].source == opening(lesson)
     assert notebook.cells[-1].source == closing(lesson)
@@ -208,12 +206,12 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
     for index, cell in enumerate(notebook.cells):
         if call := re.match(r'check\.task\("(\d\d-\d)"', cell.source):
             ask, solution = notebook.cells[index - 2], notebook.cells[index - 1]
-            task = tasks()[call[1]]
+            task = course.tasks()[call[1]]
             assert ask.source.startswith(f"### Task {call[1]}: {task.title}\n")
             assert solution.metadata.tags == ["solution"]
             assert "answer = " in solution.source
             (output,) = cell.outputs
-            assert output.data["text/plain"] == f"✓ {call[1]}: right: {task.right}"
+            assert output.data["text/plain"] == f"✓ {call[1]}: Correct. {task.right}"
             found.append(call[1])
     assert found == [task.number for task in lesson.tasks]
     for cell in notebook.cells:
@@ -223,7 +221,7 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
 
 
 def test_the_page_is_printed_from_the_tasks() -> None:
-    assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course_page()
-    for numbers in PATHS.values():
+    assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course.course_page()
+    for numbers in course.PATHS.values():
         for index, number in enumerate(numbers):
             assert set(lessons()[number].needs) <= set(numbers[:index]), (numbers, number)

@@ -1,4 +1,4 @@
-"""What a log says about row ids, and which files a row can be in; no Java is started."""
+"""Data files and row ids in a log, and which files may contain a row; no Java is started."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.cli.rows import parse_row_key
-from mirrorlake.delta.actions import (
-    DataFile,
-    FileHistory,
-    LiveFiles,
-    file_changes,
-    live_files,
-    named_files,
-    recent_removals,
-)
-from mirrorlake.delta.log_files import cut_before_checkpoint
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta import actions, log_files
+from mirrorlake.delta import snapshot as snapshots
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.row_history import may_hold
+from mirrorlake.rows import row_history
 from mirrorlake.storage.files import Storage
 
 
@@ -42,7 +33,7 @@ def remove(path: str, first: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """A log of 4 versions: write, an update under a deletion vector, OPTIMIZE, delete."""
+    """A log of 4 versions: write, an update with a deletion vector, OPTIMIZE, delete."""
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1}
     vector |= {"sizeInBytes": 30, "cardinality": 2}
     commits = [
@@ -53,36 +44,36 @@ def storage(tmp_path: Path) -> Storage:
     ]
     log = tmp_path / "t" / "_delta_log"
     log.mkdir(parents=True)
-    for version, (operation, actions) in enumerate(commits):
-        lines = [{"commitInfo": {"operation": operation}}, *actions]
+    for version, (operation, changes) in enumerate(commits):
+        lines = [{"commitInfo": {"operation": operation}}, *changes]
         text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
         (log / f"{version:020d}.json").write_text(text)
     return Storage(tmp_path)
 
 
-def test_files_that_versions_brought_and_took(storage: Storage) -> None:
-    uses = list(file_changes(storage, "t", 0, 3, FileHistory()))
+def test_files_added_and_removed_by_versions(storage: Storage) -> None:
+    uses = list(actions.file_changes(storage, "t", 0, 3, actions.FileHistory()))
     found = [(u.version, u.side, u.file.action["path"], u.file.carries) for u in uses]
     assert found == [
         (0, 1, "a", False),
-        (0, 1, "b", False),  # the third has no ids
+        (0, 1, "b", False),  # the third file has no ids
         (1, -1, "a", False),
         (1, 1, "a", False),
-        (1, 1, "c", True),  # an update may carry rows along
+        (1, 1, "c", True),  # an update may move rows
         (3, -1, "c", True),  # OPTIMIZE changes no data
     ]
     old, new = uses[2].file, uses[3].file
     assert old.key != new.key
-    assert old.stats["minValues"] == {"id": 0}  # a removal need not repeat them
+    assert old.stats["minValues"] == {"id": 0}  # a removal may lack them
     assert new.names[1].endswith("deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
-    # Of files that came before the range nobody knows whether they carry ids.
-    (late,) = file_changes(storage, "t", 3, 3, FileHistory())
+    # It is unknown whether files added before the range carry ids.
+    (late,) = actions.file_changes(storage, "t", 3, 3, actions.FileHistory())
     assert late.file.carries
 
 
 def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Path) -> None:
     def found(version: int) -> dict[str, int]:
-        return {a["path"]: a["records"] for a in live_files(storage, "t", version)}
+        return {a["path"]: a["records"] for a in actions.live_files(storage, "t", version)}
 
     assert found(0) == {"a": 10, "b": 10, "old": 10}
     assert found(1) == {"a": 8, "b": 10, "old": 10, "c": 2}
@@ -106,15 +97,15 @@ def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Pa
     pq.write_table(pa.table({"add": pa.array(rows, kind)}), log / f"{1:020d}.checkpoint.parquet")
     (log / "_last_checkpoint").write_text('{"version":1}')
     assert found(3) == {"p": 7, "d": 10}
-    (whole,) = (a for a in live_files(storage, "t", 1) if a["path"] == "p")
+    (whole,) = (a for a in actions.live_files(storage, "t", 1) if a["path"] == "p")
     assert whole["partitionValues"] == {"x": "1"}
 
 
-def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path) -> None:
-    files = LiveFiles(storage, "t")
+def test_a_later_version_reads_only_its_own_commits(storage: Storage, tmp_path: Path) -> None:
+    files = actions.LiveFiles(storage, "t")
     first = files.of(1)
-    before = [live_files(storage, "t", version) for version in range(4)]
-    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # is not read again
+    before = [actions.live_files(storage, "t", version) for version in range(4)]
+    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # must not be read again
     assert [files.of(version) for version in (1, 2, 3)] == before[1:]
     assert first == before[1]
     assert files.of(3) == before[3]
@@ -122,25 +113,25 @@ def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path)
         files.of(2)
 
 
-def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
+def test_files_named_by_a_log(storage: Storage, tmp_path: Path) -> None:
     log = tmp_path / "t" / "_delta_log"
-    told = list(named_files(storage, f"t/_delta_log/{2:020d}.json"))
+    told = list(actions.named_files(storage, f"t/_delta_log/{2:020d}.json"))
     assert told == ["b", "d"]
     kind = pa.struct({"path": pa.string(), "stats": pa.string(), "baseRowId": pa.int64()})
     table = pa.table({"add": pa.array([{"path": "p"}, None], kind)})
     table = table.append_column("remove", pa.array([None, {"path": "gone"}], kind))
     name = f"{1:020d}.checkpoint.parquet"
     pq.write_table(table, log / name)
-    assert list(named_files(storage, f"t/_delta_log/{name}")) == ["p"]
+    assert list(actions.named_files(storage, f"t/_delta_log/{name}")) == ["p"]
     (log / f"{1:020d}.crc").write_text('{"allFiles": [{"path": "q"}]}')
-    assert list(named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
+    assert list(actions.named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
     (log / f".{1:020d}.json.crc").write_bytes(b"crc")
-    assert list(named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
-    # Without the first commits, and without a pointer, the checkpoint is found by a listing.
+    assert list(actions.named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
+    # Without the first commits and a pointer, the checkpoint is found by a listing.
     (log / f"{0:020d}.json").unlink()
-    assert {r.files[0] for r in recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
+    assert {r.files[0] for r in actions.recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
     (log / "_last_checkpoint").write_text('{"version":1}')
-    cut_before_checkpoint(storage, "t")
+    log_files.cut_before_checkpoint(storage, "t")
     assert sorted(path.name for path in log.glob("0*.json")) == [
         f"{version:020d}.json" for version in (1, 2, 3)
     ]
@@ -156,7 +147,7 @@ def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
         ({"id": 5, "v": "n"}, True),
         ({"d": date(2024, 1, 2)}, True),
         ({"d": "2024-02-01"}, False),
-        ({"id": "x"}, True),  # it is for Spark to say what is wrong with it
+        ({"id": "x"}, True),  # Spark reports the error
         ({"t": 3}, True),
         ({"other": 1}, True),
     ],
@@ -165,17 +156,17 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
     kinds = {"id": "integer", "v": "string", "d": "date", "t": "timestamp", "other": "long"}
     fields = [{"name": name, "type": kind, "metadata": {}} for name, kind in kinds.items()]
     fields[1]["metadata"] = {"delta.columnMapping.physicalName": "col-v"}
-    snapshot = Snapshot(metadata={"schemaString": json.dumps({"fields": fields})})
+    snapshot = snapshots.Snapshot(metadata={"schemaString": json.dumps({"fields": fields})})
     low = {"id": 3, "col-v": "m", "d": "2024-01-01", "t": "2024-01-01T00:00:00.000Z"}
     high = {"id": 7, "col-v": "p", "d": "2024-01-31", "t": "2024-01-01T00:00:00.000Z"}
     stats = json.dumps({"numRecords": 4, "minValues": low, "maxValues": high})
-    file = DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
-    assert may_hold(file, snapshot, key) is expected
+    file = actions.DataFile({"path": "a", "stats": stats}, 100, 1, 4, carries=False)
+    assert row_history.may_contain(file, snapshot, key) is expected
     assert [file.holds(n) for n in (99, 100, 103, 104)] == [False, True, True, False]
-    assert DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
+    assert actions.DataFile({"path": "a"}, 100, 1, None, carries=False).holds(10**12)
 
 
-def test_keys_as_people_write_them() -> None:
+def test_keys_on_the_command_line() -> None:
     assert parse_row_key(["7"], ("id",)) == {"id": "7"}
     assert parse_row_key(["a=b"], ("id",)) == {"id": "a=b"}
     assert parse_row_key(["id=7"], ("id",)) == {"id": "7"}

@@ -1,4 +1,4 @@
-"""What a commit says of itself: by Spark's names, by delta-rs's, and what nobody counted."""
+"""Rows and descriptions of commits, with the metrics of Spark, of delta-rs, and without any."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
-from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta import commits
 from mirrorlake.storage.files import Storage
 
 
@@ -30,7 +29,7 @@ from mirrorlake.storage.files import Storage
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_rows_by_operation(operation: str, metrics: dict[str, Any], rows: tuple) -> None:
-    assert rows_changed(operation, metrics) == RowsChanged(*rows)
+    assert commits.rows_changed(operation, metrics) == commits.RowsChanged(*rows)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +47,18 @@ def test_rows_by_operation(operation: str, metrics: dict[str, Any], rows: tuple)
         ("DELETE", {"predicate": "x" * 100}, None, "x" * 59 + "…"),
     ],
 )
-def test_what_was_done(operation: str, parameters: Any, note: str | None, said: str) -> None:
-    assert describe_commit(operation, parameters, {}, note) == said
+def test_descriptions_of_commits(
+    operation: str, parameters: Any, note: str | None, said: str
+) -> None:
+    assert commits.describe_commit(operation, parameters, {}, note) == said
 
 
-def test_a_table_of_delta_rs(storage: Storage) -> None:
+def test_the_history_of_a_delta_rs_table(storage: Storage) -> None:
     assert storage.local
     path = storage.local / "Tables" / "t"
     write_deltalake(path, pa.table({"id": range(9)}))
     DeltaTable(path).delete("id < 4")
-    history = CommitLog(storage, "Tables/t").read(1, 10)
+    history = commits.CommitLog(storage, "Tables/t").read(1, 10)
     assert [(c.rows.inserted, c.rows.deleted) for c in history.commits] == [(0, 4), (9, None)]
     shown = history.shown()
     assert shown.columns[:3] == ("version", "made (UTC)", "operation")

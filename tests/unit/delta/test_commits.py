@@ -1,4 +1,4 @@
-"""What commits tell: versions, their timestamps and files; all without Spark."""
+"""Versions, timestamps and files of commits, without Spark."""
 
 from __future__ import annotations
 
@@ -11,39 +11,31 @@ from typing import Any
 import pytest
 
 from helpers.commits import LOG, META, add, commit, remove
-from mirrorlake.delta.actions import Removed, missing_files, recent_removals, removed_since
-from mirrorlake.delta.commits import (
-    CommitLog,
-    find_newest,
-    read_commit,
-    read_states,
-    read_versions,
-)
-from mirrorlake.delta.log_files import checkpoint_files
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta import actions, commits, log_files
+from mirrorlake.delta import snapshot as snapshots
 from mirrorlake.storage.files import Storage
 
 HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64, 100])
-def test_the_newest_version_is_found_by_leaps(any_storage: Storage, count: int) -> None:
+def test_the_newest_version_is_found_by_doubling_steps(any_storage: Storage, count: int) -> None:
     for version in range(count):
         commit(any_storage, version, *([META] if version == 0 else []))
-    assert find_newest(any_storage, "Tables/t") == count - 1
-    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == 0
+    assert commits.find_newest(any_storage, "Tables/t") == count - 1
+    assert commits.CommitLog(any_storage, "Tables/t").earliest(count - 1) == 0
     any_storage.write(f"{LOG}/_last_checkpoint", b'{"version": 0}')
-    assert find_newest(any_storage, "Tables/t") == count - 1
-    assert find_newest(any_storage, "Tables/nowhere") is None
+    assert commits.find_newest(any_storage, "Tables/t") == count - 1
+    assert commits.find_newest(any_storage, "Tables/nowhere") is None
     for version in range(count // 2):
         any_storage.delete(f"{LOG}/{version:020d}.json")
-    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == count // 2
+    assert commits.CommitLog(any_storage, "Tables/t").earliest(count - 1) == count // 2
 
 
-def test_history_reads_only_what_is_shown(any_storage: Storage) -> None:
+def test_history_reads_only_the_versions_shown(any_storage: Storage) -> None:
     for version in range(30):
         commit(any_storage, version, inCommitTimestamp=1_000 * version, userMetadata="why")
-    log = CommitLog(any_storage, "Tables/t")
+    log = commits.CommitLog(any_storage, "Tables/t")
     reads: list[str] = []
     inner = any_storage.open
     any_storage.open = lambda path: (reads.append(path), inner(path))[1]  # type: ignore[method-assign]
@@ -65,37 +57,37 @@ def test_a_clock_that_was_set_back(storage: Storage) -> None:
         commit(storage, version)
         assert storage.local
         os.utime(storage.local / f"{LOG}/{version:020d}.json", (moment, moment))
-    found = CommitLog(storage, "Tables/t").read(3, 10).commits
+    found = commits.CommitLog(storage, "Tables/t").read(3, 10).commits
     moments = [commit.timestamp.timestamp() for commit in reversed(found)]
     assert moments == pytest.approx([100, 300, 300.001, 300.002])
 
 
-def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
+def test_removed_and_missing_files(any_storage: Storage) -> None:
     commit(any_storage, 0, META, add("a%20b"), add("c"))
     commit(any_storage, 1, remove("c", 5), add("d"))
     commit(any_storage, 2, remove("d", 7), add("e"))
-    assert removed_since(any_storage, "Tables/t", 0, 2) == [Removed(("c",), 5)]
-    assert removed_since(any_storage, "Tables/t", 1, 2) == [Removed(("d",), 7)]
-    assert {r.files[0] for r in recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
+    assert actions.removed_since(any_storage, "Tables/t", 0, 2) == [actions.Removed(("c",), 5)]
+    assert actions.removed_since(any_storage, "Tables/t", 1, 2) == [actions.Removed(("d",), 7)]
+    assert {r.files[0] for r in actions.recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
     any_storage.write("Tables/t/c", b"x")
-    found = recent_removals(any_storage, "Tables/t", 2)
-    assert missing_files(any_storage, "Tables/t", found) == ["d"]
+    found = actions.recent_removals(any_storage, "Tables/t", 2)
+    assert actions.missing_files(any_storage, "Tables/t", found) == ["d"]
 
 
 def test_a_snapshot_of_an_older_version(any_storage: Storage) -> None:
     for version in range(4):
         meta = {"metaData": {**META["metaData"], "configuration": {"v": str(version)}}}
         commit(any_storage, version, meta)
-    found = [read_snapshot(any_storage, "Tables/t", version) for version in (1, None, 99)]
+    found = [snapshots.read_snapshot(any_storage, "Tables/t", version) for version in (1, None, 99)]
     assert [s and s.properties["v"] for s in found] == ["1", "3", "3"]
-    assert checkpoint_files(any_storage, "Tables/t") == (-1, ())
+    assert log_files.checkpoint_files(any_storage, "Tables/t") == (-1, ())
 
 
-def put(folder: Path, version: int, *actions: dict[str, Any], at: int = 0) -> None:
+def put(folder: Path, version: int, *lines: dict[str, Any], at: int = 0) -> None:
     log = folder / "t" / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     path = log / f"{version:020d}.json"
-    path.write_text("\n".join(json.dumps(a, separators=(",", ":")) for a in actions))
+    path.write_text("\n".join(json.dumps(a, separators=(",", ":")) for a in lines))
     os.utime(path, (at / 1000, at / 1000))
 
 
@@ -107,7 +99,7 @@ def metadata(**properties: str) -> dict[str, Any]:
 def test_a_timeline(tmp_path: Path) -> None:
     for version, hour in enumerate((1, 3, 3, 2, 5)):
         put(tmp_path, version, metadata(), at=hour * HOUR)
-    timeline = read_versions(Storage(tmp_path), "t")
+    timeline = commits.read_versions(Storage(tmp_path), "t")
     assert (timeline.first, timeline.latest) == (0, 4)
     # A clock that stands still or goes back is moved on by a millisecond.
     assert timeline.times == (HOUR, 3 * HOUR, 3 * HOUR + 1, 3 * HOUR + 2, 5 * HOUR)
@@ -115,7 +107,7 @@ def test_a_timeline(tmp_path: Path) -> None:
     assert [timeline.at_or_before(h * HOUR) for h in (0, 1, 2, 5, 6)] == [-1, 0, 0, 4, 4]
     (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
     (tmp_path / "t/_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
-    cut = read_versions(Storage(tmp_path), "t")
+    cut = commits.read_versions(Storage(tmp_path), "t")
     assert (cut.first, cut.versions) == (3, range(2, 5))
 
 
@@ -124,7 +116,7 @@ def test_in_commit_timestamps(tmp_path: Path) -> None:
     for version in range(2):
         info = {"commitInfo": {"inCommitTimestamp": (version + 7) * HOUR}}
         put(tmp_path, version, info, on, at=HOUR)
-    assert read_versions(Storage(tmp_path), "t").times == (7 * HOUR, 8 * HOUR)
+    assert commits.read_versions(Storage(tmp_path), "t").times == (7 * HOUR, 8 * HOUR)
 
 
 def test_commits(tmp_path: Path) -> None:
@@ -137,8 +129,8 @@ def test_commits(tmp_path: Path) -> None:
     put(tmp_path, 2, *update)
     put(tmp_path, 3, file("add", "d", False), file("remove", "b", False), metadata())
     storage = Storage(tmp_path)
-    found = [read_commit(storage, "t", version, files=True) for version in range(4)]
+    found = [commits.read_commit(storage, "t", version, files=True) for version in range(4)]
     assert [c.files for c in found] == [(), ("a",), ("_change_data/c",), ()]
     assert [c.size for c in found] == [0, 10, 10, 0]
     assert found[1].operation == "WRITE"
-    assert [s.has_feed for s in read_states(storage, "t", 1, 3)] == [True, True, False]
+    assert [s.has_feed for s in commits.read_states(storage, "t", 1, 3)] == [True, True, False]

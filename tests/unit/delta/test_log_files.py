@@ -1,4 +1,4 @@
-"""Which files of a log a version needs."""
+"""The files of a log that a version needs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.delta.log_files import find_segment
+from mirrorlake.delta import log_files
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.storage.files import Storage
 
 
-def test_a_segment_starts_at_a_checkpoint_that_is_whole(storage: Storage) -> None:
+def test_a_segment_starts_at_a_complete_checkpoint(storage: Storage) -> None:
     with pytest.raises(TableNotFoundError):
-        find_segment(storage, "t")
+        log_files.find_segment(storage, "t")
     sink = io.BytesIO()
     pq.write_table(pa.table({"add": [1]}), sink)
     checkpoint = sink.getvalue()
@@ -26,11 +26,11 @@ def test_a_segment_starts_at_a_checkpoint_that_is_whole(storage: Storage) -> Non
     for name in parts[:3]:  # the second part of version 5 is missing
         storage.write(f"{log}/{name}", checkpoint)
     storage.write(f"{log}/{1:020d}.checkpoint.parquet", checkpoint)
-    newest = find_segment(storage, "t")
+    newest = log_files.find_segment(storage, "t")
     assert (newest.version, newest.base) == (7, 3)
     assert (len(newest.checkpoint), len(newest.commits)) == (2, 4)
-    assert find_segment(storage, "t", oldest=True).base == 1
-    assert find_segment(storage, "t", 2).base == 1
+    assert log_files.find_segment(storage, "t", oldest=True).base == 1
+    assert log_files.find_segment(storage, "t", 2).base == 1
     for gone in (0, 8, -1):
         with pytest.raises(UsageError, match=f"Version {gone}"):
-            find_segment(storage, "t", gone)
+            log_files.find_segment(storage, "t", gone)

@@ -1,3 +1,5 @@
+"""Snapshots from commits and checkpoints of every layout."""
+
 from __future__ import annotations
 
 import json
@@ -7,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.commits import LOG, write_lines
-from mirrorlake.delta.commits import read_commit_info
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta import commits
+from mirrorlake.delta import snapshot as snapshots
 from mirrorlake.storage.files import Storage
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
@@ -65,8 +67,8 @@ def old_state() -> list[dict]:
 
 
 def check_newest(storage: Storage, version: int) -> None:
-    """What every layout of the log must give: the checkpoint's state and the commits after it."""
-    snapshot = read_snapshot(storage, "Tables/t")
+    """Assert the state that every layout of the log must yield."""
+    snapshot = snapshots.read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.version == version
     assert snapshot.txns == {"a": 9, "b": 2}
@@ -76,16 +78,16 @@ def check_newest(storage: Storage, version: int) -> None:
 
 
 def test_no_table(any_storage: Storage):
-    assert read_snapshot(any_storage, "Tables/t") is None
+    assert snapshots.read_snapshot(any_storage, "Tables/t") is None
     any_storage.write("Tables/t/part-0.parquet", b"")
-    assert read_snapshot(any_storage, "Tables/t") is None
+    assert snapshots.read_snapshot(any_storage, "Tables/t") is None
 
 
 def test_commits_only(any_storage: Storage):
     write_lines(any_storage, 0, {"commitInfo": {}}, PROTOCOL, meta("id"))
     write_lines(any_storage, 1, txn("a", 3), ADD)
     write_lines(any_storage, 2, meta("id", "item", owner="me"), txn("a", 7), txn("b", 1))
-    snapshot = read_snapshot(any_storage, "Tables/t")
+    snapshot = snapshots.read_snapshot(any_storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.version == 2
     assert snapshot.txns == {"a": 7, "b": 1}
@@ -96,7 +98,7 @@ def test_commits_only(any_storage: Storage):
 def test_properties_that_a_later_commit_drops_are_gone(storage: Storage):
     write_lines(storage, 0, PROTOCOL, meta("id", owner="me"))
     write_lines(storage, 1, meta("id"))
-    snapshot = read_snapshot(storage, "Tables/t")
+    snapshot = snapshots.read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.properties == {}
 
@@ -104,7 +106,7 @@ def test_properties_that_a_later_commit_drops_are_gone(storage: Storage):
 def test_commits_after_a_gap_do_not_count(storage: Storage):
     write_lines(storage, 0, PROTOCOL, meta("id"))
     write_lines(storage, 2, txn("a", 1))
-    snapshot = read_snapshot(storage, "Tables/t")
+    snapshot = snapshots.read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert (snapshot.version, snapshot.txns) == (0, {})
 
@@ -112,17 +114,17 @@ def test_commits_after_a_gap_do_not_count(storage: Storage):
 def test_classic_checkpoint_and_commits(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     any_storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10, "size": 6})
-    write_lines(any_storage, 9, txn("a", 99))  # older than the checkpoint: in it already
+    write_lines(any_storage, 9, txn("a", 99))  # older than the checkpoint, which includes it
     write_lines(any_storage, 10, txn("a", 99))
     write_lines(any_storage, 11, ADD)
     write_lines(any_storage, 12, txn("a", 9))
     check_newest(any_storage, 12)
 
 
-def test_checkpoint_of_a_writer_that_leaves_empty_columns_out(storage: Storage):
+def test_a_checkpoint_may_lack_empty_columns(storage: Storage):
     checkpoint(storage, f"{10:020d}.checkpoint.parquet", PROTOCOL, meta("id"), without="txn")
     storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10})
-    snapshot = read_snapshot(storage, "Tables/t")
+    snapshot = snapshots.read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert (snapshot.version, snapshot.txns) == (10, {})
 
@@ -159,7 +161,7 @@ def test_checkpoint_of_version_2(any_storage: Storage, extension: str, pointer: 
 
 
 @pytest.mark.parametrize("pointer", [None, b"", b'{"version":', b"null", b"[]", b"{}"])
-def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, pointer):
+def test_a_truncated_log_with_a_missing_or_corrupt_pointer(any_storage: Storage, pointer):
     checkpoint(any_storage, f"{4:020d}.checkpoint.parquet", PROTOCOL, meta("old"))
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     write_lines(any_storage, 10, txn("a", 99))
@@ -169,11 +171,11 @@ def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, 
     check_newest(any_storage, 11)
 
 
-def test_search_for_a_checkpoint_passes_over_other_files(any_storage: Storage):
+def test_other_files_are_not_taken_for_checkpoints(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     write_lines(any_storage, 11, txn("a", 9))
     for name in (
-        f".{10:020d}.checkpoint.parquet.crc",  # Hadoop's checksum, on local disks
+        f".{10:020d}.checkpoint.parquet.crc",  # Hadoop's checksum on local disks
         f"{99:020d}.checkpoint.parquet.tmp",
         f"{11:020d}.crc",
         "x.checkpoint.parquet",
@@ -183,7 +185,7 @@ def test_search_for_a_checkpoint_passes_over_other_files(any_storage: Storage):
     check_newest(any_storage, 11)
 
 
-def test_search_for_a_checkpoint_passes_over_one_that_is_not_whole(any_storage: Storage):
+def test_incomplete_checkpoints_are_skipped(any_storage: Storage):
     parts(any_storage, 10, 1, 2, 3)
     parts(any_storage, 12, 1, 3)
     for version in range(11, 14):
@@ -191,19 +193,19 @@ def test_search_for_a_checkpoint_passes_over_one_that_is_not_whole(any_storage: 
     check_newest(any_storage, 13)
 
 
-def test_only_parts_of_a_checkpoint_are_no_table(any_storage: Storage):
+def test_parts_of_a_checkpoint_alone_are_not_a_table(any_storage: Storage):
     parts(any_storage, 10, 2)
-    assert read_snapshot(any_storage, "Tables/t") is None
+    assert snapshots.read_snapshot(any_storage, "Tables/t") is None
 
 
 def test_commit_info(any_storage: Storage):
     write_lines(any_storage, 0, {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}}, ADD)
     write_lines(any_storage, 1, ADD, {"commitInfo": {"operation": "MERGE"}})
     write_lines(any_storage, 2, ADD)
-    assert read_commit_info(any_storage, "Tables/t", 0)["userMetadata"] == "{}"
-    assert read_commit_info(any_storage, "Tables/t", 1) == {"operation": "MERGE"}
-    assert read_commit_info(any_storage, "Tables/t", 2) == {}
-    assert read_commit_info(any_storage, "Tables/t", 3) == {}
+    assert commits.read_commit_info(any_storage, "Tables/t", 0)["userMetadata"] == "{}"
+    assert commits.read_commit_info(any_storage, "Tables/t", 1) == {"operation": "MERGE"}
+    assert commits.read_commit_info(any_storage, "Tables/t", 2) == {}
+    assert commits.read_commit_info(any_storage, "Tables/t", 3) == {}
 
 
 def test_a_dropped_column_leaves_its_id_unused() -> None:
@@ -215,7 +217,7 @@ def test_a_dropped_column_leaves_its_id_unused() -> None:
             "schemaString": json.dumps({"type": "struct", "fields": columns}),
             "configuration": {"delta.columnMapping.maxColumnId": str(highest)} if highest else {},
         }
-        return Snapshot(metadata=metadata).has_dropped_columns
+        return snapshots.Snapshot(metadata=metadata).has_dropped_columns
 
     nested = column(2, {"type": "struct", "fields": [column(3), column(4)]})
     assert not has_dropped(0, {"name": "c", "type": "long"})  # without column mapping

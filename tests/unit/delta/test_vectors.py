@@ -1,4 +1,4 @@
-"""Deletion vectors: their bytes, and the files that hold them."""
+"""Deletion vectors: their serialisation, and the files that contain them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.vectors_by_hand import serialised
-from mirrorlake.delta.vectors import decode_z85, deleted_positions, parse_vector, vector_path
+from mirrorlake.delta import actions
 from mirrorlake.errors import DataFileError
 from mirrorlake.storage.files import Storage
 
@@ -18,24 +18,24 @@ from mirrorlake.storage.files import Storage
 @given(st.lists(st.integers(0, 2**34) | st.integers(0, 300_000), max_size=30), st.booleans())
 def test_deletion_vectors_of_every_kind(positions: list[int], runs: bool) -> None:
     for some in (positions, [*positions, *range(0, 20_000, 2)]):
-        assert parse_vector(serialised(some, runs=runs)).tolist() == sorted(set(some))
+        assert actions.parse_vector(serialised(some, runs=runs)).tolist() == sorted(set(some))
 
 
-def test_what_is_no_deletion_vector() -> None:
+def test_invalid_deletion_vectors() -> None:
     with pytest.raises(DataFileError, match="starts with 7"):
-        parse_vector(struct.pack("<iq", 7, 0))
+        actions.parse_vector(struct.pack("<iq", 7, 0))
     whole = serialised([1, 2, 70_000], runs=True)
     for data in (struct.pack("<iqII", 1_681_511_377, 1, 0, 5), whole[:-3]):
         with pytest.raises(DataFileError, match="is broken"):
-            parse_vector(data)
+            actions.parse_vector(data)
     assert (
-        decode_z85("HelloWorld") == b"\x86\x4f\xd2\x6f\xb5\x59\xf7\x5b"
+        actions.decode_z85("HelloWorld") == b"\x86\x4f\xd2\x6f\xb5\x59\xf7\x5b"
     )  # the format's own example
 
 
 def test_vectors_in_files(storage: Storage) -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 3}
-    path = vector_path(vector)
+    path = actions.vector_path(vector)
     assert path == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     data = serialised([3, 2**33], runs=False)
     storage.write(f"t/{path}", b"xxx" + struct.pack(">i", len(data)) + data + b"crc.")
@@ -43,9 +43,11 @@ def test_vectors_in_files(storage: Storage) -> None:
     def place(file: str) -> tuple[Storage, str]:
         return storage, f"t/{file}"
 
-    found = deleted_positions(place, vector | {"sizeInBytes": len(data)})
+    found = actions.deleted_positions(place, vector | {"sizeInBytes": len(data)})
     assert found.tolist() == [3, 2**33]
     with pytest.raises(DataFileError, match="not as long"):
-        deleted_positions(place, vector | {"sizeInBytes": len(data) - 1})
-    assert vector_path({"storageType": "p", "pathOrInlineDv": "s3://b/a%20b"}) == "s3://b/a b"
-    assert vector_path({"storageType": "i", "pathOrInlineDv": "x"}) is None
+        actions.deleted_positions(place, vector | {"sizeInBytes": len(data) - 1})
+    assert (
+        actions.vector_path({"storageType": "p", "pathOrInlineDv": "s3://b/a%20b"}) == "s3://b/a b"
+    )
+    assert actions.vector_path({"storageType": "i", "pathOrInlineDv": "x"}) is None

@@ -1,4 +1,4 @@
-"""The explorer without a browser: every tab of every table, paging, hostile names, no Spark."""
+"""The explorer without a browser: all tabs of all tables, paging, hostile names, no Spark."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ from nbconvert import HTMLExporter
 
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
-from mirrorlake import Lake
-from mirrorlake.delta.commits import CommitLog
+from mirrorlake import Lake, results
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
-from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Pager
-from mirrorlake_lab.pages.explorer import TABS, Explorer
-from mirrorlake_lab.pages.lake_tabs import preview_rows
-from mirrorlake_lab.pages.row_tabs import changed_cells
-from mirrorlake_lab.pages.table_tabs import copyable
+from mirrorlake_lab.pages import controls, html, table_tabs
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -53,7 +46,7 @@ def many(tmp_path: Path) -> Lake:
 
 
 def shown(widget: object) -> str:
-    """All HTML of a widget and those in it."""
+    """Return the HTML of a widget and of its children."""
     inner = getattr(widget, "children", ())
     own = getattr(widget, "value", "")
     return (own if isinstance(own, str) else "") + "".join(map(shown, inner))
@@ -64,13 +57,12 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
     before = {path: path.stat().st_mtime_ns for path in old.storage.local.rglob("*")}
     explorer = explore(old)
     assert tuple(tab.title for tab in explorer.tabs) == TITLES
-    assert len(TABS) == len(TITLES)
     for name in old.tables()[::step]:
         explorer.choose(name)
         for title in TITLES:
             tab = explorer.open(title)
-            assert "bad" not in tab.said.value, (name, title, tab.said.value)
-            assert shown(tab.widget) or title == "Rows"  # it has fields to fill in only
+            assert "bad" not in tab.message.value, (name, title, tab.message.value)
+            assert shown(tab.widget) or title == "Rows"  # it only has fields to fill in
     assert {p: p.stat().st_mtime_ns for p in old.storage.local.rglob("*")} == before
 
 
@@ -80,8 +72,7 @@ def test_a_step_shows_what_history_says(old: Lake) -> None:
     tab = explorer.open("Versions")
     newest = old.table("inventory").version
     assert tab.slider.value == tab.slider.max == newest
-    log = CommitLog(old.storage, "Tables/inventory").read(newest, newest + 1).shown()
-    for row in log.rows:
+    for row in old.table("inventory").history(newest + 1).shown().rows:
         tab.slider.value = row[0]
         page = tab.shown.value
         assert f"<td>{row[1]} UTC</td>" in page
@@ -97,15 +88,15 @@ def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
     pages = []
     for title in TITLES:
         tab = explorer.open(title)
-        assert "bad" not in tab.said.value, tab.said.value
+        assert "bad" not in tab.message.value, tab.message.value
         pages.append(shown(tab.widget))
     pages += [explorer.to_html(), explorer._repr_mimebundle_()["text/html"]]
     found = Tags("".join(pages))
     assert not found.tags & {"img", "script", "i", "b"} - {"i"}
     assert not any(name.startswith("on") for name in found.attributes)
     assert all(html.text(EVIL) in page for page in pages[-2:])
-    assert "onclick" in Tags(copyable('x" onmouseover="alert(1)')).attributes
-    assert "onmouseover" not in Tags(copyable('x" onmouseover="alert(1)')).attributes
+    assert "onclick" in Tags(table_tabs.copyable('x" onmouseover="alert(1)')).attributes
+    assert "onmouseover" not in Tags(table_tabs.copyable('x" onmouseover="alert(1)')).attributes
 
 
 def test_long_lists_are_read_by_page(many: Lake) -> None:
@@ -125,17 +116,19 @@ def test_long_lists_are_read_by_page(many: Lake) -> None:
     assert pager.start == 0
     files = explorer.open("Files")
     files.read_footers()
-    assert "can&#x27;t be read" in files.said.value  # the files of copied commits are not there
+    assert (
+        "can&#x27;t be read" in files.message.value
+    )  # the files of the copied commits do not exist
 
 
 def test_a_pager_asks_for_no_more_than_a_page() -> None:
     asked = []
 
-    def fetch(start: int, stop: int) -> TextTable:
+    def fetch(start: int, stop: int) -> results.TextTable:
         asked.append((start, stop))
-        return TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
+        return results.TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
 
-    pager = Pager("Numbers", size=30)
+    pager = controls.Pager("Numbers", size=30)
     pager.fill(100_000, fetch)
     pager.turn(1)
     assert asked == [(0, 30), (30, 60)]
@@ -147,7 +140,7 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
 
 
 def test_changed_cells_of_pairs_are_marked() -> None:
-    rows = TextTable(
+    rows = results.TextTable(
         ("_change_type", "id", "n", "m"),
         (
             ("insert", 1, 1, 1),
@@ -156,8 +149,8 @@ def test_changed_cells_of_pairs_are_marked() -> None:
             ("update_preimage", 3, 1, 5),
         ),
     )
-    assert changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
-    assert changed_cells(rows, ()) == []
+    assert table_tabs.changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
+    assert table_tabs.changed_cells(rows, ()) == []
     assert 'class="n changed"' in html.table(rows, changed=[(1, 2)])
 
 
@@ -174,13 +167,13 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     zone.read_rows()
     assert "<td>b</td>" in zone._rows.value
     path = f"{TableName(None, 'stock').folder}/00000000000000000001.parquet"
-    rows = preview_rows(lake.storage, path, 30)
+    rows = controls.preview_rows(lake.storage, path, 30)
     assert [row[0] for row in rows.rows] == list(range(25, 40))
     zone.file.value = "../../_partnerEvents.json"
     zone.read_rows()
-    assert "Choose one" in zone.said.value
+    assert "Choose one" in zone.message.value
     tables = explorer.open("Tables")
-    assert "no Delta tables yet" in tables.said.value
+    assert "no Delta tables yet" in tables.message.value
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:
@@ -188,7 +181,7 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
     if not definitions:
         pytest.skip("the old lake has no views")
     view = definitions[0]
-    explorer = Explorer(old, view.name)
+    explorer = explore(old, view.name)
     tab = explorer.open("Views")
     (link,) = (w for w in tab._lineage.children[0].children[1:2])
     link.click()
@@ -197,7 +190,7 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
 
 def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
     with pytest.raises(TableNotFoundError, match="no table nothing"):
-        Explorer(old, "nothing")
+        explore(old, "nothing")
     explorer = explore(old, "inventory")
     assert str(explorer.picker.value) == "inventory"
     explorer.choose("nothing")
@@ -230,7 +223,7 @@ def test_an_exported_report_shows_the_twin(many: Lake) -> None:
 
 
 def test_years_of_data_have_no_separators_and_counts_do() -> None:
-    rows = TextTable(("year", "late"), ((2013, True), (2014, None)))
+    rows = results.TextTable(("year", "late"), ((2013, True), (2014, None)))
     assert "2013</td>" in html.table(rows, data=True)
     assert "true</td>" in html.table(rows, data=True)
     assert "2,013</td>" in html.table(rows)
@@ -239,7 +232,7 @@ def test_years_of_data_have_no_separators_and_counts_do() -> None:
 def test_a_tab_that_is_filled_reads_the_lake_once(
     old: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folder, run and version are set while it is filled, which once opened them again each."""
+    """Setting folder, run and version while a tab is filled must not read them again."""
     asked: list[str] = []
     status, listing = Lake.status, Storage.list
 

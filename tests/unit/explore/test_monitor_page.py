@@ -1,4 +1,4 @@
-"""The monitor page: what it says of each table, that names stay text, that it is quick."""
+"""The monitor page: the facts of each table, escaped names, and speed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ import pytest
 from helpers.html_tags import Tags
 from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
-from mirrorlake import Lake
+from mirrorlake import Lake, results
 from mirrorlake.errors import UsageError
-from mirrorlake.results import TextTable
 from mirrorlake_lab import monitor
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.serving import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 2.0
@@ -28,7 +26,7 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with tables that wait, are paused, stopped, and are well."""
+    """Return a lake with tables that wait, are paused, failed, or are up to date."""
     return Lake(unpack(tmp_path_factory.mktemp("monitored")))
 
 
@@ -43,13 +41,14 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
         assert html.text(name) in page
         one = shown[name]
         assert (one.status.rows, one.status.backlog_files) == (line.rows, line.backlog_files)
-        assert bool(one.problem) == bool(line.error or line.waiting_for)
+        assert html.text(line.problem) in page
+        assert html.text(line.fix) in page
         if line.error:
-            assert line.error["message"].startswith(one.problem.partition(" [")[0])
-            assert one.level == "bad"
-    assert any(one.fix and one.problem for one in shown.values())
+            assert line.error["message"].startswith(line.problem.partition(" [")[0])
+            assert line.level == "bad"
+    assert any(one.fix and one.problem for one in status.values())
     assert any(one.lags and one.applied for one in shown.values())
-    levels = [one.level for one in live.health.tables]
+    levels = [one.status.level for one in live.health.tables]
     assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
     assert sorted(mirrored.storage.local.rglob("*")) == before
 
@@ -66,7 +65,7 @@ def test_names_from_outside_stay_text(lake: Lake) -> None:
 
 def test_a_text_that_would_turn_the_line_is_shown_by_its_code() -> None:
     shown = html.table(
-        TextTable(("a", "b", "n"), (("x\u202ey", "\udcff", 1234567), (None, "", None)))
+        results.TextTable(("a", "b", "n"), (("x\u202ey", "\udcff", 1234567), (None, "", None)))
     )
     assert "x\\u202ey" in shown
     assert "\\udcff" in shown
@@ -83,7 +82,7 @@ def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Pat
     began = time.process_time()
     live = monitor(lake)
     document = live.to_html()
-    assert time.process_time() - began < SECONDS  # of the processor: other tests run beside it
+    assert time.process_time() - began < SECONDS  # CPU time: other tests run at the same time
     assert sum(one.status.full_name.startswith("t") for one in live.health.tables) >= 60
     assert sum(bool(one.lags) for one in live.health.tables) >= 60
     assert document.count("<svg") >= 60
@@ -97,7 +96,7 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
         bundle = live._repr_mimebundle_()
         assert "application/vnd.jupyter.widget-view+json" in bundle
         assert "stock" in bundle["text/html"]
-        assert bundle["text/plain"].endswith("1 tables, 0 problems")
+        assert bundle["text/plain"].endswith("1 table, 0 problems")
         stock.upsert([{"id": 2}])
         shown = live.widget.children[1]
         changed = Event()
@@ -106,13 +105,13 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
         assert live.health.tables[0].status.backlog_files == 2
     finally:
         live.close()
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="too short"):
         monitor(lake, every=0)
 
 
 def test_the_page_is_served_to_this_machine_alone(lake: Lake) -> None:
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
-    server, stop = PageServer(lambda: monitor(lake).to_html(every=5)), Event()
+    server, stop = html.PageServer(lambda: monitor(lake).to_html(every=5)), Event()
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
     try:
@@ -154,7 +153,7 @@ def test_the_command_writes_the_page_and_starts_no_spark(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("spark False")
-    assert done.stdout == "1 tables, 0 problems\n"
+    assert done.stdout == "1 table, 0 problems\n"
     assert "stock" in page.read_text(encoding="utf-8")
     assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
 

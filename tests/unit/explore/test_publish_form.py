@@ -1,4 +1,4 @@
-"""The form to publish with: the same file as by the command, and nothing of a bad one."""
+"""The publish form: publishes the same file as the command, and nothing of an invalid file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from helpers.html_tags import Tags
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake_lab import publish_form
-from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def uploaded(form: PublishForm, name: str, content: bytes) -> None:
+def uploaded(form: Any, name: str, content: bytes) -> None:
     one = {"name": name, "type": "text/csv", "size": len(content), "content": memoryview(content)}
     form.upload.value = (one | {"last_modified": datetime.now(timezone.utc)},)
 
@@ -39,7 +38,7 @@ def published(lake: Lake, number: int = 1) -> Path:
 
 
 def comparable(path: Path) -> Any:
-    """The file's rows, columns, footer and size; each batch has a number of its own in it."""
+    """Return the file's rows, columns, footer without the id of the batch, and size."""
     footer = {k: v for k, v in pq.read_schema(path).metadata.items() if b"batch" not in k}
     found = pq.read_table(path)
     kinds = [(field.name, field.type) for field in found.schema]
@@ -51,11 +50,11 @@ def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Pat
     form = publish_form(lake, "stock")
     form.take(source)
     form.check_button.click()
-    assert "have no marker" in form.said.value
-    assert "Choose upsert" in form.said.value
+    assert "have no marker" in form.message.value
+    assert "Choose upsert" in form.message.value
     form.marker.value = "upsert"
     form.check_button.click()
-    assert "have no marker" not in form.said.value
+    assert "have no marker" not in form.message.value
 
 
 def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     form.marker.value = "upsert"
     assert form.publish_button.disabled
     form.check_button.click()
-    assert "2 rows would be published" in form.said.value
+    assert "2 rows would be published" in form.message.value
     assert zone(lake) == []
     form.publish_button.click()
     assert form.publish_button.disabled
@@ -77,7 +76,7 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     names = [path.relative_to(lake.storage.local) for path in zone(lake)]
     assert sorted(names) == sorted(p.relative_to(other.storage.local) for p in zone(other))
     form.publish_button.click()
-    assert len(zone(lake)) == len(names)  # a second press publishes nothing
+    assert len(zone(lake)) == len(names)  # a second click publishes nothing
 
 
 def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
@@ -93,8 +92,8 @@ def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -
     uploaded(form, "bad.csv", b"id,item\n1,bolt\n,nut\n")
     form.keys.value = ("id",)
     form.check_button.click()
-    assert "row 2" in form.said.value
-    assert "column id" in form.said.value
+    assert "row 2" in form.message.value
+    assert "column id" in form.message.value
     assert form.publish_button.disabled
     with pytest.raises(UsageError, match="not been checked"):
         form.publish()
@@ -134,12 +133,12 @@ def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path
 def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
     form = publish_form(lake)
     form.path.value = str(tmp_path / "missing.csv")
-    assert "can&#x27;t be published" in form.said.value
+    assert "can&#x27;t be published" in form.message.value
     shutil.copyfile(__file__, tmp_path / "x.parquet")
     form.path.value = str(tmp_path / "x.parquet")
-    assert "can&#x27;t be read" in form.said.value
+    assert "can&#x27;t be read" in form.message.value
     form.check_button.click()
-    assert "needed" in form.said.value
+    assert "needs a file and a table" in form.message.value
     form.table.value = "../x"
     form.check_button.click()
     assert zone(lake) == []

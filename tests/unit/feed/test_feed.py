@@ -1,4 +1,4 @@
-"""What the feed's modules know without Spark: timelines, schema breaks, gaps."""
+"""Test decisions about feeds without Spark: timelines, schema changes, gaps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import pytest
 
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.api import keep_change_files
-from mirrorlake.feed.changes import RangePart, plan_segments
-from mirrorlake.feed.doctor import Diagnosis, span_text
-from mirrorlake.feed.schema import find_breaks
+from mirrorlake.feed import changes, doctor, ranges
 
 HOUR = 3_600_000
 
@@ -57,12 +54,12 @@ def struct(*fields: Any) -> Any:
     ],
 )
 def test_breaks(old: Any, new: Any, texts: list[str]) -> None:
-    assert [found.text for found in find_breaks(old, new)] == texts
+    assert [found.text for found in doctor.find_breaks(old, new)] == texts
 
 
 def test_a_change_file_is_never_left_out() -> None:
     for regex in ("parquet", "^part-0", "(?i:PART)", "cdc", ".*", "country=US/", "x|_change_data"):
-        guarded = keep_change_files(regex)
+        guarded = changes.keep_change_files(regex)
         for path in ("part-00000.parquet", "country=US/part-1.parquet"):
             assert bool(re.search(guarded, path)) == bool(re.search(regex, path))
         for path in ("_change_data/cdc-0.parquet", "_change_data/country=US/cdc-0.parquet"):
@@ -84,22 +81,22 @@ def test_a_change_file_is_never_left_out() -> None:
 def test_gaps_reach_from_one_whole_version_to_another(
     span: tuple[int, int], readable: Any, whole: set[int], segments: list[Any]
 ) -> None:
-    found = Diagnosis("t", *span, (), tuple(readable))
-    planned = plan_segments(found, lambda version: version in whole or version < 0)
-    assert planned == [RangePart(*segment) for segment in segments]
+    found = doctor.Diagnosis("t", *span, (), tuple(readable))
+    planned = ranges.plan_segments(found, lambda version: version in whole or version < 0)
+    assert planned == [ranges.RangePart(*segment) for segment in segments]
 
 
 def test_a_gap_without_a_whole_version_on_both_sides_is_lost() -> None:
-    found = Diagnosis("t", 1, 4, (), ((1, 1), (4, 4)))
-    with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
-        plan_segments(found, lambda version: version == 4)
+    found = doctor.Diagnosis("t", 1, 4, (), ((1, 1), (4, 4)))
+    with pytest.raises(FeedError, match=r"versions 2 to 3 are lost.*no version before"):
+        ranges.plan_segments(found, lambda version: version == 4)
     with pytest.raises(FeedError, match="no version after"):
-        plan_segments(found, lambda version: version == 1)
-    assert span_text((2, 3), "version") == "versions 2 to 3"
+        ranges.plan_segments(found, lambda version: version == 1)
+    assert doctor.span_text((2, 3), "version") == "versions 2 to 3"
 
 
 def test_the_references_themselves() -> None:
-    """By hand, so that the models are not only as right as what they check."""
+    """Check the reference models themselves against results computed by hand."""
     feed = [(1, "insert", (1, "a")), (2, "delete", (1, "a")), (2, "update_preimage", (2, "x"))]
     feed += [(2, "update_postimage", (2, "y")), (3, "insert", (3, "z"))]
     assert net_model(feed, 1) == [

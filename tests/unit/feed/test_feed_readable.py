@@ -1,4 +1,4 @@
-"""Changes of single rows in words, from rows as a feed has them."""
+"""Test descriptions of changed rows in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrorlake.feed.report import short, tell_changes
+from mirrorlake.feed import changes
 
 MOMENT = "2024-05-01 10:00:00.125"
 
@@ -20,7 +20,9 @@ def change(kind: str, version: int, **values: Any) -> dict[str, Any]:
 def test_an_update_tells_only_what_it_changed() -> None:
     old = change("update_preimage", 3, id=1, n=4, text="a")
     new = change("update_postimage", 3, id=1, n=None, text="a")
-    told = tell_changes([change("insert", 1, id=1, n=4, text="a"), old, new], keys=["id"])
+    told = changes.describe_changes(
+        [change("insert", 1, id=1, n=4, text="a"), old, new], keys=["id"]
+    )
     assert told.rows == (
         (1, "2024-05-01 10:00:00", "insert", "id 1: n 4, text a"),
         (3, "2024-05-01 10:00:00", "update", "id 1: n 4 → NULL"),
@@ -30,7 +32,7 @@ def test_an_update_tells_only_what_it_changed() -> None:
 def test_several_updates_of_one_key_in_a_version_are_told_whole() -> None:
     rows = [change(kind, 2, id=1, n=n) for kind in ("update_preimage", "update_postimage")
             for n in (4, 5)]  # fmt: skip
-    assert [row[2] for row in tell_changes(rows, keys=["id"]).rows] == [
+    assert [row[2] for row in changes.describe_changes(rows, keys=["id"]).rows] == [
         *["update_preimage"] * 2,
         *["update_postimage"] * 2,
     ]
@@ -38,30 +40,32 @@ def test_several_updates_of_one_key_in_a_version_are_told_whole() -> None:
 
 def test_a_changed_key_is_told() -> None:
     old, new = (change(f"update_{when}image", 2, id=n) for n, when in ((1, "pre"), (9, "post")))
-    assert tell_changes([old, new], keys=["id"]).rows[0][3] == "id 9: id 1 → 9"
+    assert changes.describe_changes([old, new], keys=["id"]).rows[0][3] == "id 9: id 1 → 9"
 
 
 def test_many_columns_and_long_texts_are_cut() -> None:
     wide = change("insert", 1, **{f"c{n}": "x" * 100 for n in range(500)})
-    (line,) = tell_changes([wide]).rows
+    (line,) = changes.describe_changes([wide]).rows
     assert line[3].endswith("and 492 more columns")
     assert len(line[3]) < 500
 
 
 def test_nothing_to_tell() -> None:
     same = [change(kind, 1, id=1) for kind in ("update_preimage", "update_postimage")]
-    assert tell_changes(same, keys=["id"]).rows[0][3] == "id 1: as it was"
-    assert tell_changes([]).rows == ()
+    assert changes.describe_changes(same, keys=["id"]).rows[0][3] == "id 1: unchanged"
+    assert changes.describe_changes([]).rows == ()
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "NULL"), (1.5, "1.5"), ("x" * 41, "x" * 39 + "…"), ("", "")]
 )
 def test_short(value: Any, text: str) -> None:
-    assert short(value) == text
+    assert changes.short(value) == text
 
 
 def test_moments_are_told_to_the_second() -> None:
     for moment, text in ((datetime(2024, 5, 1, 10, 0, 0, 999), "2024-05-01 10:00:00"), (None, "")):
-        (line,) = tell_changes([change("insert", 1, id=1) | {"_commit_timestamp": moment}]).rows
+        (line,) = changes.describe_changes(
+            [change("insert", 1, id=1) | {"_commit_timestamp": moment}]
+        ).rows
         assert line[1] == text

@@ -1,4 +1,4 @@
-"""What is read of a log without Spark: versions, their moments, what was removed; and frames."""
+"""Test what is read from a log without Spark: versions, timestamps, removed files; and frames."""
 
 from __future__ import annotations
 
@@ -9,27 +9,7 @@ import pytest
 from helpers.commits import META, add, commit, remove
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.history.frame_records import (
-    COMPLETE,
-    PINNED,
-    RELEASED,
-    Frame,
-    FramedTable,
-    find_pins,
-    live_frame,
-    newest_complete,
-    publish_horizon,
-    read_frames,
-    read_horizon,
-    reserve_frame,
-    save_frame,
-    utc_now,
-)
-from mirrorlake.history.versions import (
-    check_moment,
-    check_version,
-    find_readable_range,
-)
+from mirrorlake.history import frame_records, versions
 from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.storage.files import Storage
@@ -39,37 +19,37 @@ TABLE = TableName(None, "t")
 
 def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
     hour = 3_600_000
-    now = int(utc_now().timestamp() * 1000)
+    now = int(datetime.now(timezone.utc).timestamp() * 1000)
     for version in range(6):
         gone = [remove("f1", now + hour)] if version == 2 else []
         made = now - (10 - version) * 1000
         commit(storage, version, *([META] if version == 0 else gone), inCommitTimestamp=made)
-    readable = find_readable_range(storage, TABLE)
+    readable = versions.find_readable_range(storage, TABLE)
     assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 2)]
     with pytest.raises(VersionError, match="1 of t was vacuumed: f1"):
-        check_version(storage, TABLE, 1)
-    check_version(storage, TABLE, 2)
+        versions.check_version(storage, TABLE, 1)
+    versions.check_version(storage, TABLE, 2)
 
 
 def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
     day = 86_400_000
-    now = int(utc_now().timestamp() * 1000)
-    for version in range(5):  # its commits' files are of today, whatever they say themselves
+    now = int(datetime.now(timezone.utc).timestamp() * 1000)
+    for version in range(5):  # the log's files are new, although the commits have old timestamps
         made = now - (5 - version) * day
         gone = [remove(f"f{version}", made)] if version in (1, 3) else []
         commit(storage, version, *([META] if version == 0 else gone), timestamp=made)
-    readable = find_readable_range(storage, TABLE)
+    readable = versions.find_readable_range(storage, TABLE)
     assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 3)]
     for version in (1, 2):
         with pytest.raises(VersionError, match="was vacuumed: f3"):
-            check_version(storage, TABLE, version)
-    check_version(storage, TABLE, 3)
+            versions.check_version(storage, TABLE, version)
+    versions.check_version(storage, TABLE, 3)
 
 
 def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> None:
-    now = int(utc_now().timestamp() * 1000)
+    now = int(datetime.now(timezone.utc).timestamp() * 1000)
     day = 86_400_000
-    for version in range(6):  # a day apart, the newest now; each takes the file of the one before
+    for version in range(6):  # a day apart, the newest now; each removes the previous file
         made = now - (5 - version) * day
         actions = [remove(f"f{version - 1}", made)] if version else [META]
         commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
@@ -77,12 +57,12 @@ def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> Non
     looked: list[str] = []
     inner = storage.exists
     storage.exists = lambda path: (looked.append(path), inner(path))[1]  # type: ignore[method-assign]
-    check_version(storage, TABLE, 4)
+    versions.check_version(storage, TABLE, 4)
     assert {path for path in looked if "_delta_log" not in path} == {
         f"Tables/t/f{n}" for n in (3, 4)
     }
     looked.clear()
-    check_version(storage, TABLE, 5)
+    versions.check_version(storage, TABLE, 5)
     assert not [path for path in looked if "_delta_log" not in path]
 
 
@@ -98,61 +78,73 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
         actions = [META] if version == 0 else [remove(f"f{version - 1}", at(ago))]
         commit(any_storage, version, *actions, add(f"f{version}"), inCommitTimestamp=at(ago))
         any_storage.write(f"Tables/t/f{version}", b"x")
-    readable = find_readable_range(any_storage, TABLE)
+    readable = versions.find_readable_range(any_storage, TABLE)
     assert (readable.earliest, readable.newest) == (2, 4)
     assert [limit.what for limit in readable.limits] == ["retention check"]
-    assert find_readable_range(any_storage, TABLE, enforced=False).earliest == 0
+    assert versions.find_readable_range(any_storage, TABLE, enforced=False).earliest == 0
     any_storage.delete("Tables/t/f2")
-    readable = find_readable_range(any_storage, TABLE)
+    readable = versions.find_readable_range(any_storage, TABLE)
     assert (readable.earliest, [limit.what for limit in readable.limits]) == (
         3,
         ["vacuumed files", "retention check"],
     )
     with pytest.raises(VersionError, match=r"2 of t was vacuumed: f2"):
-        check_version(any_storage, TABLE, 2)
-    with pytest.raises(VersionError, match="refuses older ones"):
-        check_version(any_storage, TABLE, 1)
+        versions.check_version(any_storage, TABLE, 2)
+    with pytest.raises(VersionError, match="refuses older versions"):
+        versions.check_version(any_storage, TABLE, 1)
     for version in (-1, 5):
         with pytest.raises(VersionError, match=f"no version {version} of t.*versions 3 to 4"):
-            check_version(any_storage, TABLE, version)
+            versions.check_version(any_storage, TABLE, version)
     for moment in (now + week, now - 4 * week):
         with pytest.raises(VersionError, match="versions 3 to 4"):
-            check_moment(any_storage, TABLE, moment)
-    check_moment(any_storage, TABLE, now - week / 4)
+            versions.check_timestamp(any_storage, TABLE, moment)
+    versions.check_timestamp(any_storage, TABLE, now - week / 4)
     with pytest.raises(TableNotFoundError):
-        find_readable_range(any_storage, TableName(None, "gone"))
+        versions.find_readable_range(any_storage, TableName(None, "gone"))
 
 
-def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> Frame:
-    table = FramedTable("s.t", 3, "2024-01-01T00:00:00+00:00", "id")
-    expires = (utc_now() + timedelta(hours=hours)).isoformat()
-    created = utc_now().isoformat()
-    return Frame(model, number, state, "ann", created, expires, (table,))
+def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> frame_records.Frame:
+    table = frame_records.FramedTable("s.t", 3, "2024-01-01T00:00:00+00:00", "id")
+    expires = (datetime.now(timezone.utc) + timedelta(hours=hours)).isoformat()
+    created = datetime.now(timezone.utc).isoformat()
+    return frame_records.Frame(model, number, state, "ann", created, expires, (table,))
 
 
 def test_which_frames_hold_files(any_storage: Storage) -> None:
-    for one in (frame(1, COMPLETE), frame(2, COMPLETE), frame(3, PINNED)):
-        save_frame(any_storage, one)
-    found = read_frames(any_storage, "m")
+    for one in (
+        frame(1, "complete"),
+        frame(2, "complete"),
+        frame(3, "pinned"),
+    ):
+        frame_records.save_frame(any_storage, one)
+    found = frame_records.read_frames(any_storage, "m")
     assert [f.number for f in found] == [1, 2, 3]
-    assert newest_complete(found) == found[1] == live_frame(any_storage, "m")
-    pins, dead = find_pins(any_storage, utc_now())
+    assert (
+        frame_records.newest_complete(found)
+        == found[1]
+        == frame_records.live_frame(any_storage, "m")
+    )
+    pins, dead = frame_records.find_pins(any_storage, datetime.now(timezone.utc))
     assert ([f.number for f in pins], [f.number for f in dead]) == ([2, 3], [1])
-    later = utc_now() + timedelta(days=2)
-    assert find_pins(any_storage, later)[0] == []  # expired, and never completed
-    save_frame(any_storage, frame(2, RELEASED))
-    assert [f.number for f in find_pins(any_storage, utc_now())[0]] == [3]
-    assert reserve_frame(any_storage, frame(0, PINNED)).number == 4
+    later = datetime.now(timezone.utc) + timedelta(days=2)
+    assert (
+        frame_records.find_pins(any_storage, later)[0] == []
+    )  # both have expired or were never completed
+    frame_records.save_frame(any_storage, frame(2, "released"))
+    assert [
+        f.number for f in frame_records.find_pins(any_storage, datetime.now(timezone.utc))[0]
+    ] == [3]
+    assert frame_records.reserve_frame(any_storage, frame(0, "pinned")).number == 4
     assert found[0].table(TableName("S", "T")) == found[0].tables[0]
     assert found[0].files_path(TableName("s", "t")).endswith("m/00000001/s.schema/t/files")
 
 
 def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
-    assert read_horizon(any_storage, TABLE, "id") == 0
+    assert frame_records.read_horizon(any_storage, TABLE, "id") == 0
     for version in (5, 9, 7):
-        publish_horizon(any_storage, TABLE, "id", version)
-    assert read_horizon(any_storage, TABLE, "id") == 9
-    assert read_horizon(any_storage, TABLE, "of another life") == 0
+        frame_records.publish_horizon(any_storage, TABLE, "id", version)
+    assert frame_records.read_horizon(any_storage, TABLE, "id") == 9
+    assert frame_records.read_horizon(any_storage, TABLE, "of another life") == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tools' parameters name: versions, policies, queries that only read."""
+"""Test the parameters of tool notebooks: versions, policies, queries that only read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import QueryError, UsageError, VersionError
-from mirrorlake.history.diff import choose_versions
+from mirrorlake.history import diff
 from mirrorlake.query import statement
 
 
@@ -23,23 +23,25 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_versions_by_number_and_by_default(lake: Lake) -> None:
-    found = choose_versions(lake.table("t"))
+    found = diff.choose_versions(lake.table("t"))
     assert (found.before, found.after, found.note) == (2, 3, "")
-    found = choose_versions(lake.table("t"), 0, 2)
+    found = diff.choose_versions(lake.table("t"), 0, 2)
     assert (found.before, found.after) == (0, 2)
-    assert choose_versions(lake.table("t"), 1, 1).note == "Both ends are one version."
-    assert "oldest that can be read" in choose_versions(lake.table("once")).note
+    assert diff.choose_versions(lake.table("t"), 1, 1).note == "Both ends are the same version."
+    assert "oldest that can be read" in diff.choose_versions(lake.table("once")).note
 
 
 def test_versions_by_moment(lake: Lake) -> None:
     moment = lake.table("t").history().commits[1].timestamp
     assert moment is not None
-    found = choose_versions(lake.table("t"), before=0, after=moment.isoformat())
+    found = diff.choose_versions(lake.table("t"), 0, after_timestamp=moment.isoformat())
     assert (found.before, found.after) == (0, 2)
-    found = choose_versions(lake.table("t"), before=0, after="2999-01-01")
+    found = diff.choose_versions(lake.table("t"), 0, after_timestamp="2999-01-01")
     assert found.after == 3
+    found = diff.choose_versions(lake.table("t"), before_timestamp=moment, after_timestamp="")
+    assert (found.before, found.after) == (2, 3)
     with pytest.raises(VersionError, match="before the first version"):
-        choose_versions(lake.table("t"), before="2001-01-01")
+        diff.choose_versions(lake.table("t"), before_timestamp="2001-01-01")
 
 
 @pytest.mark.parametrize(
@@ -48,12 +50,22 @@ def test_versions_by_moment(lake: Lake) -> None:
         ({"before": 3, "after": 1}, UsageError, "is after version 1"),
         ({"after": 9}, VersionError, "no version 9 of t"),
         ({"before": -7}, UsageError, "no version -7"),
-        ({"after": "yesterday"}, UsageError, "yesterday"),
+        ({"after_timestamp": "yesterday"}, UsageError, "yesterday"),
+        (
+            {"before": 1, "before_timestamp": "2024-05-01"},
+            UsageError,
+            "Version 1 and the timestamp 2024-05-01 are both given for `before`",
+        ),
+        (
+            {"after": 0, "after_timestamp": "2024-05-01"},
+            UsageError,
+            "give only one of after and after_timestamp",
+        ),
     ],
 )
 def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> None:
     with pytest.raises(error, match=message):
-        choose_versions(lake.table("t"), **ends)
+        diff.choose_versions(lake.table("t"), **ends)
 
 
 def test_a_policy_vacuums_only_if_it_says_so() -> None:

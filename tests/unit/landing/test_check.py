@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER, Marker
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import file_hash, footer_columns, inspect_file
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
+from mirrorlake.landing import check
+from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.storage.files import Storage
 
 NAME = "00000000000000000001.parquet"
@@ -26,7 +27,7 @@ def put(storage: Storage, data: pa.Table | dict, **options) -> str:
 
 
 def inspect(storage: Storage, data: pa.Table | dict, metadata=KEYED, **options):
-    return inspect_file(storage, put(storage, data, **options), metadata)
+    return check.inspect_file(storage, put(storage, data, **options), metadata)
 
 
 def refused(storage: Storage, data, metadata=KEYED, **options) -> MirrorlakeError:
@@ -91,7 +92,7 @@ def test_marker_of_another_type(storage: Storage, values):
     error = refused(storage, {"id": [1], MARKER: values})
     assert isinstance(error, DataFileError)
     assert error.column == MARKER
-    assert "0 insert, 1 update, 2 delete, 4 upsert" in error.hint
+    assert "0 (insert), 1 (update), 2 (delete) or 4 (upsert)" in error.hint
 
 
 @pytest.mark.parametrize("value", [3, 5, -1, 2**62, None])
@@ -169,7 +170,7 @@ def test_zero_rows_are_fine(storage: Storage):
 def test_zero_bytes_are_not(any_storage: Storage):
     any_storage.write(NAME, b"")
     with pytest.raises(DataFileError, match="zero bytes") as caught:
-        inspect_file(any_storage, NAME, KEYED)
+        check.inspect_file(any_storage, NAME, KEYED)
     assert caught.value.file == NAME
     assert "same name" in caught.value.hint
 
@@ -181,22 +182,24 @@ def test_a_file_cut_off_anywhere(storage: Storage, step: int):
     whole = sink.getvalue()
     for length in {*range(1, len(whole), step), *range(len(whole) - 9, len(whole))}:
         storage.write(NAME, whole[:length])
-        with pytest.raises(DataFileError, match="Not a readable Parquet file") as caught:
-            inspect_file(storage, NAME, KEYED)
+        with pytest.raises(
+            DataFileError, match="The file is not a readable Parquet file"
+        ) as caught:
+            check.inspect_file(storage, NAME, KEYED)
         assert caught.value.file == NAME
-        assert footer_columns(storage, NAME) == {}
+        assert check.footer_columns(storage, NAME) == {}
 
 
 @pytest.mark.parametrize("data", [b"id,item\n1,a\n", b"PAR1", b"PAR1" * 10, b"\0" * 100])
 def test_something_else(storage: Storage, data):
     storage.write(NAME, data)
-    with pytest.raises(DataFileError, match="Not a readable Parquet file"):
-        inspect_file(storage, NAME, KEYED)
+    with pytest.raises(DataFileError, match="The file is not a readable Parquet file"):
+        check.inspect_file(storage, NAME, KEYED)
 
 
 def test_no_file(any_storage: Storage):
     with pytest.raises(FileNotFoundError):
-        inspect_file(any_storage, NAME, KEYED)
+        check.inspect_file(any_storage, NAME, KEYED)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_only_a_marker(storage: Storage):
 def test_errors_may_call_the_file_otherwise(storage: Storage):
     path = put(storage, {"x": [1]})
     with pytest.raises(DataFileError) as caught:
-        inspect_file(storage, path, KEYED, name="the batch")
+        check.inspect_file(storage, path, KEYED, name="the batch")
     assert caught.value.file == "the batch"
 
 
@@ -240,7 +243,7 @@ def test_text_annotated_as_json_is_text(storage: Storage):
 
 def test_footer_columns(any_storage: Storage):
     put(any_storage, {"id": [1], MARKER: [9], "item": ["a"]})  # the rows are not looked at
-    assert {n: c.table for n, c in footer_columns(any_storage, NAME).items()} == {
+    assert {n: c.table for n, c in check.footer_columns(any_storage, NAME).items()} == {
         "id": "long",
         "item": "string",
     }
@@ -250,8 +253,8 @@ def test_hash(any_storage: Storage):
     any_storage.write("f", b"abc" * 1_000_000)
     any_storage.write("g", b"abc" * 1_000_000)
     any_storage.write("h", b"abc" * 999_999 + b"abd")
-    hashes = [file_hash(any_storage, name) for name in "fgh"]
+    hashes = [check.file_hash(any_storage, name) for name in "fgh"]
     assert hashes[0] == hashes[1] != hashes[2]
     any_storage.write("f", b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert file_hash(any_storage, "f") == empty
+    assert check.file_hash(any_storage, "f") == empty

@@ -1,4 +1,4 @@
-"""CSV files as typed columns: no value changes, and a misfit is named with its place."""
+"""CSV files as typed columns: no value changes, and errors name the place of a misfit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.errors import DataFileError, MirrorlakeError
-from mirrorlake.landing.sources import open_source
+from mirrorlake.landing import sources
 
 LARGE, PAD = 10_000, "x" * 1_000  # so many rows of this length are more than one block
 
 
 def read(path: Path, text: str | bytes, **options: Any) -> pa.Table:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    reader = open_source(path, **options)
+    reader = sources.open_source(path, **options)
     assert reader is not None
     return reader.read_all()
 
@@ -184,7 +184,7 @@ def test_every_bad_column_is_named_with_its_first_row(file: Path, rows: int) -> 
     error = caught.value
     assert (error.file, error.row, error.column) == ("rows.csv", rows + 1, "price")
     assert error.message == (
-        "2 columns have values of another type: "
+        "2 columns have values of other types: "
         f"'1,234.50' in row {rows + 1} of column 'price' is not of type double; "
         f"'many' in row {rows + 2} of column 'qty' is not of type integer."
     )

@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.markers import MARKER
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.zones import KEYED, T, Zone
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
-from mirrorlake.lake import Lake
-from mirrorlake.landing import zone
-from mirrorlake.landing.metadata import MARKER, ensure_identity
-from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.landing.rows import SeenKeys
+from mirrorlake.landing import check, zone
+from mirrorlake.landing.metadata import ensure_identity
+from mirrorlake.landing.publisher import Partner
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
@@ -66,7 +67,7 @@ def test_delete_keeps_only_the_keys(publisher, read):
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
-    with pytest.raises(SchemaError, match="None of the key columns"):
+    with pytest.raises(SchemaError, match="The rows contain no key column"):
         publisher.delete([{"item": "bolt"}])
     assert files(any_storage, table) == []
 
@@ -137,8 +138,8 @@ def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog)
     any_storage.write_json("Files/LandingZone/v/_metadata.json", by_default)
     upserts = Publisher(any_storage, TableName(None, "v"))
     assert [upserts.write(ROWS).warning for _ in range(2)] == [None, None]
-    whole = Publisher(any_storage, TableName(None, "w"), keys=["id"], load=True)
-    assert [whole.write(ROWS).warning for _ in range(2)] == [None, None]
+    whole = Publisher(any_storage, TableName(None, "w"), keys=["id"])
+    assert [whole.load(ROWS).warning for _ in range(2)] == [None, None]
     assert caplog.messages == []
 
 
@@ -147,8 +148,8 @@ def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog)
     [((1.5, 2), False), ((0, 1), True), (("a", "b"), True), ((None, None), True)],
 )
 def test_keys_repeat_unless_their_ranges_say_that_they_do_not(then, may_repeat):
-    """Ranges may be unknown, or of two types."""
-    seen = SeenKeys()
+    """Ranges may be unknown, or have different types."""
+    seen = check.SeenKeys()
     assert not seen.add({"id": [(1, 1)]})
     assert seen.add({"id": [then]}) is may_repeat
     assert seen.add({"id": [(5, 6), (1, 1)]})
@@ -163,7 +164,7 @@ def test_write_with_wrong_markers(publisher, any_storage, table, marker):
 
 
 def test_a_verb_and_markers_in_the_rows(publisher, any_storage, table):
-    with pytest.raises(UsageError, match="themselves"):
+    with pytest.raises(UsageError, match="have a column __rowMarker__"):
         publisher.upsert([{"id": 1, MARKER: 4}])
     assert files(any_storage, table) == []
 

@@ -1,4 +1,4 @@
-"""Any number of writers lose nothing, and a killed one blocks nobody."""
+"""Concurrent writers lose no batch, and a killed writer blocks no other."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.places import PROCESSED
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
-from mirrorlake.landing.zone import list_folder
-from mirrorlake.names import PROCESSED, file_name, file_number
+from mirrorlake.landing import zone
+from mirrorlake.names import file_name, file_number
 from mirrorlake.storage.files import Storage
 
 
 def move_processed(storage: Storage) -> None:
-    """The part of the mirror that can disturb publishers: all but the last file go away."""
-    numbered = list_folder(storage, TABLE).numbered
+    """Move all files but the last one, as the mirror does beside publishers."""
+    numbered = zone.list_folder(storage, TABLE).numbered
     for number in sorted(numbered)[:-1]:
         name = numbered[number].name
-        # Never overwrites: a number that a slow writer has for a moment stays where it is.
+        # Never overwrites: a number that a slow writer holds for a short time is kept.
         try:
             storage.rename(f"{TABLE.folder}/{name}", f"{TABLE.folder}/{PROCESSED}/{name}")
         except FileNotFoundError:
-            continue  # that writer has taken it back
+            continue  # that writer has released the number
 
 
 @pytest.mark.promise("LZ-13", "LZ-14")
@@ -34,8 +35,8 @@ def test_many_writers_lose_nothing_and_dead_ones_block_nobody(tmp_path: Path):
 
     here = {e.name for e in storage.list(TABLE.folder).files if file_number(e.name)}
     away = {e.name for e in storage.list(f"{TABLE.folder}/{PROCESSED}").files}
-    # A writer killed in the moment of taking a used number back leaves it there for the mirror to
-    # report; nothing that a writer saw finished may be such a file.
+    # A writer that is killed while it releases a used number leaves the file, which the mirror
+    # reports. No completed batch may be such a file.
     published = {name: f"{PROCESSED}/{name}" for name in away}
     published |= {name: name for name in here - away}
     assert len(here & away) <= len(doomed)

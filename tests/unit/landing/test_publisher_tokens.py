@@ -1,4 +1,4 @@
-"""A batch with a token lands once, whoever publishes it again and whenever."""
+"""A batch with a token is published once, whoever repeats it and whenever."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.zone import TOKEN, footers_from_the_newest, read_footer
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from helpers.places import PROCESSED, READY_TO_DELETE
+from mirrorlake import Publisher
+from mirrorlake.landing import zone
+from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
@@ -56,10 +57,10 @@ def test_the_same_token_writes_nothing(any_storage: Storage) -> None:
 def test_footers_carry_token_and_position(any_storage: Storage) -> None:
     publisher = Publisher(any_storage, T, keys=["id"], footer={"who": "me"})
     file = publisher.insert([{"id": 1}], token="a", footer={"position": "7"}).file
-    footer = read_footer(any_storage, f"{T.folder}/{file}")
-    assert (footer[TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
+    footer = zone.read_footer(any_storage, f"{T.folder}/{file}")
+    assert (footer[zone.TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
     publisher.insert([{"id": 2}])
-    newest = [found.get(b"position") for found in footers_from_the_newest(any_storage, T)]
+    newest = [found.get(b"position") for found in zone.footers_from_the_newest(any_storage, T)]
     assert newest == [None, b"7"]
 
 
@@ -71,7 +72,7 @@ def test_a_file_that_the_mirror_has_moved_is_known(any_storage: Storage, folder:
     any_storage.rename(f"{T.folder}/{file}", f"{T.folder}/{folder}/{file}")
     assert publisher.insert([{"id": 1}], token="a").repeated
     assert Publisher(any_storage, T).insert([{"id": 1}], token="a").repeated
-    any_storage.delete(f"{T.folder}/{folder}/{file}")  # swept: nothing remembers it any more
+    any_storage.delete(f"{T.folder}/{folder}/{file}")  # deleted, so its token is no longer known
     assert not publisher.insert([{"id": 1}], token="a").repeated
 
 
@@ -95,7 +96,7 @@ def killed_writers(storage: Storage, kills: int, batches: int) -> None:
     for _ in range(kills):
         writer = subprocess.Popen(command)
         while not Path(storage.root, T.folder).exists() and writer.poll() is None:
-            time.sleep(0.002)  # another process's files are no event to wait for
+            time.sleep(0.002)  # the files of another process raise no event
         time.sleep(chance.random() * 0.15)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()

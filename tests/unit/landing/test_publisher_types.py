@@ -1,4 +1,4 @@
-"""The types that a publisher's columns get: inferred, declared, the table's, or wider ones."""
+"""The types of a publisher's columns: inferred, declared, the table's, or wider ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from mirrorlake import Publisher
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.metadata import ensure_identity
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -112,10 +112,10 @@ def test_a_declared_type_holds_for_later_rows_of_an_iterator(publisher) -> None:
 @pytest.mark.parametrize(
     ("types", "given", "says"),
     [
-        ({"v": "decimal(39,2)"}, rows(1), "can't have the type"),
-        ({"v": "decimal(2,3)"}, rows(1), "can't have the type"),
-        ({"v": "money"}, rows(1), "can't have the type 'money'"),
-        ({"w": "long"}, rows(1), "types has 'w', which is no column"),
+        ({"v": "decimal(39,2)"}, rows(1), "does not exist"),
+        ({"v": "decimal(2,3)"}, rows(1), "does not exist"),
+        ({"v": "money"}, rows(1), "The type 'money' of column"),
+        ({"w": "long"}, rows(1), "types contains 'w', which is not a column"),
         ({"v": "decimal(18,2)"}, rows(1, 5.255), "does not fit decimal"),
         ({"v": "long"}, rows("7", "x"), "does not fit int64"),
         ({"v": "boolean"}, rows(1), "is long, but declared as boolean"),
@@ -269,5 +269,5 @@ def test_a_batch_that_was_published_before_has_its_types(publisher) -> None:
 
 
 def test_a_type_that_is_no_text(publisher) -> None:
-    with pytest.raises(UsageError, match="can't have the type"):
+    with pytest.raises(UsageError, match="does not exist"):
         publisher(types={"v": "timestamp_ltz"})

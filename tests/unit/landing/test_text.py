@@ -1,4 +1,4 @@
-"""Delimited text against a slow reference: a writer and a reader, character by character."""
+"""Delimited text against a slow reference that writes and reads character by character."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
+from helpers.markers import MARKER, Marker
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
+from mirrorlake.landing import check
 from mirrorlake.landing import text as module
-from mirrorlake.landing.check import FileFacts, inspect_file
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
+from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.storage.files import Storage
 
@@ -101,7 +102,7 @@ class Dialect:
         return compress(text.encode(self.encoding), self.compression)
 
     def tokens(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Each character, and whether it may be special."""
+        """Yield each character, and whether it may be special."""
         place = 0
         while place < len(text):
             run = place
@@ -120,7 +121,7 @@ class Dialect:
                 place += 1
 
     def read(self, text: str) -> tuple[list[list[Value]], bool]:
-        """The rows, empty lines left out; and whether the last one is whole."""
+        """Return the rows without empty lines, and whether the last one is complete."""
         rows: list[list[Value]] = []
         row: list[Value] = []
         value, quoted, inside, before = "", False, False, ""
@@ -183,7 +184,9 @@ def file_name(dialect: Dialect) -> str:
     return "f.csv.snappy" if dialect.compression in ("framed", "hadoop") else "f.csv"
 
 
-def check(dialect: Dialect, header: list[str], rows: list[list[Value]], quoted: Iterator[bool]):
+def check_dialect(
+    dialect: Dialect, header: list[str], rows: list[list[Value]], quoted: Iterator[bool]
+):
     text = dialect.write([header, *rows], quoted)
     assert dialect.read(text) == ([header, *rows], True) or len(header) == 1  # the reference itself
     found = parse(dialect.encode(text), dialect.metadata, file_name(dialect))
@@ -207,7 +210,7 @@ ODD: list[list[Value]] = [
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])
 def test_the_whole_matrix(step: int) -> None:
-    """All combinations, or every fifth: each end, quote, escape and null is among them."""
+    """All combinations of row ends, quotes, escapes and nulls, or every fifth of them."""
     encodings, compressions = cycle(ENCODINGS), cycle(COMPRESSIONS)
     seen = set()
     whole = product(ROW_ENDS, COLUMN_ENDS, QUOTES, ESCAPES, NULLS, (True, False))
@@ -216,7 +219,7 @@ def test_the_whole_matrix(step: int) -> None:
         encoding, compression = next(encodings), next(compressions)
         dialect = Dialect(row, column, quote, escape, null, encoding, compression, final)
         rows = [r for r in PLAIN + ODD if quote or not any(dialect.needs_quote(v) for v in r)]
-        check(dialect, ["id", "v"], rows, cycle([False, True, True]))
+        check_dialect(dialect, ["id", "v"], rows, cycle([False, True, True]))
         seen.add((encoding, compression))
     assert len(seen) == len(ENCODINGS) * len(COMPRESSIONS)
 
@@ -254,7 +257,7 @@ def test_any_table_reads_back(piece: int, block: int) -> None:
     @given(tables())
     def reads_back(table: tuple[Dialect, list[str], list[list[Value]], list[bool]]) -> None:
         dialect, header, rows, quoted = table
-        check(dialect, header, rows, cycle([*quoted, True]))
+        check_dialect(dialect, header, rows, cycle([*quoted, True]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE", piece)
@@ -376,14 +379,14 @@ def test_of_a_single_column_each_line_is_a_row(data: bytes, values: list[int | N
         (b"id,v\n1,2\n1\n", 2, "Expected 2 columns, got 1"),
         (b"id,v\n1,2\n\n1,2,3\n", 2, "Expected 2 columns, got 3"),
         (b'id,v\n"1\n1",2\n1,2,3\n', 2, "Expected 2 columns, got 3"),
-        (b'id,v\n1,2\n2,"abc\n3,x\n4,y\n', 2, "has no end"),
-        (b'id,"v\n1,2\n', None, "Not readable"),
-        (b"id\n1\n'2\n", 2, "has no end"),
-        ("id,v\n1,é\n2,ü\n".encode("latin-1"), 1, "Not a text in utf-8"),
-        ('id,v\n"1\n\n",a\n2,b\nü,c\n'.encode("latin-1"), 3, "Not a text in utf-8"),
-        ("ïd,v\n1,2\n".encode("latin-1"), None, "Not a text in utf-8"),
-        ("id,v\n1,2\n".encode("utf-16"), None, "Not a text in utf-8"),
-        (b"id,v\n1,2\n3,\xe2\x82", 2, "Not a text in utf-8"),
+        (b'id,v\n1,2\n2,"abc\n3,x\n4,y\n', 2, "is not closed"),
+        (b'id,"v\n1,2\n', None, "The file is not readable"),
+        (b"id\n1\n'2\n", 2, "is not closed"),
+        ("id,v\n1,é\n2,ü\n".encode("latin-1"), 1, "The file is not utf-8 text"),
+        ('id,v\n"1\n\n",a\n2,b\nü,c\n'.encode("latin-1"), 3, "The file is not utf-8 text"),
+        ("ïd,v\n1,2\n".encode("latin-1"), None, "The file is not utf-8 text"),
+        ("id,v\n1,2\n".encode("utf-16"), None, "The file is not utf-8 text"),
+        (b"id,v\n1,2\n3,\xe2\x82", 2, "The file is not utf-8 text"),
     ],
 )
 @pytest.mark.parametrize("piece", [1 << 20, 3])
@@ -403,7 +406,7 @@ def test_byte_order_marks_and_their_absence(encoding: str, end: str) -> None:
     mark = "\ufeff" if end == "-be" else ""
     data = f"{mark}id\n1\n".encode(encoding + end)
     assert parse(data, declared(Encoding=encoding)).to_pylist() == [{"id": "1"}]
-    with pytest.raises(DataFileError, match="Not a text in utf-"):
+    with pytest.raises(DataFileError, match="The file is not utf-"):
         parse(data[:-1], declared(Encoding=encoding))
 
 
@@ -427,15 +430,15 @@ def test_broken_compression(how: str, harm: str) -> None:
 
 def test_a_reserved_chunk_of_snappy_is_not_passed_over() -> None:
     data = compress(b"id,v\n1,2\n", "framed") + b"\x02\x04\x00\x001,2\n"
-    with pytest.raises(DataFileError, match="snappy data are broken"):
+    with pytest.raises(DataFileError, match="snappy data is corrupt"):
         parse(data, declared())
 
 
-def inspect(data: bytes, name: str = "1.csv", **document: Any) -> FileFacts:
+def inspect(data: bytes, name: str = "1.csv", **document: Any) -> check.FileFacts:
     storage = Storage("memory:///")
     storage.write(f"z/{name}", data)
     metadata = TableMetadata.parse(json.dumps(document).encode())
-    return inspect_file(storage, f"z/{name}", metadata, staged="staged/1.parquet")
+    return check.inspect_file(storage, f"z/{name}", metadata, staged="staged/1.parquet")
 
 
 def test_the_marker_column_is_a_number_whatever_is_declared() -> None:
@@ -477,7 +480,7 @@ def test_names_with_escapes_and_returns_are_as_written() -> None:
 def test_zero_bytes_and_unknown_endings() -> None:
     with pytest.raises(DataFileError, match="zero bytes"):
         inspect(b"")
-    with pytest.raises(DataFileError, match=r"ending in \.xlsx"):
+    with pytest.raises(DataFileError, match=r"extension \.xlsx is unknown"):
         inspect(b"id\n1\n", "1.xlsx")
     assert inspect(b"id\n1\n", "1.XLSX", fileExtension=".xlsx").row_count == 1
     assert inspect(b"id\n1\n", "1", fileFormat="CSV").row_count == 1

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from helpers.parquet_by_hand import Leaf, byte, logical, write_parquet
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.casts import cast_batch, target_schema
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import casts, check, type_rules, types
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.landing.type_rules import RULES, Stored
-from mirrorlake.landing.types import column_type, fits, published_schema, widened
 from mirrorlake.storage.files import Storage
 
 DOCS = Path(__file__).parents[3] / "docs" / "types.md"
@@ -56,11 +53,11 @@ SIMPLE = [
     (pa.dictionary(pa.int32(), pa.int16()), "short"),
     (pa.run_end_encoded(pa.int32(), pa.int64()), "long"),
     (pa.opaque(pa.binary(), "point", "somebody"), "binary"),
-    (Stored("ENUM", pa.binary()), "string"),
-    (Stored("BSON", pa.binary()), "binary"),
-    (Stored("GEOMETRY", pa.binary()), "binary"),
-    (Stored("GEOGRAPHY", pa.binary()), "binary"),
-    (Stored("INT96", pa.timestamp("ns")), "timestamp"),
+    (type_rules.Stored("ENUM", pa.binary()), "string"),
+    (type_rules.Stored("BSON", pa.binary()), "binary"),
+    (type_rules.Stored("GEOMETRY", pa.binary()), "binary"),
+    (type_rules.Stored("GEOGRAPHY", pa.binary()), "binary"),
+    (type_rules.Stored("INT96", pa.timestamp("ns")), "timestamp"),
 ]
 CONVERTED = [
     (pa.float16(), "binary", "float"),
@@ -76,8 +73,8 @@ CONVERTED = [
     (pa.duration("ns"), "long", "long"),
     (pa.uuid(), "binary", "string"),
     (pa.bool8(), "byte", "boolean"),
-    (Stored("INTERVAL", pa.binary(12)), "binary", "string"),
-    (Stored("BYTE_ARRAY DECIMAL", pa.decimal128(8, 2)), "decimal(38,2)", "decimal(8,2)"),
+    (type_rules.Stored("INTERVAL", pa.binary(12)), "binary", "string"),
+    (type_rules.Stored("BYTE_ARRAY DECIMAL", pa.decimal128(8, 2)), "decimal(38,2)", "decimal(8,2)"),
 ]
 VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), ("value", pa.binary())])
 NESTED = [
@@ -105,7 +102,7 @@ REFUSED = [
     pa.decimal256(39, 0),
     pa.decimal128(5, -2),
     pa.decimal128(3, 5),
-    Stored("BYTE_ARRAY DECIMAL", pa.decimal256(40, 2)),
+    type_rules.Stored("BYTE_ARRAY DECIMAL", pa.decimal256(40, 2)),
     pa.struct([]),
     pa.list_(pa.struct([])),
     pa.dense_union([pa.field("a", pa.int8())]),
@@ -119,20 +116,20 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arrow", "table"), SIMPLE, ids=str)
 def test_simple_types_map_one_to_one(arrow, table):
-    found = column_type(arrow)
+    found = types.column_type(arrow)
     assert (found.table, found.read, found.convert) == (table, table, "{0}")
 
 
 @pytest.mark.parametrize(("arrow", "read", "table"), CONVERTED, ids=str)
 def test_other_simple_types_are_read_as_what_spark_takes(arrow, read, table):
-    found = column_type(arrow)
+    found = types.column_type(arrow)
     assert (found.read, found.table) == (read, table)
     assert "`t`" in found.convert.format("`t`")
 
 
 @pytest.mark.parametrize(("arrow", "read"), NESTED, ids=str)
 def test_nested_types_become_json_text(arrow, read):
-    found = column_type(arrow)
+    found = types.column_type(arrow)
     assert (found.read, found.table) == (read, "string")
     assert found.convert.format("`t`").startswith("to_json(")
     assert "{{" not in found.convert.format("`t`")
@@ -141,17 +138,17 @@ def test_nested_types_become_json_text(arrow, read):
 @pytest.mark.parametrize("arrow", REFUSED, ids=str)
 def test_types_without_a_counterpart_are_refused(arrow):
     with pytest.raises(SchemaError, match="has no counterpart") as caught:
-        column_type(arrow)
+        types.column_type(arrow)
     assert caught.value.hint
 
 
 def test_members_that_differ_by_case_are_refused():
     with pytest.raises(SchemaError, match="'A' twice"):
-        column_type(pa.struct([("a", pa.int8()), ("A", pa.int8())]))
+        types.column_type(pa.struct([("a", pa.int8()), ("A", pa.int8())]))
 
 
 def test_no_type_is_left_out():
-    """Every type id of Arrow is in one of the lists, so that a new one is thought about."""
+    """Each type id of Arrow must be in one of the lists, so that new ones are noticed."""
     listed = [t for t, *_ in SIMPLE + CONVERTED + NESTED] + REFUSED
     known = {value for name, value in vars(pa.lib).items() if name.startswith("Type_")}
     known.discard(getattr(pa.lib, "Type_MAX_ID", None))
@@ -161,17 +158,17 @@ def test_no_type_is_left_out():
 
 
 def test_every_row_of_the_table_is_tried():
-    """Each row but the last decides for one of the types above: none is hidden by an earlier."""
+    """Each row but the last applies to one of the types above: no row hides another."""
     listed = [t for t, *_ in SIMPLE + CONVERTED + NESTED] + REFUSED
-    decides = {next(rule for rule in RULES if rule.matches(t)) for t in listed}
-    assert [rule.arrow or rule.parquet for rule in RULES if rule not in decides] == [
+    decides = {next(rule for rule in type_rules.RULES if rule.matches(t)) for t in listed}
+    assert [rule.arrow or rule.parquet for rule in type_rules.RULES if rule not in decides] == [
         "anything else"
     ]
 
 
 def test_the_page_shows_the_rows_that_decide():
     lines = ["| Parquet | Arrow | in the table | remarks |", "|---|---|---|---|"]
-    for rule in RULES[:-1]:
+    for rule in type_rules.RULES[:-1]:
         table = "refused" if rule.table is None else f"`{rule.table}`"
         if rule.unwrap:
             table = rule.note
@@ -195,8 +192,8 @@ BAD_LEAVES = {
 @pytest.mark.parametrize("leaf", BAD_LEAVES.values(), ids=BAD_LEAVES)
 def test_a_refused_type_is_named_with_file_and_column(tmp_path, leaf):
     write_parquet(tmp_path / "7.parquet", [Leaf("id", "INT32", [1]), leaf])
-    with pytest.raises(SchemaError, match=r"Type decimal256\(40, 2\) has no") as caught:
-        inspect_file(Storage(str(tmp_path)), "7.parquet", TableMetadata())
+    with pytest.raises(SchemaError, match=r"The type decimal256\(40, 2\) has no") as caught:
+        check.inspect_file(Storage(str(tmp_path)), "7.parquet", TableMetadata())
     assert (caught.value.file, caught.value.column) == ("7.parquet", "a b")
 
 
@@ -207,7 +204,7 @@ WRITABLE = [pa.decimal256(39, 0), pa.list_(pa.decimal256(76, 3))]
 def test_a_refused_type_that_arrow_writes_is_named_too(tmp_path, arrow):
     pq.write_table(pa.table({"v": pa.array([None], arrow)}), tmp_path / "7.parquet")
     with pytest.raises(SchemaError, match="no counterpart") as caught:
-        inspect_file(Storage(str(tmp_path)), "7.parquet", TableMetadata())
+        check.inspect_file(Storage(str(tmp_path)), "7.parquet", TableMetadata())
     assert (caught.value.file, caught.value.column) == ("7.parquet", "v")
 
 
@@ -248,19 +245,19 @@ def test_the_other_refused_types_no_file_can_hold(tmp_path, arrow):
 def test_what_only_the_parquet_schema_tells(tmp_path, leaf, table):
     write_parquet(tmp_path / "x.parquet", [leaf])
     with pq.ParquetFile(tmp_path / "x.parquet") as parquet:
-        assert column_type(published_schema(parquet).field(0).type).table == table
+        assert types.column_type(types.published_schema(parquet).field(0).type).table == table
 
 
 def test_run_end_encoded_values_are_written_out():
     values = pa.compute.run_end_encode(pa.array(["a", "a", None, "b"]))
     batch = pa.record_batch({"v": values})
-    schema = target_schema(batch.schema, {})
+    schema = casts.wanted_schema(batch.schema)
     assert schema.field("v").type == pa.string()
-    assert cast_batch(batch, schema, 0).column("v").to_pylist() == ["a", "a", None, "b"]
+    assert casts.cast_batch(batch, schema, 0).column("v").to_pylist() == ["a", "a", None, "b"]
 
 
 def test_leaves_below_nested_columns_are_told_apart(tmp_path):
-    """The leaves of one column don't shift those of the next."""
+    """The leaves of one column do not shift those of the next."""
     moment = pa.timestamp("us")
     schema = pa.schema(
         [
@@ -277,7 +274,7 @@ def test_leaves_below_nested_columns_are_told_apart(tmp_path):
     ) as writer:
         writer.write_table(schema.empty_table())
     with pq.ParquetFile(tmp_path / "x.parquet") as parquet:
-        reads = [column_type(field.type).read for field in published_schema(parquet)]
+        reads = [types.column_type(field.type).read for field in types.published_schema(parquet)]
     assert reads == [
         "struct<`n`:long,`t`:timestamp>",
         "map<string,array<timestamp>>",
@@ -319,7 +316,7 @@ def test_leaves_below_nested_columns_are_told_apart(tmp_path):
     ],
 )
 def test_fits(found, table, expected):
-    assert fits(found, table) is expected
+    assert types.fits(found, table) is expected
 
 
 decimals = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
@@ -335,7 +332,7 @@ def test_a_decimal_fits_when_its_largest_and_its_finest_value_do(found, table):
         and unit * 10**wide_s // 10**s <= 10**wide_p - 1
         for unit in (largest, finest)
     )
-    assert fits(f"decimal({p},{s})", f"decimal({wide_p},{wide_s})") is holds
+    assert types.fits(f"decimal({p},{s})", f"decimal({wide_p},{wide_s})") is holds
 
 
 @pytest.mark.parametrize(
@@ -379,7 +376,7 @@ def test_a_decimal_fits_when_its_largest_and_its_finest_value_do(found, table):
     ],
 )
 def test_widened(table, found, expected):
-    assert widened(table, found) == expected
+    assert types.widened(table, found) == expected
 
 
 NUMBERS = st.sampled_from(["byte", "short", "integer", "long", "float", "double"]) | decimals.map(
@@ -389,9 +386,9 @@ NUMBERS = st.sampled_from(["byte", "short", "integer", "long", "float", "double"
 
 @given(NUMBERS, NUMBERS)
 def test_what_widens_holds_both_and_stays(table, found):
-    wide = widened(table, found)
-    if fits(found, table):
+    wide = types.widened(table, found)
+    if types.fits(found, table):
         assert wide == table
     if wide is not None:
-        assert widened(wide, table) == wide
-        assert widened(wide, found) == wide
+        assert types.widened(wide, table) == wide
+        assert types.widened(wide, found) == wide

@@ -1,3 +1,5 @@
+"""Parquet footers of many files, read in step, against pyarrow's view of each file."""
+
 from __future__ import annotations
 
 import io
@@ -17,8 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
-from mirrorlake.layout.footers import Storages, chunk_facts, footer_facts
-from mirrorlake.layout.leaves import LeafType, leaves, read_bounds
+from mirrorlake.layout import footers, measures, thrift
 from mirrorlake.storage.files import Storage
 
 
@@ -31,7 +32,7 @@ def parquet(table: pa.Table, **settings: Any) -> bytes:
 def tail(data: bytes) -> bytes:
     storage = Storage("memory:///")
     storage.write("t/f.parquet", data)
-    stores = Storages(Storage("memory:///"), "t")
+    stores = footers.Storages(Storage("memory:///"), "t")
     stores._own = storage
     found = stores.try_tail("f.parquet", len(data))
     assert isinstance(found, bytes)
@@ -43,12 +44,12 @@ def facts(*files: bytes) -> list[dict[str, Any]]:
 
 
 def both(tails: list[bytes | str], stats: list[str | None]) -> list[dict[str, Any]]:
-    """The files' facts, with the chunks' put into their row groups."""
-    found: list[dict[str, Any]] = footer_facts(tails).to_pylist()
+    """Return the files' facts, with the chunks' facts in their row groups."""
+    found: list[dict[str, Any]] = footers.footer_facts(tails).to_pylist()
     for file in found:
         for group in file["groups"] or []:
             group["chunks"] = []
-    for row in chunk_facts(tails, stats).to_pylist():
+    for row in footers.chunk_facts(tails, stats).to_pylist():
         group = found[row["file"]]["groups"][row["group"]]
         assert row["rows"] == group["rows"]
         group["chunks"].append(row["c"])
@@ -62,7 +63,7 @@ def test_dictionary_overflow_is_proven_not_guessed() -> None:
     files = (parquet(wide, **settings), parquet(narrow, **settings),
              parquet(wide, use_dictionary=False))  # fmt: skip
     overflowing, fits, plain = (found["groups"][0]["chunks"][0] for found in facts(*files))
-    # Both have a dictionary and a plain encoding in their lists; only the statistics tell.
+    # Both list a dictionary and a plain encoding; only the statistics distinguish them.
     assert "PLAIN" in overflowing["encodings"]
     assert "PLAIN" in fits["encodings"]
     assert (overflowing["overflow"], fits["overflow"], plain["overflow"]) == (True, False, None)
@@ -78,9 +79,9 @@ def test_a_footer_larger_than_the_first_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no parquet at all", b"x" * 100 + b"\xff" * 4])
-def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage: Storage) -> None:
+def test_a_file_that_is_not_parquet_has_a_problem(data: bytes, storage: Storage) -> None:
     storage.write("t/f", data)
-    stores = Storages(storage, "t")
+    stores = footers.Storages(storage, "t")
     good = tail(parquet(pa.table({"a": [1]})))
     tails = [good, stores.try_tail("f", len(data)), stores.try_tail("gone", len(data)), good]
     first, bad, gone, last = both(tails, [None] * 4)
@@ -92,7 +93,7 @@ def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage:
 
 
 def test_only_the_end_of_a_remote_file_is_read() -> None:
-    """One request a file, and not the 800 kB of rows before the footer."""
+    """Each file costs one request, without the 800 kB of rows before the footer."""
     rows = pa.table({"a": np.random.default_rng(1).integers(0, 2**60, 100_000)})
     data, asked = parquet(rows, use_dictionary=False), []
 
@@ -114,15 +115,15 @@ def test_only_the_end_of_a_remote_file_is_read() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        stores = Storages(Storage("memory:///"), "t")
+        stores = footers.Storages(Storage("memory:///"), "t")
         tails = [stores.try_tail(f"{url}/{name}.parquet", len(data)) for name in "xy"]
         server.shutdown()
-    assert [found["rows"] for found in footer_facts(tails).to_pylist()] == [100_000] * 2
+    assert [found["rows"] for found in footers.footer_facts(tails).to_pylist()] == [100_000] * 2
     assert asked == [("/x.parquet", 65_536), ("/y.parquet", 65_536)]
 
 
 def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
-    stores = Storages(Storage(tmp_path / "lake"), "Tables/t")
+    stores = footers.Storages(Storage(tmp_path / "lake"), "Tables/t")
     for path in (f"{tmp_path}/b c.parquet", f"file:{tmp_path}/b c.parquet"):
         (tmp_path / "b c.parquet").write_bytes(b"x")
         storage, inner = stores.place(path)
@@ -134,11 +135,11 @@ def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
         ["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"]
     )
     assert not stores.all_local(["p=1/f", "http://127.0.0.1:1/a/b.parquet"])
-    assert not Storages(Storage("memory:///"), "t").all_local(["f"])
+    assert not footers.Storages(Storage("memory:///"), "t").all_local(["f"])
 
 
 def slow_look(data: bytes) -> dict[str, Any]:
-    """One footer as pyarrow shows it, object by object."""
+    """Return one footer as pyarrow shows it, object by object."""
     metadata = pq.read_metadata(io.BytesIO(data))
     groups = []
     for g in range(metadata.num_row_groups):
@@ -179,7 +180,7 @@ def slow_look(data: bytes) -> dict[str, Any]:
 
 
 def same(found: Any, wanted: Any) -> None:
-    """What the slow look shows is in what was found."""
+    """Assert that everything pyarrow shows is in what was found."""
     if isinstance(wanted, dict):
         for key, value in wanted.items():
             if key == "minimum":
@@ -196,7 +197,7 @@ def same(found: Any, wanted: Any) -> None:
 
 @st.composite
 def some_file(draw: st.DrawFn) -> bytes:
-    """A file that has, or lacks, what others have: columns, NULLs, statistics, keys, groups."""
+    """Return a file that has or lacks columns, NULLs, statistics, keys and row groups."""
     count = draw(st.sampled_from([0, 1, 40, 300]))
     columns = {
         "a": pa.array([i % 7 for i in range(count)], pa.int32()),
@@ -221,10 +222,10 @@ def some_file(draw: st.DrawFn) -> bytes:
 
 @examples(6)
 @given(st.lists(some_file(), min_size=1, max_size=6), st.integers(1, 20), st.integers(0, 2**32))
-def test_many_footers_in_step_are_what_each_one_says(
+def test_footers_read_in_step_equal_those_read_alone(
     files: list[bytes], times: int, seed: int
 ) -> None:
-    """Alike and unlike, few and many, and one cut short among them."""
+    """Files are alike and unlike, few and many, and one is truncated."""
     mixed = files * times
     np.random.default_rng(seed).shuffle(mixed)
     tails: list[bytes | str] = [tail(data) for data in mixed]
@@ -242,7 +243,7 @@ def test_many_footers_in_step_are_what_each_one_says(
 @examples(10)
 @given(st.binary(max_size=60), st.integers(0, 200))
 @example(b"\x80", 31)  # a column's name
-def test_a_footer_of_nonsense_harms_nobody_else(nonsense: bytes, at: int) -> None:
+def test_a_corrupt_footer_does_not_affect_other_files(nonsense: bytes, at: int) -> None:
     good = tail(parquet(pa.table({"a": [1, 2], "b": ["x", "y"]})))
     at %= len(good) - 8
     bad = good[:at] + nonsense + good[at + len(nonsense) : -8] + good[-8:]
@@ -252,7 +253,7 @@ def test_a_footer_of_nonsense_harms_nobody_else(nonsense: bytes, at: int) -> Non
 
 
 def keys_of(values: list[Any], kind: pa.DataType, **settings: Any) -> list[bytes]:
-    """The sort keys of values, each the least one of a file's row group."""
+    """Return the sort keys of values, each the minimum of one row group."""
     data = parquet(pa.table({"c": pa.array(values, kind)}), row_group_size=1, **settings)
     (found,) = facts(data)
     return [group["chunks"][0]["low"] for group in found["groups"]]
@@ -279,7 +280,7 @@ ALIKE: list[tuple[st.SearchStrategy[Any], list[pa.DataType]]] = [
 def test_sort_keys_sort_like_their_values(
     values: st.SearchStrategy[Any], kinds: list[pa.DataType]
 ) -> None:
-    """Whatever type of Parquet a file has them in: widened columns and other units compare."""
+    """Keys compare across Parquet types: widened columns and other units."""
 
     @examples(6)
     @given(st.lists(values, min_size=1, max_size=12))
@@ -294,7 +295,7 @@ def test_sort_keys_sort_like_their_values(
     check()
 
 
-def test_bounds_read_as_people_write_them() -> None:
+def test_bounds_as_text() -> None:
     rows = pa.table(
         {
             "d": pa.array([date(2024, 2, 29)]),
@@ -329,12 +330,12 @@ def test_bounds_read_as_people_write_them() -> None:
 
 def test_a_value_of_the_wrong_length_is_none() -> None:
     data = np.frombuffer(b"\x01\x00\x00", np.uint8)
-    leaf = LeafType("INT32", "{}")
-    texts, keys = read_bounds(data, np.array([0]), np.array([3]), leaf)
+    leaf = thrift.LeafType("INT32", "{}")
+    texts, keys = thrift.read_bounds(data, np.array([0]), np.array([3]), leaf)
     assert (texts.to_pylist(), keys.to_pylist()) == ([None], [None])
 
 
-def test_moments_that_only_the_log_has_bounds_of() -> None:
+def test_bounds_of_int96_timestamps_come_from_the_log() -> None:
     rows = pa.table({"t": pa.array([0, 1], pa.timestamp("us")), "i": [1, 2]})
     data = parquet(rows, use_deprecated_int96_timestamps=True)
     stats = json.dumps({"minValues": {"t": "1970", "i": 9}, "maxValues": {"t": "1971", "i": 9}})
@@ -357,7 +358,7 @@ def test_leaves_of_a_nested_schema() -> None:
             "metadata": {},
         },
     ]
-    found = leaves({"schemaString": json.dumps({"type": "struct", "fields": fields})})
+    found = measures.leaves({"schemaString": json.dumps({"type": "struct", "fields": fields})})
     assert [(leaf.physical, leaf.name, leaf.kind, leaf.parts) for leaf in found] == [
         ("col-1.x", "a.x", "date", ("a", "x")),
         ("col-1.b.list.element", "a.b.list.element", "string", ()),

@@ -1,9 +1,11 @@
+"""Guardrails by SKU: limits, consequences, and the smallest SKU that fits."""
+
 from __future__ import annotations
 
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.guardrails import check_guardrails, find_sku, measure, skus
+from mirrorlake.layout import guardrails
 
 # The public table, as its readers know it: SKUs, files, row groups, million rows, GB, GB of memory.
 PUBLISHED = """
@@ -40,7 +42,7 @@ def test_every_sku_has_the_published_limits() -> None:
             )
     found = {
         sku.name: (sku.files, sku.row_groups, sku.rows, sku.model_gb, sku.memory_gb)
-        for sku in skus().values()
+        for sku in guardrails.skus().values()
     }
     assert found == wanted
 
@@ -58,23 +60,23 @@ def test_every_sku_has_the_published_limits() -> None:
     ],
 )
 def test_the_smallest_sku_that_fits(now: dict[str, float], smallest: str | None) -> None:
-    report = check_guardrails(now, now)
+    report = guardrails.check_guardrails(now, now)
     assert report.smallest == smallest
     assert report.sku == (smallest or "P5")
     assert bool(report.exceeded) == (smallest is None)
 
 
 @pytest.mark.promise("DL-16")
-def test_what_falls_back() -> None:
+def test_consequences_of_exceeded_guardrails() -> None:
     now = measured(files=2000, gb=11)
-    report = check_guardrails(now, measured(files=3, gb=9), "f2")
+    report = guardrails.check_guardrails(now, measured(files=3, gb=9), "f2")
     says = {limit.guardrail: limit.consequence for limit in report.exceeded}
     assert set(says) == {"Parquet Files", "Model GB On Disk"}
-    assert says["Parquet Files"].startswith("each query that touches the table falls back")
+    assert says["Parquet Files"].startswith("each query on the table falls back")
     assert says["Model GB On Disk"].startswith("every query of the model falls back")
     assert (report.smallest, report.smallest_after_optimize) == ("F64", "F2")
     assert [limit.headroom for limit in report.limits][:2] == [-100.0, 99.9]
-    assert repr(report) == "F2: beyond Parquet Files, Model GB On Disk"
+    assert repr(report) == "F2: exceeds Parquet Files, Model GB On Disk"
     assert "falls back" in report._repr_html_()
 
 
@@ -83,8 +85,13 @@ def test_a_model_is_as_large_as_its_tables_together() -> None:
         {"Parquet Files": 3, "Row Groups": 4, "Row Count": 50, "File Size": 6 * 10**9},
         {"Parquet Files": 30, "Row Groups": 1, "Row Count": 5, "File Size": 5 * 10**9},
     ]
-    assert measure(tables) == {"files": 30, "row_groups": 4, "rows": 50, "model_gb": 11.0}
-    assert measure([]) == {"files": 0, "row_groups": 0, "rows": 0, "model_gb": 0.0}
+    assert guardrails.measure(tables) == {
+        "files": 30,
+        "row_groups": 4,
+        "rows": 50,
+        "model_gb": 11.0,
+    }
+    assert guardrails.measure([]) == {"files": 0, "row_groups": 0, "rows": 0, "model_gb": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_a_model_is_as_large_as_its_tables_together() -> None:
 def test_the_gauge_shows_a_tiny_table_and_one_beyond_its_limits(
     now: dict[str, float], share: float
 ) -> None:
-    axes = check_guardrails(now, NOTHING, "F64").plot().axes[0]
+    axes = guardrails.check_guardrails(now, NOTHING, "F64").plot().axes[0]
     assert axes.get_xscale() == "log"
     low, high = axes.get_xlim()
     assert low < 0.01 < 1 < high
@@ -105,4 +112,4 @@ def test_the_gauge_shows_a_tiny_table_and_one_beyond_its_limits(
 
 def test_an_unknown_sku() -> None:
     with pytest.raises(UsageError, match="F3"):
-        find_sku("F3")
+        guardrails.find_sku("F3")

@@ -1,30 +1,29 @@
-"""The order of an overview, and what it says; what it reads is in the Spark tests."""
+"""The order of a lake's overview, and its texts; the Spark tests cover what it reads."""
 
 from __future__ import annotations
 
 import pytest
 
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.layout.guardrails import check_guardrails
-from mirrorlake.layout.overview import FilesOverview, TableFiles
+from mirrorlake.layout import analysis, guardrails
 
 NOTHING = {"files": 0.0, "row_groups": 0.0, "rows": 0.0, "model_gb": 0.0}
-WELL = TableFiles("well", 1, 1, 10, 1000, 0.1, "Rows")
-SMALL = TableFiles("small", 60, 60, 10, 1000, 0.2, "Parquet Files", ("small files",))
-BROKEN = TableFiles("broken", 1, 1100, 10, 1000, 1.1, "Row Groups")
-LOST = TableFiles("lost", error="The log is gone.")
+WELL = analysis.TableFiles("well", 1, 1, 10, 1000, 0.1, "Rows")
+SMALL = analysis.TableFiles("small", 60, 60, 10, 1000, 0.2, "Parquet Files", ("small files",))
+BROKEN = analysis.TableFiles("broken", 1, 1100, 10, 1000, 1.1, "Row Groups")
+LOST = analysis.TableFiles("lost", error="The log is gone.")
 
 
-def overview(*tables: TableFiles) -> FilesOverview:
-    return FilesOverview("F2", tables, check_guardrails(NOTHING, NOTHING, "F2"))
+def overview(*tables: analysis.TableFiles) -> analysis.FilesOverview:
+    return analysis.FilesOverview("F2", tables, guardrails.check_guardrails(NOTHING, NOTHING, "F2"))
 
 
 def test_errors_come_first_then_broken_guardrails_then_advice() -> None:
-    ordered = sorted((WELL, SMALL, BROKEN, LOST), key=lambda one: one.care, reverse=True)
+    ordered = sorted((WELL, SMALL, BROKEN, LOST), key=lambda one: one.priority, reverse=True)
     assert [one.table for one in ordered] == ["lost", "broken", "small", "well"]
 
 
-def test_an_overview_says_what_needs_care() -> None:
+def test_an_overview_lists_what_needs_attention() -> None:
     found = overview(LOST, BROKEN, SMALL)
     assert (found.first, found.broken, found.failed) == ("broken", (BROKEN,), (LOST,))
     assert "broken 110, small 20." in found.plot().describe()
@@ -34,8 +33,8 @@ def test_an_overview_says_what_needs_care() -> None:
 
 
 @pytest.mark.parametrize(("tables", "why"), [((), "no tables"), ((LOST,), "The log is gone")])
-def test_no_table_that_can_be_looked_at_is_an_error(
-    tables: tuple[TableFiles, ...], why: str
+def test_an_overview_without_a_readable_table_is_an_error(
+    tables: tuple[analysis.TableFiles, ...], why: str
 ) -> None:
     with pytest.raises(TableNotFoundError, match=why):
         overview(*tables).check()

@@ -6,14 +6,8 @@ import pytest
 from xxhash import xxh64_intdigest as xxh64
 
 from mirrorlake.errors import UsageError
-from mirrorlake.partitioning.groups import bucket_of, seeding_number
-from mirrorlake.partitioning.policy import (
-    HashKey,
-    format_timespan,
-    format_timestamp,
-    parse_timespan,
-    parse_timestamp,
-)
+from mirrorlake.partitioning import groups
+from mirrorlake.partitioning import policy as policies
 
 PRIME32 = 2654435761
 PRIME64 = 11400714785074694797
@@ -39,22 +33,27 @@ def sanity_buffer(length: int) -> bytes:
     return bytes(found)
 
 
-def test_the_hash_of_its_authors_sanity_test() -> None:
+def test_xxh64_passes_its_authors_sanity_test() -> None:
     for length, seed, wanted in SANITY:
         assert xxh64(sanity_buffer(length), seed) == wanted, (length, seed)
 
 
-def test_the_published_values() -> None:
+def test_published_hashes_and_buckets() -> None:
     assert xxh64(b"World", 0) == 1846988464401551951
-    assert bucket_of("f83a65e0-da2b-42be-b59b-a8e25ea3954c", HashKey("t", 128, 1)) == 10
-    assert bucket_of(None, HashKey("t")) == bucket_of("", HashKey("t"))
-    assert seeding_number(1) == -7682426122119481604
-    assert seeding_number(0) == -365884300664092260
+    assert (
+        groups.bucket_of("f83a65e0-da2b-42be-b59b-a8e25ea3954c", policies.HashKey("t", 128, 1))
+        == 10
+    )
+    assert groups.bucket_of(None, policies.HashKey("t")) == groups.bucket_of(
+        "", policies.HashKey("t")
+    )
+    assert groups.seeding_number(1) == -7682426122119481604
+    assert groups.seeding_number(0) == -365884300664092260
 
 
-def test_the_seeding_number_leaves_the_seed() -> None:
+def test_the_hash_of_the_seeding_number_is_the_seed() -> None:
     for seed in (0, 1, 2, 42, 2**31, 2**63 - 1):
-        number = seeding_number(seed)
+        number = groups.seeding_number(seed)
         assert xxh64(number.to_bytes(8, "little", signed=True), 42) == seed
 
 
@@ -77,8 +76,8 @@ def test_timespans_and_timestamps() -> None:
         ("2", 2 * day),
         ("00:05", 300_000_000),
     ):
-        assert parse_timespan(text) == wanted, text
-        assert parse_timespan(format_timespan(wanted)) == wanted
+        assert policies.parse_timespan(text) == wanted, text
+        assert policies.parse_timespan(policies.format_timespan(wanted)) == wanted
     for text in (
         "",
         "1 fortnight",
@@ -90,7 +89,7 @@ def test_timespans_and_timestamps() -> None:
         "10675200d",
     ):
         with pytest.raises(UsageError):
-            parse_timespan(text)
+            policies.parse_timespan(text)
     for text, wanted in (
         ("1970-01-01", 0),
         ("1970-01-01T00:00:00Z", 0),
@@ -98,11 +97,11 @@ def test_timespans_and_timestamps() -> None:
         ("1970-01-01T01:00:00.0000010+01:00", 1),
         ("2021-01-01T00:00:00.1234567", 1_609_459_200_123_456),
     ):
-        assert parse_timestamp(text) == wanted, text
-        assert parse_timestamp(format_timestamp(wanted)) == wanted
-    assert parse_timespan("10675199d") < 2**63 // 10
+        assert policies.parse_timestamp(text) == wanted, text
+        assert policies.parse_timestamp(policies.format_timestamp(wanted)) == wanted
+    assert policies.parse_timespan("10675199d") < 2**63 // 10
     with pytest.raises(UsageError, match="at most 10675199"):
-        parse_timespan("9" * 30 + "d")
+        policies.parse_timespan("9" * 30 + "d")
     for text in ("1 January", "", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"):
         with pytest.raises(UsageError, match="not a timestamp"):
-            parse_timestamp(text)
+            policies.parse_timestamp(text)

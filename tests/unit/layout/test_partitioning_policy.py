@@ -1,4 +1,4 @@
-"""The policy's JSON: what is allowed, what is the default, and what is said about the rest."""
+"""The policy's JSON: allowed values, defaults, and errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.partitioning.policy import (
-    HashKey,
-    Policy,
-    RangeKey,
-    merge_policy,
-    parse_policy,
-)
-from mirrorlake.partitioning.store import check_columns
+from mirrorlake.partitioning import policy as policies
+from mirrorlake.partitioning import store
 
 EXAMPLE: dict[str, Any] = {
     "PartitionKeys": [
@@ -51,19 +45,19 @@ def with_property(key: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 
 def test_kustos_example_reads_and_writes() -> None:
-    policy = parse_policy(EXAMPLE)
-    assert policy.hash == HashKey("tenant_id", 128, 1, "Uniform")
-    assert policy.range == RangeKey("timestamp", 1_609_459_200_000_000, 7 * 86_400_000_000)
+    policy = policies.parse_policy(EXAMPLE)
+    assert policy.hash == policies.HashKey("tenant_id", 128, 1, "Uniform")
+    assert policy.range == policies.RangeKey("timestamp", 1_609_459_200_000_000, 7 * 86_400_000_000)
     assert policy.columns == ("tenant_id", "timestamp")
     document = policy.document()
     assert document["PartitionKeys"] == EXAMPLE["PartitionKeys"]
     assert "EffectiveDateTime" not in document
-    assert parse_policy(document) == policy
-    check_columns(policy, SCHEMA)
+    assert policies.parse_policy(document) == policy
+    store.check_columns(policy, SCHEMA)
 
 
 def test_defaults_of_bounds_and_keys() -> None:
-    plain = parse_policy(
+    plain = policies.parse_policy(
         {
             "PartitionKeys": [
                 {"ColumnName": "timestamp", "Kind": "UniformRange"},
@@ -71,15 +65,19 @@ def test_defaults_of_bounds_and_keys() -> None:
             ]
         }
     )
-    assert plain == Policy(HashKey("tenant_id", 128, 1, "Uniform"), RangeKey("timestamp"))
+    assert plain == policies.Policy(
+        policies.HashKey("tenant_id", 128, 1, "Uniform"), policies.RangeKey("timestamp")
+    )
     assert plain.range is not None
     assert (plain.range.reference, plain.range.range_size) == (0, 86_400_000_000)
     assert not plain.range.override_creation_time
     assert (plain.min_rows, plain.row_limit, plain.size_limit) == (0, 5_000_000, 5_368_709_120)
-    small = merge_policy(plain, {"MaxRowCountPerOperation": 1000, "MinRowCountPerOperation": 5})
+    small = policies.merge_policy(
+        plain, {"MaxRowCountPerOperation": 1000, "MinRowCountPerOperation": 5}
+    )
     assert (small.min_rows, small.row_limit, small.size_limit) == (5, 1000, 5_368_709_120)
     assert small.hash == plain.hash
-    assert merge_policy(small, {"MaxOriginalSizePerOperation": 7}).size_limit == 7
+    assert policies.merge_policy(small, {"MaxOriginalSizePerOperation": 7}).size_limit == 7
 
 
 @pytest.mark.promise("PP-03")
@@ -95,24 +93,27 @@ def test_two_keys_one_of_each_kind_and_their_types() -> None:
         ([{**HASH, "Column": "x"}], "unknown property 'Column'.*ColumnName"),
     ):
         with pytest.raises(UsageError, match=said):
-            parse_policy({"PartitionKeys": keys})
+            policies.parse_policy({"PartitionKeys": keys})
     for key in (HASH, RANGE):
-        check_columns(parse_policy({"PartitionKeys": [key]}), SCHEMA)
-    check_columns(Policy(range=RangeKey("local")), SCHEMA)
+        store.check_columns(policies.parse_policy({"PartitionKeys": [key]}), SCHEMA)
+    store.check_columns(policies.Policy(range=policies.RangeKey("local")), SCHEMA)
     for policy, said in (
-        (Policy(HashKey("n")), "'n' is long.*allowed types: string"),
-        (Policy(HashKey("timestamp")), "'timestamp' is timestamp"),
-        (Policy(range=RangeKey("tenant_id")), "'tenant_id' is string.*timestamp_ntz"),
-        (Policy(range=RangeKey("none")), "no column 'none'"),
+        (policies.Policy(policies.HashKey("n")), "'n' is long.*allowed types: string"),
+        (policies.Policy(policies.HashKey("timestamp")), "'timestamp' is timestamp"),
+        (
+            policies.Policy(range=policies.RangeKey("tenant_id")),
+            "'tenant_id' is string.*timestamp_ntz",
+        ),
+        (policies.Policy(range=policies.RangeKey("none")), "no column 'none'"),
     ):
         with pytest.raises(UsageError, match=said):
-            check_columns(policy, SCHEMA)
+            store.check_columns(policy, SCHEMA)
 
 
 @pytest.mark.promise("PP-04")
 def test_hash_properties_their_ranges_and_defaults() -> None:
     bare = {"PartitionKeys": [{"ColumnName": "c", "Kind": "Hash"}]}
-    assert parse_policy(bare).document()["PartitionKeys"][0]["Properties"] == {
+    assert policies.parse_policy(bare).document()["PartitionKeys"][0]["Properties"] == {
         "Function": "XxHash64",
         "MaxPartitionCount": 128,
         "Seed": 1,
@@ -125,7 +126,7 @@ def test_hash_properties_their_ranges_and_defaults() -> None:
         ("Function", ("XxHash64",)),
     ):
         for value in good:
-            document = parse_policy(with_property(HASH, name, value)).document()
+            document = policies.parse_policy(with_property(HASH, name, value)).document()
             assert document["PartitionKeys"][0]["Properties"][name] == value
     for name, bad, allowed in (
         ("MaxPartitionCount", (0, 1, 2049, "128", 1.5, True, None), "from 2 to 2048"),
@@ -135,12 +136,12 @@ def test_hash_properties_their_ranges_and_defaults() -> None:
     ):
         for value in bad:
             with pytest.raises(UsageError, match=f"{name} is .*{allowed}"):
-                parse_policy(with_property(HASH, name, value))
+                policies.parse_policy(with_property(HASH, name, value))
     with pytest.raises(UsageError, match=r"unknown property 'Sead'.*MaxPartitionCount"):
-        parse_policy(with_property(HASH, "Sead", 1))
+        policies.parse_policy(with_property(HASH, "Sead", 1))
 
 
-def test_range_properties_and_the_policys_own() -> None:
+def test_range_properties_and_properties_of_the_policy() -> None:
     for name, value, allowed in (
         ("RangeSize", "0.00:00:00", "over zero"),
         ("RangeSize", 7, "timespan"),
@@ -151,7 +152,7 @@ def test_range_properties_and_the_policys_own() -> None:
         ("Function", "bin_at", "unknown property 'Function'"),  # it can't be chosen
     ):
         with pytest.raises(UsageError, match=allowed):
-            parse_policy(with_property(RANGE, name, value))
+            policies.parse_policy(with_property(RANGE, name, value))
     for change, said in (
         ({"EffectiveDateTime": 5}, "EffectiveDateTime is 5"),
         ({"EffectiveDateTime": date(2020, 1, 1)}, 'EffectiveDateTime is "2020-01-01"'),
@@ -159,27 +160,33 @@ def test_range_properties_and_the_policys_own() -> None:
         ({"MaxRowCountPerOperation": 2**63}, "MaxRowCountPerOperation is 9223"),
         ({"MaxOriginalSizePerOperation": 1.0}, "MaxOriginalSizePerOperation is 1.0"),
         ({"MaxRowCount": 1}, "unknown property 'MaxRowCount'"),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
     ):
         with pytest.raises(UsageError, match=said):
-            merge_policy(parse_policy(EXAMPLE), change)
-    dated = merge_policy(parse_policy(EXAMPLE), {"EffectiveDateTime": "2020-01-01"})
+            policies.merge_policy(policies.parse_policy(EXAMPLE), change)
+    dated = policies.merge_policy(
+        policies.parse_policy(EXAMPLE), {"EffectiveDateTime": "2020-01-01"}
+    )
     assert dated.document()["EffectiveDateTime"] == "2020-01-01T00:00:00"
 
 
-def test_the_fingerprint_follows_what_decides_bucket_and_bin() -> None:
+def test_the_fingerprint_depends_on_what_determines_bucket_and_bin() -> None:
     names = {"tenant_id": "col-1", "timestamp": "col-2"}
-    policy = parse_policy(EXAMPLE)
-    same = merge_policy(policy, {"EffectiveDateTime": "2020-01-01", "MaxRowCountPerOperation": 9})
+    policy = policies.parse_policy(EXAMPLE)
+    same = policies.merge_policy(
+        policy, {"EffectiveDateTime": "2020-01-01", "MaxRowCountPerOperation": 9}
+    )
     assert same.fingerprint(names) == policy.fingerprint(names)
-    spread = parse_policy(with_property(HASH, "PartitionAssignmentMode", "ByPartition"))
-    assert spread.fingerprint(names) == parse_policy({"PartitionKeys": [HASH]}).fingerprint(names)
+    spread = policies.parse_policy(with_property(HASH, "PartitionAssignmentMode", "ByPartition"))
+    assert spread.fingerprint(names) == policies.parse_policy(
+        {"PartitionKeys": [HASH]}
+    ).fingerprint(names)
     others = [
-        parse_policy(with_property(HASH, "Seed", 2)),
-        parse_policy(with_property(HASH, "MaxPartitionCount", 64)),
-        parse_policy(with_property(RANGE, "RangeSize", "1d")),
-        parse_policy(with_property(RANGE, "Reference", "2021-01-02")),
-        parse_policy({"PartitionKeys": [HASH]}),
+        policies.parse_policy(with_property(HASH, "Seed", 2)),
+        policies.parse_policy(with_property(HASH, "MaxPartitionCount", 64)),
+        policies.parse_policy(with_property(RANGE, "RangeSize", "1d")),
+        policies.parse_policy(with_property(RANGE, "Reference", "2021-01-02")),
+        policies.parse_policy({"PartitionKeys": [HASH]}),
         policy,
     ]
     assert len({one.fingerprint(names) for one in others}) == len(others)

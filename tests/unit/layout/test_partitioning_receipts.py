@@ -1,4 +1,4 @@
-"""What becomes of operations that were cut off: decided by the table's log, without Spark."""
+"""Recovery of interrupted operations from the table's log, without Spark."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.partitioning.receipts import (
-    ABANDONED,
-    PARTITION,
-    Dropped,
-    Receipt,
-    delete_files,
-    file_name,
-    logged_rows,
-    read_receipts,
-    recover,
-    write_receipt,
-)
+from mirrorlake.partitioning import operation, statistics
 from mirrorlake.storage.files import Storage
 
 T = TableName("s", "t")
@@ -29,11 +18,11 @@ FILES = ("p=1/a%20b.parquet", "c.parquet")
 
 def receipt(
     name: str = "op", *, read: int = 1, version: int | None = None, days: float = 0
-) -> Receipt:
+) -> operation.Receipt:
     at = datetime.now(timezone.utc) - timedelta(days=days)
-    return Receipt(
+    return operation.Receipt(
         id=name,
-        kind=PARTITION,
+        kind=operation.PARTITION,
         at=at.isoformat(),
         table_id="table",
         fingerprint="policy",
@@ -52,7 +41,7 @@ def receipt(
 
 
 def write_log(storage: Storage, notes: dict[int, str | None]) -> None:
-    """Commits by version, each with its note."""
+    """Write commits by version, each with its note."""
     for version, note in notes.items():
         info: dict[str, Any] = {"commitInfo": {} if note is None else {"userMetadata": note}}
         path = f"{T.table_path}/_delta_log/{version:020d}.json"
@@ -79,81 +68,87 @@ FENCE = json.dumps({"mirrorlake": "partitioning", "fenced": "op"})
     [
         ({0: None, 1: None, 2: OWN}, 2, ALL),
         ({0: None, 1: None, 2: None, 3: OWN, 4: OWN}, 3, ALL),
-        ({1: OWN}, ABANDONED, {"other.parquet"}),  # what was read can't be the commit
-        ({0: None, 1: None}, ABANDONED, {"other.parquet"}),
-        ({1: None, 2: "another's", 3: None}, ABANDONED, {"other.parquet"}),
-        ({1: None, 2: FENCE}, ABANDONED, {"other.parquet"}),
+        (
+            {1: OWN},
+            operation.ABANDONED,
+            {"other.parquet"},
+        ),  # the version that was read can't be the commit
+        ({0: None, 1: None}, operation.ABANDONED, {"other.parquet"}),
+        ({1: None, 2: "another's", 3: None}, operation.ABANDONED, {"other.parquet"}),
+        ({1: None, 2: FENCE}, operation.ABANDONED, {"other.parquet"}),
         ({1: None, 2: FENCE, 3: OWN}, 3, ALL),
         ({1: None, 3: None}, None, ALL),  # its commit may have been in the gap
         ({1: None, 2: None, 4: None}, None, ALL),
         ({3: None, 4: None}, None, ALL),
     ],
 )
-def test_the_log_says_what_became_of_an_operation(
+def test_the_log_shows_whether_an_operation_was_committed(
     notes: dict[int, str | None], version: int | None, files: set[str], any_storage: Storage
 ) -> None:
     put_files(any_storage)
     write_log(any_storage, notes)
-    write_receipt(any_storage, T, receipt())
+    operation.write_receipt(any_storage, T, receipt())
     asked: list[str] = []
-    recover(any_storage, T, lambda one: asked.append(one.id))
-    assert [one.version for one in read_receipts(any_storage, T)] == [version]
+    operation.recover(any_storage, T, lambda one: asked.append(one.id))
+    assert [one.version for one in operation.read_receipts(any_storage, T)] == [version]
     assert left(any_storage) == files
-    assert asked == ([] if any_storage.local else ["op"])  # on a disk a lock says who is at work
+    assert asked == (
+        [] if any_storage.local else ["op"]
+    )  # on a local disk a lock excludes other processes
 
 
 def test_nothing_is_deleted_before_the_operation_is_fenced_off() -> None:
     storage = Storage("memory:///")
     put_files(storage)
     write_log(storage, {1: None})
-    write_receipt(storage, T, receipt())
+    operation.write_receipt(storage, T, receipt())
 
-    def it_was_only_slow(_: Receipt) -> None:
+    def it_was_only_slow(_: operation.Receipt) -> None:
         write_log(storage, {2: OWN})
 
-    recover(storage, T, it_was_only_slow)
-    assert [one.version for one in read_receipts(storage, T)] == [2]
+    operation.recover(storage, T, it_was_only_slow)
+    assert [one.version for one in operation.read_receipts(storage, T)] == [2]
     assert left(storage) == ALL
 
 
-@pytest.mark.parametrize("version", [0, 7, ABANDONED])
+@pytest.mark.parametrize("version", [0, 7, operation.ABANDONED])
 @pytest.mark.parametrize(("days", "kept"), [(29.9, True), (30.1, False)])
 def test_settled_receipts_are_kept_for_30_days(
     version: int, days: float, kept: bool, storage: Storage
 ) -> None:
     put_files(storage)
     old = receipt(version=version, days=days)
-    write_receipt(storage, T, old)
-    recover(storage, T)
-    assert read_receipts(storage, T) == ((old,) if kept else ())
+    operation.write_receipt(storage, T, old)
+    operation.recover(storage, T)
+    assert operation.read_receipts(storage, T) == ((old,) if kept else ())
     assert left(storage) == ALL
 
 
-def test_an_old_operation_that_nobody_settled_is_settled_first(storage: Storage) -> None:
+def test_an_old_unsettled_operation_is_settled_before_it_expires(storage: Storage) -> None:
     put_files(storage)
     write_log(storage, {2: OWN})
-    write_receipt(storage, T, receipt(days=31))
-    recover(storage, T)
-    assert [one.version for one in read_receipts(storage, T)] == [2]
+    operation.write_receipt(storage, T, receipt(days=31))
+    operation.recover(storage, T)
+    assert [one.version for one in operation.read_receipts(storage, T)] == [2]
 
 
-def test_each_receipt_is_settled_by_itself(storage: Storage) -> None:
+def test_receipts_are_settled_independently(storage: Storage) -> None:
     write_log(storage, {1: None, 2: OWN.replace("op", "second")})
     for name in ("first", "second"):
-        write_receipt(storage, T, receipt(name))
-    recover(storage, T)
-    assert {one.id: one.version for one in read_receipts(storage, T)} == {
-        "first": ABANDONED,
+        operation.write_receipt(storage, T, receipt(name))
+    operation.recover(storage, T)
+    assert {one.id: one.version for one in operation.read_receipts(storage, T)} == {
+        "first": operation.ABANDONED,
         "second": 2,
     }
 
 
-def test_a_receipt_reads_as_it_was_written(storage: Storage) -> None:
-    assert read_receipts(storage, T) == ()
-    write_receipt(storage, T, receipt())
+def test_a_receipt_round_trips(storage: Storage) -> None:
+    assert operation.read_receipts(storage, T) == ()
+    operation.write_receipt(storage, T, receipt())
     written = receipt(version=3)
-    write_receipt(storage, T, written)
-    (found,) = read_receipts(storage, T)
+    operation.write_receipt(storage, T, written)
+    (found,) = operation.read_receipts(storage, T)
     assert found == written
     folder = f"{T.partitioning_path}/receipts"
     document = storage.read_json(f"{folder}/op.json")
@@ -169,27 +164,29 @@ def test_a_receipt_reads_as_it_was_written(storage: Storage) -> None:
 
 def test_only_what_the_operation_wrote_is_deleted(storage: Storage) -> None:
     put_files(storage)
-    delete_files(storage, T, receipt())
-    delete_files(storage, T, receipt())  # again: what is gone is gone
+    operation.delete_files(storage, T, receipt())
+    operation.delete_files(storage, T, receipt())  # deleting again is allowed
     assert left(storage) == {"other.parquet"}
 
 
-def test_rows_are_counted_only_if_the_log_counts_all_of_them() -> None:
+def test_rows_are_known_only_if_every_file_has_statistics() -> None:
     three, five = {"stats": '{"numRecords": 3}'}, {"stats": '{"numRecords": 5}'}
     masked = five | {"deletionVector": {"cardinality": 2}}
-    assert logged_rows([]) == 0
-    assert logged_rows([three, five]) == 8
-    assert logged_rows([three, masked, masked]) == 9
-    assert logged_rows([three | {"deletionVector": None}]) == 3
+    assert operation.logged_rows([]) == 0
+    assert operation.logged_rows([three, five]) == 8
+    assert operation.logged_rows([three, masked, masked]) == 9
+    assert operation.logged_rows([three | {"deletionVector": None}]) == 3
     for silent in ({}, {"stats": None}, {"stats": ""}, {"stats": '{"minValues": {}}'}):
-        assert logged_rows([three, silent]) is None
+        assert operation.logged_rows([three, silent]) is None
 
 
 def test_a_files_own_name() -> None:
-    assert file_name("p=1/q=2/a%20b.parquet") == "a b.parquet"
-    assert file_name("c.parquet") == "c.parquet"
+    assert statistics.file_name("p=1/q=2/a%20b.parquet") == "a b.parquet"
+    assert statistics.file_name("c.parquet") == "c.parquet"
 
 
-def test_what_was_dropped_says_so() -> None:
-    assert repr(Dropped("t", 2, 1_000, 9, 4)) == "t: dropped 2 files with 1,000 rows"
-    assert repr(Dropped("t", 2, 1_000, 9, None)) == "t: would drop 2 files with 1,000 rows"
+def test_the_text_of_dropped_files() -> None:
+    assert repr(operation.Dropped("t", 2, 1_000, 9, 4)) == "t: dropped 2 files with 1,000 rows"
+    assert (
+        repr(operation.Dropped("t", 2, 1_000, 9, None)) == "t: would drop 2 files with 1,000 rows"
+    )

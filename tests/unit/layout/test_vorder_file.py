@@ -1,4 +1,4 @@
-"""One file through V-Order, without Spark: whatever is in it, its rows stay what they were."""
+"""V-Order of one file, without Spark: whatever it contains, its rows do not change."""
 
 from __future__ import annotations
 
@@ -19,17 +19,7 @@ from hypothesis import strategies as st
 
 from helpers.examples import examples
 from helpers.vectors_by_hand import inline_vector
-from mirrorlake.layout.footers import MICROSOFT_ENABLED, OPEN_KEY, Storages
-from mirrorlake.layout.vorder import order_file
-from mirrorlake.layout.vorder_file import (
-    GROWN,
-    LEXICOGRAPHIC,
-    NATURAL,
-    Task,
-    new_stats,
-    physical_shape,
-    sort_permutation,
-)
+from mirrorlake.layout import footers, vorder
 from mirrorlake.storage.files import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -55,7 +45,7 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """A few distinct rows, many times over: there is something to gain, and NULL everywhere."""
+    """Return a few distinct rows, repeated often, so that ordering saves space; all have NULLs."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=6))
     columns = [draw(st.lists(st.none() | KINDS[k], min_size=4, max_size=4)) for k in kinds]
     picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 4, (len(kinds), 600))
@@ -88,7 +78,9 @@ def test_the_same_rows_in_the_same_schema(rows: pa.Table, gone: set[int]) -> Non
         if gone:
             add["deletionVector"] = inline_vector(gone)
         left = rows.filter(pa.array([i not in gone for i in range(rows.num_rows)]))
-        outcome = order_file(Storages(Storage(folder), "t"), Task(add, write=True))
+        outcome = vorder.order_file(
+            footers.Storages(Storage(folder), "t"), vorder.Task(add, write=True)
+        )
         if outcome.reason:
             assert outcome.reason.startswith("no smaller")
             assert outcome.new_size == add["size"]
@@ -97,7 +89,7 @@ def test_the_same_rows_in_the_same_schema(rows: pa.Table, gone: set[int]) -> Non
         assert new.stat().st_size == outcome.new_size < add["size"]
         assert bag(pq.read_table(new)) == bag(left)
         old = Path(folder) / "t" / "a b%" / "old.parquet"
-        shapes = [physical_shape(pq.ParquetFile(path).schema) for path in (old, new)]
+        shapes = [vorder.physical_shape(pq.ParquetFile(path).schema) for path in (old, new)]
         assert shapes[0] == shapes[1]
 
 
@@ -116,24 +108,26 @@ def shuffled(count: int = 30_000) -> pa.Table:
 
 def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> None:
     rows = shuffled()
-    task = Task(put(tmp_path, rows), write=True)
-    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
-    assert outcome.order != NATURAL
+    task = vorder.Task(put(tmp_path, rows), write=True)
+    outcome = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
+    assert outcome.order != vorder.NATURAL
     assert outcome.tried == tuple(sorted(outcome.tried, key=lambda one: one[1]))
-    assert {kind for kind, _ in outcome.tried} == {*(NATURAL, LEXICOGRAPHIC, GROWN)}
+    assert {kind for kind, _ in outcome.tried} == {
+        *(vorder.NATURAL, vorder.LEXICOGRAPHIC, vorder.GROWN)
+    }
     assert outcome.new_size < 0.5 * task.add["size"]
 
 
 def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
-    """Nothing of one file is left when the next one comes: five peak where one does."""
+    """Memory is released after each file: the peak of five files is that of one."""
     adds = [put(tmp_path, shuffled(), f"{number}.parquet") for number in range(5)]
-    stores, own = Storages(Storage(tmp_path), "t"), pa.default_memory_pool()
+    stores, own = footers.Storages(Storage(tmp_path), "t"), pa.default_memory_pool()
     counted = pa.proxy_memory_pool(own)
     pa.set_memory_pool(counted)
     try:
         peaks = []
         for add in adds:
-            assert not order_file(stores, Task(add, write=True)).reason
+            assert not vorder.order_file(stores, vorder.Task(add, write=True)).reason
             peaks.append(counted.max_memory())
             assert counted.bytes_allocated() == 0
     finally:
@@ -142,52 +136,59 @@ def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
     assert peaks[-1] <= 1.1 * peaks[0]
 
 
-def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
+def test_files_are_sorted_by_a_required_prefix(tmp_path: Path) -> None:
     rows = shuffled()
-    task = Task(put(tmp_path, rows), prefix=("price", "day"), write=True)
-    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
+    task = vorder.Task(put(tmp_path, rows), prefix=("price", "day"), write=True)
+    outcome = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
     assert outcome.columns[:2] == ("price", "day")
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     pairs = list(zip(new["price"].to_pylist(), new["day"].to_pylist(), strict=True))
     assert pairs == sorted(pairs)
 
 
-def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
-    rows = shuffled().replace_schema_metadata({MICROSOFT_ENABLED: "true", "org.other": "kept"})
-    outcome = order_file(Storages(Storage(tmp_path), "t"), Task(put(tmp_path, rows), write=True))
+def test_the_footer_has_our_key_and_not_microsofts(tmp_path: Path) -> None:
+    rows = shuffled().replace_schema_metadata(
+        {footers.MICROSOFT_ENABLED: "true", "org.other": "kept"}
+    )
+    outcome = vorder.order_file(
+        footers.Storages(Storage(tmp_path), "t"), vorder.Task(put(tmp_path, rows), write=True)
+    )
     keys = pq.read_metadata(tmp_path / "t" / "a b%" / Path(outcome.new_path).name).metadata
     assert not [key for key in keys if b"microsoft" in key.lower()]
     assert keys[b"org.other"] == b"kept"
-    assert json.loads(keys[OPEN_KEY.encode()]) == {
+    assert json.loads(keys[footers.OPEN_KEY.encode()]) == {
         "order": outcome.order,
         "columns": list(outcome.columns),
     }
 
 
-def test_a_dry_run_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
-    task = Task(put(tmp_path, shuffled()))
-    dry = order_file(Storages(Storage(tmp_path), "t"), task)
+def test_a_dry_run_returns_the_same_and_writes_nothing(tmp_path: Path) -> None:
+    task = vorder.Task(put(tmp_path, shuffled()))
+    dry = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
     assert [p.name for p in (tmp_path / "t").rglob("*.parquet")] == ["old.parquet"]
-    wet = order_file(Storages(Storage(tmp_path), "t"), replace(task, write=True))
+    wet = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), replace(task, write=True))
     assert (dry.new_size, dry.order, dry.columns) == (wet.new_size, wet.order, wet.columns)
 
 
-def test_what_can_not_get_smaller_or_is_not_understood_stays(tmp_path: Path) -> None:
-    stores = Storages(Storage(tmp_path), "t")
+def test_files_that_can_not_be_improved_are_kept(tmp_path: Path) -> None:
+    stores = footers.Storages(Storage(tmp_path), "t")
     few = put(tmp_path, shuffled(2), "s.parquet", compression="zstd", store_schema=False)
-    small = order_file(stores, Task(few, write=True))
+    small = vorder.order_file(stores, vorder.Task(few, write=True))
     assert small.reason.startswith("no smaller")
     legacy = shuffled().replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
-    assert "old calendar" in order_file(stores, Task(put(tmp_path, legacy, "l.parquet"))).reason
-    no_ids = Task(put(tmp_path, shuffled(), "i.parquet"), row_id="id", commit_version="cv")
-    assert "no ids yet" in order_file(stores, no_ids).reason
+    assert (
+        "old calendar"
+        in vorder.order_file(stores, vorder.Task(put(tmp_path, legacy, "l.parquet"))).reason
+    )
+    no_ids = vorder.Task(put(tmp_path, shuffled(), "i.parquet"), row_id="id", commit_version="cv")
+    assert "no ids yet" in vorder.order_file(stores, no_ids).reason
 
 
 def test_row_ids_move_with_their_rows(tmp_path: Path) -> None:
     rows = shuffled().append_column("id", pa.array([None, 7] * 15_000, pa.int64()))
     add = put(tmp_path, rows) | {"baseRowId": 1_000_000, "defaultRowCommitVersion": 4}
-    task = Task(add, row_id="id", commit_version="cv", write=True)
-    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
+    task = vorder.Task(add, row_id="id", commit_version="cv", write=True)
+    outcome = vorder.order_file(footers.Storages(Storage(tmp_path), "t"), task)
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     wanted = [1_000_000 + i if v is None else v for i, v in enumerate(rows["id"].to_pylist())]
     rows = rows.set_column(4, "id", [wanted]).append_column("cv", pa.array([4] * 30_000))
@@ -198,34 +199,36 @@ def test_int96_moments_of_any_year(tmp_path: Path) -> None:
     years = [-62_135_596_800_000_000, 0, 1, 253_402_300_799_999_999]  # 0001 to 9999
     rows = pa.table({"at": pa.array(years * 5_000, pa.timestamp("us", "UTC"))})
     add = put(tmp_path, rows, use_deprecated_int96_timestamps=True, compression="none")
-    outcome = order_file(Storages(Storage(tmp_path), "t"), Task(add, write=True))
+    outcome = vorder.order_file(
+        footers.Storages(Storage(tmp_path), "t"), vorder.Task(add, write=True)
+    )
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     assert new.schema.field("at").type == pa.timestamp("us", "UTC")
     assert Counter(new["at"].cast(pa.int64()).to_pylist()) == Counter(years * 5_000)
 
 
-def test_statistics_behind_a_deletion_vector() -> None:
+def test_statistics_of_a_file_with_a_deletion_vector() -> None:
     old = (
         '{"numRecords":5,"minValues":{"d":12345678901234567890.123456789012345678},'
         '"maxValues":{"d":1.50},"nullCount":{"d":1,"s":{"x":0},"young":5}}'
     )
     left = pa.table({"d": [None, None, 1], "s": [{"x": 1}, {"x": None}, None]})
     add = {"stats": old, "deletionVector": {"cardinality": 2}}
-    new = new_stats(add, left)
+    new = vorder.new_stats(add, left)
     assert new is not None
     assert "12345678901234567890.123456789012345678" in new
     assert "1.50" in new
     found = json.loads(new)
     assert (found["numRecords"], found["tightBounds"]) == (3, False)
     assert found["nullCount"] == {"d": 2, "s": {"x": 2}, "young": 3}
-    assert new_stats({"stats": old}, left) == old
+    assert vorder.new_stats({"stats": old}, left) == old
 
 
 @examples(20)
 @given(st.lists(st.tuples(*[st.none() | st.integers(0, 3)] * 3, st.integers(0, 2**62)), min_size=1))
-def test_a_permutation_is_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
+def test_the_permutation_equals_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
     table = pa.table([pa.array(c) for c in zip(*rows, strict=True)], names=list("abcd"))
-    found = sort_permutation(table, ["d", "b", "a"]).tolist()
+    found = vorder.sort_permutation(table, ["d", "b", "a"]).tolist()
     last = 2**63
     wanted = sorted(
         range(len(rows)),

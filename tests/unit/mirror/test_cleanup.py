@@ -6,13 +6,13 @@ from threading import Barrier
 
 import pytest
 
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check, zone
 from mirrorlake.landing.metadata import Identity
-from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.applied_files import move_applied, move_leftovers, sweep
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.mirror import applied_files
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 pytestmark = pytest.mark.promise("LZ-14")
@@ -28,7 +28,7 @@ def put(storage: Storage, *numbers: int) -> list[str]:
 
 
 class InStep(Storage):
-    """A store in which no file is renamed before so many are to be."""
+    """A store in which renames wait until a number of them have started."""
 
     def __init__(self, files: int) -> None:
         super().__init__("memory:///")
@@ -40,7 +40,7 @@ class InStep(Storage):
 
 
 def here(storage: Storage) -> list[int]:
-    return sorted(list_folder(storage, IDENTITY.table).numbered)
+    return sorted(zone.list_folder(storage, IDENTITY.table).numbered)
 
 
 def away(storage: Storage) -> list[int]:
@@ -48,7 +48,9 @@ def away(storage: Storage) -> list[int]:
 
 
 def tidy(storage: Storage, last: int) -> None:
-    reused = move_leftovers(storage, IDENTITY, list_folder(storage, IDENTITY.table), last)
+    reused = applied_files.move_leftovers(
+        storage, IDENTITY, zone.list_folder(storage, IDENTITY.table), last
+    )
     if reused is not None:
         raise reused
 
@@ -56,10 +58,14 @@ def tidy(storage: Storage, last: int) -> None:
 def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     put(any_storage, 4)
-    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    applied_files.move_applied(
+        any_storage, IDENTITY, zone.list_folder(any_storage, IDENTITY.table), plan
+    )
     assert (here(any_storage), away(any_storage)) == ([3, 4], [1, 2])
     plan = plan_files(any_storage, IDENTITY, 4, [file_name(4)])
-    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    applied_files.move_applied(
+        any_storage, IDENTITY, zone.list_folder(any_storage, IDENTITY.table), plan
+    )
     assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
     assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
 
@@ -67,10 +73,10 @@ def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
 def test_in_a_store_many_files_are_moved_side_by_side():
     storage = InStep(8)
     plan = plan_files(storage, IDENTITY, 1, put(storage, *range(1, 10)))
-    move_applied(storage, IDENTITY, list_folder(storage, IDENTITY.table), plan)
+    applied_files.move_applied(storage, IDENTITY, zone.list_folder(storage, IDENTITY.table), plan)
     assert (here(storage), away(storage)) == ([9], [*range(1, 9)])
     later = datetime.now(timezone.utc) + timedelta(days=2)
-    sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
+    applied_files.sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
     assert where(storage) == {
         PROCESSED: [],
         READY_TO_DELETE: [file_name(number) for number in range(1, 9)],
@@ -110,7 +116,7 @@ def test_a_reused_number_is_reported_and_stays(any_storage: Storage, data: bytes
         assert kept == b"content of 1"
 
 
-def test_a_number_that_no_plan_knows_is_reported(any_storage: Storage):
+def test_a_number_without_a_plan_is_reported(any_storage: Storage):
     put(any_storage, 1, 2)
     with pytest.raises(SequenceError) as caught:
         tidy(any_storage, 2)
@@ -133,21 +139,23 @@ def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
     assert (here(any_storage), away(any_storage)) == ([2], [1])
 
 
-def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
+def test_a_deleted_file_is_not_an_error(any_storage: Storage):
     plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
-    folder = list_folder(any_storage, IDENTITY.table)
+    folder = zone.list_folder(any_storage, IDENTITY.table)
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
-    move_applied(any_storage, IDENTITY, folder, plan)
+    applied_files.move_applied(any_storage, IDENTITY, folder, plan)
     assert (here(any_storage), away(any_storage)) == ([2], [])
 
 
-def test_a_large_file_uploaded_once_more_is_compared_with_the_applied_one(any_storage: Storage):
-    large = b"x" * (SMALL + 1)
+def test_a_large_file_that_is_uploaded_again_is_compared_with_the_applied_file(
+    any_storage: Storage,
+):
+    large = b"x" * (check.SMALL + 1)
     names = put(any_storage, 1, 2)
     any_storage.write(f"{FOLDER}/{names[0]}", large)
     plan_files(any_storage, IDENTITY, 1, names)
     tidy(any_storage, 2)
-    any_storage.write(f"{FOLDER}/{names[0]}", large)  # with another tag in a store
+    any_storage.write(f"{FOLDER}/{names[0]}", large)  # with another ETag in an object store
     tidy(any_storage, 2)
     assert (here(any_storage), away(any_storage)) == ([2], [1])
     any_storage.write(f"{FOLDER}/{names[0]}", large[:-1] + b"y")
@@ -164,7 +172,7 @@ def where(storage: Storage) -> dict[str, list[str]]:
 
 
 @pytest.mark.promise("LZ-29")
-def test_applied_files_pass_two_folders_by_age_and_others_stay(any_storage: Storage):
+def test_applied_files_move_through_two_folders_by_age_and_others_do_not(any_storage: Storage):
     mine = [file_name(1), file_name(2, ".csv.gz"), f"{3:020d}-any name.csv"]
     others = [file_name(9), "notes.txt", "x" * 20, "٣" * 20]
     for name in mine + others:
@@ -172,7 +180,7 @@ def test_applied_files_pass_two_folders_by_age_and_others_stay(any_storage: Stor
 
     def sweep_after(**age: float) -> dict[str, list[str]]:
         now = datetime.now(timezone.utc) + timedelta(**age)
-        sweep(any_storage, IDENTITY.table, last=3, now=now, keep=timedelta(days=7))
+        applied_files.sweep(any_storage, IDENTITY.table, last=3, now=now, keep=timedelta(days=7))
         return where(any_storage)
 
     everything = {PROCESSED: sorted(mine + others), READY_TO_DELETE: []}
@@ -188,18 +196,18 @@ def test_a_sweep_finishes_what_another_one_began(any_storage: Storage):
     for folder in (PROCESSED, READY_TO_DELETE):
         any_storage.write(f"{FOLDER}/{folder}/{name}", b"the same")
     now = datetime.now(timezone.utc) + timedelta(days=2)
-    sweep(any_storage, IDENTITY.table, last=1, now=now, keep=timedelta(days=7))
+    applied_files.sweep(any_storage, IDENTITY.table, last=1, now=now, keep=timedelta(days=7))
     assert where(any_storage) == {PROCESSED: [], READY_TO_DELETE: [name]}
 
 
-def test_many_sweeps_at_once_stand_in_nobodys_way(any_storage: Storage):
+def test_concurrent_sweeps_do_not_conflict(any_storage: Storage):
     names = [file_name(number) for number in range(1, 101)]
     for name in names:
         any_storage.write(f"{FOLDER}/{PROCESSED}/{name}", b"")
     now = datetime.now(timezone.utc) + timedelta(days=2)
 
     def run(_: int) -> None:
-        sweep(any_storage, IDENTITY.table, last=100, now=now, keep=timedelta(days=7))
+        applied_files.sweep(any_storage, IDENTITY.table, last=100, now=now, keep=timedelta(days=7))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(run, range(8)))

@@ -1,4 +1,4 @@
-"""Who looks into a file; no Spark is started. On a cluster it is `tests/spark/cluster`."""
+"""Choosing the driver or executors to check a file; `tests/spark/cluster` runs it on a cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mirrorlake import MirrorOptions
 from mirrorlake.errors import DataFileError, MirrorlakeError
-from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.table_cycle import choose_inspection
+from mirrorlake.mirror import engine
 from mirrorlake.storage.files import Storage
 
 
@@ -24,26 +24,30 @@ def test_on_one_machine_and_for_small_files_it_is_the_driver(
 ) -> None:
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     large = {"1.csv": 10**12}
-    assert choose_inspection(no_spark, large, 1) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, large, 1) is check.inspect_file  # type: ignore[arg-type]
     monkeypatch.setenv("SPARK_MASTER", "spark://somewhere:7077")
     most = MirrorOptions().driver_bytes
-    assert choose_inspection(no_spark, {"1.csv": most}, most) is inspect_file  # type: ignore[arg-type]
-    assert choose_inspection(no_spark, {}, most) is inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {"1.csv": most}, most) is check.inspect_file  # type: ignore[arg-type]
+    assert engine.choose_inspection(no_spark, {}, most) is check.inspect_file  # type: ignore[arg-type]
 
 
-def test_what_an_executor_finds_comes_back_as_it_is(storage: Storage, tmp_path: Path) -> None:
+def test_results_and_errors_of_executors_are_pickled_without_loss(
+    storage: Storage, tmp_path: Path
+) -> None:
     storage.write("t/1.csv", b"id,v\n1,a\n,b\n3,c\n")
     metadata = TableMetadata(("id",))
     copies = []
     for staged in ("a.parquet", "b.parquet"):
         again: Storage = pickle.loads(pickle.dumps(storage))
-        found = inspect_file(again, "t/1.csv", metadata, number=1, staged=staged, skip_rows=True)
+        found = check.inspect_file(
+            again, "t/1.csv", metadata, number=1, staged=staged, skip_rows=True
+        )
         copies.append(pickle.loads(pickle.dumps(found)))
         assert copies[-1] == found
     assert [row.row for row in copies[0].rejects] == [2]
     assert copies[0].sha256 == copies[1].sha256
     with pytest.raises(DataFileError) as caught:
-        inspect_file(storage, "t/1.csv", metadata, number=1)
+        check.inspect_file(storage, "t/1.csv", metadata, number=1)
     error: MirrorlakeError = pickle.loads(pickle.dumps(caught.value))
     assert (type(error), str(error)) == (DataFileError, str(caught.value))
     assert (error.file, error.row, error.column) == ("1.csv", 2, "id")

@@ -1,4 +1,4 @@
-"""The bounds of a batch's keys, as conditions that are true of all that can match."""
+"""The bounds of a batch's keys, as conditions on the rows that can match."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.delta.exchange import has_too_many_deleted
-from mirrorlake.landing.rows import footer_bounds
-from mirrorlake.mirror.batch import key_bounds, key_conditions
-from mirrorlake.mirror.exchange import Limits, file_limits, may_match, wide_bounds
-from mirrorlake.mirror.next_batch import Target
+from mirrorlake.landing import check
+from mirrorlake.mirror import batch, next_batch
 
 
 def conditions(
     folder: Path, files: list[dict[str, pa.Array]], keys: dict[str, str], **options: Any
 ) -> list[str]:
-    """The conditions for files with these columns, and keys with these types in the table."""
+    """Return the conditions for files with these columns, and keys with these table types."""
     bounds = []
     for number, columns in enumerate(files):
         path = folder / f"{number}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=2, **options)
         with pq.ParquetFile(path) as parquet:
-            bounds.append(footer_bounds(parquet, list(keys)))
-    target = Target(keys, ())
-    return key_conditions(key_bounds(bounds, tuple(keys), target), target)
+            bounds.append(check.footer_bounds(parquet, list(keys)))
+    target = next_batch.Target(keys, ())
+    return batch.key_conditions(batch.key_bounds(bounds, tuple(keys), target), target)
 
 
 def test_the_bounds_are_those_of_all_row_groups_of_all_files(tmp_path: Path) -> None:
@@ -77,18 +75,18 @@ def test_numbers_days_and_plain_texts_have_bounds(
     ],
     ids=str,
 )
-def test_what_is_not_surely_comparable_has_none(
+def test_values_without_a_certain_order_have_no_bounds(
     tmp_path: Path, values: pa.Array, kind: str
 ) -> None:
     assert conditions(tmp_path, [{"k": values}], {"k": kind}) == []
 
 
-def test_one_file_that_does_not_tell_is_enough(tmp_path: Path) -> None:
+def test_one_file_without_statistics_prevents_bounds(tmp_path: Path) -> None:
     files = [{"id": pa.array([1])}]
     assert conditions(tmp_path, files, {"id": "long"}) != []
     assert conditions(tmp_path, files, {"id": "long"}, write_statistics=False) == []
     told = [{"id": [(1, 1)]}, {}]
-    assert key_bounds(told, ("id",), Target({"id": "long"}, ())) == {}
+    assert batch.key_bounds(told, ("id",), next_batch.Target({"id": "long"}, ())) == {}
 
 
 def test_each_key_column_has_its_own(tmp_path: Path) -> None:
@@ -113,17 +111,17 @@ def test_each_key_column_has_its_own(tmp_path: Path) -> None:
         ("2024-01-01", "2024-01-31", (dt.date(2024, 1, 31), dt.date(2024, 2, 3)), True),
         ("2024-01-01", "2024-01-31", (dt.date(2024, 2, 1), dt.date(2024, 2, 3)), False),
         (None, 9, (10, 12), True),
-        (1.5, 9.5, (10, 12), True),  # of a type that is not known: nothing is ruled out
+        (1.5, 9.5, (10, 12), True),  # an unsupported type rules nothing out
     ],
 )
 def test_a_file_is_left_out_if_its_statistics_rule_the_keys_out(
     least: Any, most: Any, bounds: tuple[Any, Any], expected: bool
 ) -> None:
     add = {"stats": json.dumps({"minValues": {"col-1": least}, "maxValues": {"col-1": most}})}
-    limits = file_limits(add)
-    assert may_match(limits, {"k": bounds}, {"k": "col-1"}) is expected
-    assert may_match(file_limits({}), {"k": bounds}, {"k": "col-1"})
-    assert may_match(limits, {}, {"k": "col-1"})
+    limits = batch.file_limits(add)
+    assert batch.may_match(limits, {"k": bounds}, {"k": "col-1"}) is expected
+    assert batch.may_match(batch.file_limits({}), {"k": bounds}, {"k": "col-1"})
+    assert batch.may_match(limits, {}, {"k": "col-1"})
 
 
 def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() -> None:
@@ -138,8 +136,8 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
     assert not has_too_many_deleted([])
 
 
-def with_ids(least: int | None, most: int | None) -> Limits:
-    """What the statistics of a file tell that has ids from one to another."""
+def with_ids(least: int | None, most: int | None) -> batch.Limits:
+    """Return the limits of a file with ids in a range."""
     return {"id": least}, {"id": most}
 
 
@@ -155,23 +153,28 @@ def test_wide_bounds_hold_the_given_ones_and_are_values_of_the_type(
     low, high = sorted(data.draw(st.lists(value, min_size=2, max_size=2)))
     ends = data.draw(st.lists(st.lists(value, min_size=2, max_size=2).map(sorted), max_size=3))
     limits = [with_ids(*pair) for pair in ends]
-    found = wide_bounds({"id": (low, high)}, limits, {"id": "id"}, Target({"id": name}, ()))
+    found = batch.wide_bounds(
+        {"id": (low, high)}, limits, {"id": "id"}, next_batch.Target({"id": name}, ())
+    )
     below, above = found["id"]
     assert -(2 ** (bits - 1)) <= below <= low <= high <= above < 2 ** (bits - 1)
 
 
 def test_batches_all_over_a_table_have_the_same_bounds() -> None:
     limits = [with_ids(0, 999_999), with_ids(1_000_000, 1_999_999)]
-    target, names = Target({"id": "long"}, ()), {"id": "id"}
+    target, names = next_batch.Target({"id": "long"}, ()), {"id": "id"}
     batches = [(200, 1_999_696), (31, 1_999_999), (5_000, 1_990_000)]
-    found = [wide_bounds({"id": batch}, limits, names, target)["id"] for batch in batches]
+    found = [batch.wide_bounds({"id": ends}, limits, names, target)["id"] for ends in batches]
     assert found == [(0, 2**21 - 1)] * 3
     narrow = {"id": (700_000, 700_010)}
-    assert wide_bounds(narrow, limits, names, target) == narrow
+    assert batch.wide_bounds(narrow, limits, names, target) == narrow
 
 
 def test_texts_days_and_tables_without_statistics_keep_their_bounds() -> None:
     bounds = {"id": (1, 10**6), "day": (dt.date(2024, 1, 1), dt.date(2025, 1, 1)), "t": ("a", "z")}
-    target = Target({"id": "long", "day": "date", "t": "string"}, ())
+    target = next_batch.Target({"id": "long", "day": "date", "t": "string"}, ())
     names = {name: name for name in bounds}
-    assert wide_bounds(bounds, [with_ids(None, None), file_limits({})], names, target) == bounds
+    assert (
+        batch.wide_bounds(bounds, [with_ids(None, None), batch.file_limits({})], names, target)
+        == bounds
+    )

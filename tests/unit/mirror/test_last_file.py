@@ -1,4 +1,4 @@
-"""Folders that do not go on after their last applied file: replaced, refilled, renamed."""
+"""Folders that do not continue after their last applied file: replaced, refilled, renamed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
+from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.plans import plan_files
 from helpers.zones import KEYED, Zone
-from mirrorlake import Lake
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import SMALL
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -19,24 +21,19 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.lint.zone import lint_zone
-from mirrorlake.mirror.applied_files import replay, reseed
+from mirrorlake.mirror import applied_files, next_batch, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.next_batch import is_refilled, last_file_fault
-from mirrorlake.mirror.plan import is_foreign
-from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
-from mirrorlake.mirror.status import preview_cycle, status_report
-from mirrorlake.mirror.trash import follow_folders
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.mirror.lint import lint_zone
+from mirrorlake.mirror.state import TableState
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Entry, Storage
 
 T, OLD = TableName(None, "t"), TableName(None, "before")
 LIFE = Identity(T, "one life")
 COLUMNS = {"id": "long", "item": "string"}
 OTHER = {"id": [7], "item": ["other"]}
-TAG_ONLY = b"x" * (SMALL + 1)
+TAG_ONLY = b"x" * (check.SMALL + 1)
 
 
 def no_spark():
@@ -44,7 +41,7 @@ def no_spark():
 
 
 def applied(storage: Storage, last: int, table: TableName = T) -> Zone:
-    """A table as a mirror leaves it: the last applied file in its folder, the others moved."""
+    """Create a table as a mirror leaves it: the last file in its folder, the others moved."""
     zone = Zone(storage)
     zone.metadata(KEYED, table)
     for number in range(1, last + 1):
@@ -69,7 +66,7 @@ def entry_of(storage: Storage, number: int) -> Entry:
 
 
 def fault(storage: Storage, last: int, known: str | None = None) -> SequenceError | None:
-    return last_file_fault(storage, LIFE, list_folder(storage, T), last, known)
+    return next_batch.last_file_error(storage, LIFE, list_folder(storage, T), last, known)
 
 
 def put(storage: Storage, *numbers: int, data: bytes = b"applied") -> list[str]:
@@ -78,12 +75,12 @@ def put(storage: Storage, *numbers: int, data: bytes = b"applied") -> list[str]:
     return [file_name(number) for number in numbers]
 
 
-def test_the_last_file_as_it_was_applied_is_no_fault(any_storage: Storage):
+def test_an_unchanged_last_file_is_not_an_error(any_storage: Storage):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
     assert fault(any_storage, 2) is None
-    put(any_storage, 2)  # the same bytes once more
+    put(any_storage, 2)  # the same bytes again
     assert fault(any_storage, 2, "another signature") is None
-    put(any_storage, 1, data=b"late")  # a lower number is the leftovers' matter
+    put(any_storage, 1, data=b"late")  # `move_leftovers` handles lower numbers
     assert fault(any_storage, 2) is None
 
 
@@ -109,13 +106,13 @@ def test_another_extension_is_another_file(any_storage: Storage):
 def test_a_file_is_read_only_if_its_signature_differs(any_storage: Storage):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1))
     put(any_storage, 1, data=b"APPLIED")
-    assert fault(any_storage, 1, file_signature(entry_of(any_storage, 1))) is None
+    assert fault(any_storage, 1, state.file_signature(entry_of(any_storage, 1))) is None
 
 
-def test_without_a_plan_the_last_file_is_taken_for_the_applied_one(any_storage: Storage):
+def test_without_a_plan_the_last_file_counts_as_applied(any_storage: Storage):
     put(any_storage, 1, 2)
     assert fault(any_storage, 2) is None
-    assert not is_foreign(any_storage, LIFE, 2, entry_of(any_storage, 2))
+    assert not next_batch.differs_from_applied(any_storage, LIFE, 2, entry_of(any_storage, 2))
 
 
 @pytest.mark.parametrize(("numbers", "named"), [((1, 3), 1), ((1, 2, 4), 1), ((2, 3), 2)])
@@ -133,7 +130,7 @@ def test_lower_numbers_with_other_content_beside_a_missing_last_file(
     assert f"file {last} is missing" in found.message
 
 
-def test_a_missing_last_file_alone_is_no_fault(any_storage: Storage):
+def test_only_a_missing_last_file_is_not_an_error(any_storage: Storage):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2, 3))
     any_storage.delete(path(3))
     assert fault(any_storage, 3) is None  # 1 and 2 are leftovers of a killed mirror
@@ -142,7 +139,7 @@ def test_a_missing_last_file_alone_is_no_fault(any_storage: Storage):
     assert fault(any_storage, 0) is None
 
 
-def test_lower_numbers_that_no_plan_knows_are_a_fault_if_the_last_file_is_missing(
+def test_lower_numbers_without_a_plan_are_an_error_if_the_last_file_is_missing(
     any_storage: Storage,
 ):
     put(any_storage, 1)
@@ -155,7 +152,7 @@ def test_the_hash_of_a_large_last_file_is_kept_beside_its_tag(any_storage: Stora
     is_store = any_storage.local is None
     assert [bool(file.etag) for file in files] == [is_store] * 3
     assert [bool(file.sha256) for file in files] == [not is_store, not is_store, True]
-    put(any_storage, 3, data=TAG_ONLY)  # another tag in a store, the same bytes
+    put(any_storage, 3, data=TAG_ONLY)  # another ETag in an object store, the same bytes
     assert fault(any_storage, 3, "a signature of before") is None
     put(any_storage, 3, data=TAG_ONLY[:-1] + b"y")
     assert fault(any_storage, 3) is not None
@@ -166,9 +163,9 @@ def test_a_tag_alone_does_not_prove_that_content_differs():
     put(storage, 1, 2, data=TAG_ONLY)
     plan_files(storage, LIFE, 1, [file_name(1), file_name(2)])
     put(storage, 1, data=TAG_ONLY)
-    assert not is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+    assert not next_batch.differs_from_applied(storage, LIFE, 1, entry_of(storage, 1))
     put(storage, 1, data=TAG_ONLY + b"y")
-    assert is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+    assert next_batch.differs_from_applied(storage, LIFE, 1, entry_of(storage, 1))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,7 @@ def test_a_tag_alone_does_not_prove_that_content_differs():
         ((1, 2, 3), 2, True),
         ((1,), 1, True),
         ((1,), 2, True),
-        ((2, 3), 2, False),  # it does not begin at 1
+        ((2, 3), 2, False),  # it does not start at 1
         ((3,), 2, False),
         ((), 2, False),
         ((1, 2, 3), 0, False),  # nothing was applied
@@ -191,25 +188,25 @@ def test_a_refilled_folder_has_none_of_its_applied_files(
     any_storage.delete_folder(T.folder)
     put(any_storage, *numbers, data=b"refilled")
     any_storage.write(f"{T.folder}/notes.txt", b"")
-    assert is_refilled(any_storage, LIFE, TableMetadata(), last) is expected
+    assert next_batch.is_refilled(any_storage, LIFE, TableMetadata(), last) is expected
     by_time = TableMetadata(strategy=BY_TIME)
-    assert not is_refilled(any_storage, LIFE, by_time, last)
+    assert not next_batch.is_refilled(any_storage, LIFE, by_time, last)
 
 
 @pytest.mark.parametrize("folder", ["", PROCESSED, READY_TO_DELETE])
-def test_one_applied_file_says_that_a_folder_is_not_refilled(any_storage: Storage, folder: str):
+def test_a_folder_with_one_applied_file_is_not_refilled(any_storage: Storage, folder: str):
     plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
     put(any_storage, 1, 2, 3, data=b"refilled")
-    assert is_refilled(any_storage, LIFE, TableMetadata(), 2)
+    assert next_batch.is_refilled(any_storage, LIFE, TableMetadata(), 2)
     any_storage.write(path(2, folder=folder), b"applied")
-    assert not is_refilled(any_storage, LIFE, TableMetadata(), 2)
+    assert not next_batch.is_refilled(any_storage, LIFE, TableMetadata(), 2)
 
 
 # --- cycles
 
 
 def cycle(storage: Storage) -> dict[str, str | None]:
-    """The error's file of each table, after a cycle without Spark."""
+    """Run a cycle without Spark and return the file of each table's error."""
     lines = Engine(storage, no_spark).run_cycle().tables
     return {line.name: line.error["file"] if line.error else None for line in lines}
 
@@ -219,22 +216,22 @@ def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: 
     before = any_storage.read(path(2))
     assert cycle(any_storage) == {"t": None}
     zone.put(2, OTHER)
-    zone.put(3)  # not applied behind it: Spark is not asked for
+    zone.put(3)  # not applied, so Spark is not started
     for _ in range(2):
         assert cycle(any_storage) == {"t": file_name(2)}
-        (line,) = status_report(any_storage).tables
-        assert (line.state, line.last_file, line.backlog_files) == (FAILED, 2, 1)
-    (preview,) = preview_cycle(any_storage).tables
-    assert (preview.status.error["file"], preview.files) == (file_name(2), ())
+        (line,) = lake_of(any_storage).status().tables
+        assert (line.state, line.last_file, line.backlog_files) == ("Failed", 2, 1)
+    (preview,) = lake_of(any_storage).mirror(dry_run=True).tables
+    assert (preview.error["file"], preview.file_names) == (file_name(2), ())
     assert [e.name for e in any_storage.list(f"{T.folder}/{PROCESSED}").files] == [file_name(1)]
     any_storage.write(path(2), before)
     any_storage.delete(path(3))
     assert cycle(any_storage) == {"t": None}
-    assert status_report(any_storage).tables[0].state == REPLICATING
+    assert lake_of(any_storage).status().tables[0].state == "Replicating"
 
 
 class Reads(Storage):
-    """A store that keeps the paths of what is read."""
+    """A store that records the paths of all reads."""
 
     def __init__(self) -> None:
         super().__init__("memory:///")
@@ -278,7 +275,7 @@ def test_the_same_bytes_again_are_never_an_error(any_storage: Storage):
 
 @pytest.mark.parametrize("rest", ["processed files", "nothing"])
 def test_a_refilled_folder_of_the_same_name_stops_its_table(any_storage: Storage, rest: str):
-    """A publisher that counts by what is in an emptied folder does the same."""
+    """A publisher that numbers files by the content of an emptied folder causes this."""
     zone = applied(any_storage, 3)
     assert cycle(any_storage) == {"t": None}
     any_storage.delete(path(3))
@@ -298,8 +295,8 @@ def test_an_earlier_version_s_state_is_compared_once(storage: Storage):
     zone = applied(storage, 1)
     cycle(storage)
     document = storage.read_json("Files/_mirrorlake/state.json")
-    for state in document["tables"].values():
-        del state["tail"]
+    for kept in document["tables"].values():
+        del kept["tail"]
     storage.write_json("Files/_mirrorlake/state.json", document)
     zone.put(1, OTHER)
     assert cycle(storage) == {"t": file_name(1)}
@@ -309,17 +306,17 @@ def test_an_earlier_version_s_state_is_compared_once(storage: Storage):
 
 
 def renamed(storage: Storage) -> tuple[Identity | None, TableName]:
-    """The identity of `t` after its rename was followed, and whose table the state is."""
+    """Follow the rename of `t`; return its identity, and the table of the saved state."""
     identity = read_identity(storage, T)
     assert identity is not None
     states = {OLD.folder: TableState(None, OLD.name, incarnation=identity.incarnation)}
-    assert follow_folders(storage, states, [T]) == ([], [])
-    (state,) = states.values()
-    return read_identity(storage, T), state.table
+    assert trash.follow_folders(storage, states, [T]) == ([], [])
+    (kept,) = states.values()
+    return read_identity(storage, T), kept.table
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_folder_renamed_with_its_files_goes_on(any_storage: Storage, emptied: bool):
+def test_a_folder_renamed_with_its_files_continues(any_storage: Storage, emptied: bool):
     zone = applied(any_storage, 2, OLD)
     before = read_identity(any_storage, OLD)
     move(any_storage, OLD, T)
@@ -347,9 +344,9 @@ def test_a_folder_renamed_and_refilled_starts_a_new_incarnation(any_storage: Sto
     assert identity
     assert identity.incarnation != before.incarnation
     assert (identity.origin, table) == (None, T)
-    # A mirror that is killed now has not kept that the table was moved.
+    # A mirror that is killed here has not saved that the table was moved.
     states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
-    assert follow_folders(any_storage, states, [T]) == ([], [])
+    assert trash.follow_folders(any_storage, states, [T]) == ([], [])
     assert read_identity(any_storage, T) == identity
 
 
@@ -368,7 +365,7 @@ def test_a_rename_that_is_cut_off_before_the_new_incarnation_is_completed(
         patch.setattr("mirrorlake.mirror.trash.renew_identity", fail)
         assert before
         states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
-        (stuck,) = follow_folders(any_storage, states, [T])[1]
+        (stuck,) = trash.follow_folders(any_storage, states, [T])[1]
         assert stuck.table == T
         assert list(states) == [OLD.folder]
     identity, table = renamed(any_storage)
@@ -381,14 +378,14 @@ def test_a_rename_with_applied_and_new_files_stops_the_table(any_storage: Storag
     cycle(any_storage)
     move(any_storage, OLD, T)
     for number in (1, 2, 3):
-        zone.put(number, OTHER)  # file 1 of before is in `_ProcessedFiles`
+        zone.put(number, OTHER)  # the former file 1 is in `_ProcessedFiles`
     cycle(any_storage)
-    (line,) = status_report(any_storage).tables
-    assert (line.name, line.state, line.last_file) == ("t", FAILED, 2)
+    (line,) = lake_of(any_storage).status().tables
+    assert (line.name, line.state, line.last_file) == ("t", "Failed", 2)
     assert line.error["file"] == file_name(2)
 
 
-def test_a_publisher_goes_on_counting_in_a_renamed_folder_without_files(any_storage: Storage):
+def test_a_publisher_continues_numbering_in_a_renamed_folder_without_files(any_storage: Storage):
     applied(any_storage, 2, OLD)
     move(any_storage, OLD, T)
     any_storage.delete(path(2))
@@ -398,7 +395,7 @@ def test_a_publisher_goes_on_counting_in_a_renamed_folder_without_files(any_stor
     assert publisher.upsert([{"id": 1}]).file == file_name(3)
 
 
-def test_a_publisher_counts_anew_in_a_copied_folder(storage: Storage):
+def test_a_publisher_starts_numbering_again_in_a_copied_folder(storage: Storage):
     applied(storage, 1, OLD)
     (Path(storage.root) / T.folder).mkdir()
     identity = f"{T.folder}/_mirrorlake.json"
@@ -409,13 +406,15 @@ def test_a_publisher_counts_anew_in_a_copied_folder(storage: Storage):
 # --- replays
 
 
-def test_what_was_never_applied_is_not_replayed(storage: Storage):
+def test_a_file_that_was_not_applied_is_not_replayed(storage: Storage):
     zone = applied(storage, 2)
     zone.put(2, OTHER)
     for dry_run in (True, False):
-        with pytest.raises(SequenceError, match="File 2 is not the one that was applied") as caught:
-            replay(storage, T, 1, dry_run=dry_run)
+        with pytest.raises(
+            SequenceError, match="content of file 2 is not the content that was applied"
+        ) as caught:
+            applied_files.replay(storage, T, 1, dry_run=dry_run)
         assert caught.value.file == file_name(2)
-    with pytest.raises(SequenceError, match="File 2 is not the one"):
-        reseed(storage, T)
+    with pytest.raises(SequenceError, match="content of file 2 is not the content"):
+        applied_files.reseed(storage, T)
     assert Lake(storage.root).operations.replay("t", 1, 1).files == (file_name(3),)

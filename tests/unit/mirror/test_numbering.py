@@ -1,4 +1,4 @@
-"""Files in the order of their modification: numbers from the plans, new ones after the last."""
+"""Files ordered by modification time: applied ones have numbers from plans, new ones follow."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lakes import lake_of
+from helpers.places import IDENTITY, METADATA, PROCESSED
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
+from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
-from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.applied_files import move_applied, move_leftovers
-from mirrorlake.mirror.next_batch import number_files
-from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
-from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
-from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
+from mirrorlake.mirror import applied_files, next_batch, state, status
+from mirrorlake.mirror.state import TableState, save_states
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Listing, Storage
 
 T = TableName(None, "t")
@@ -36,17 +36,17 @@ def listed(storage: Storage) -> Listing:
 
 
 def numbers(storage: Storage, last: int, metadata: TableMetadata = TIMED) -> dict[str, int]:
-    folder = number_files(storage, LIFE, metadata, listed(storage), last)
+    folder = next_batch.number_files(storage, LIFE, metadata, listed(storage), last)
     return {entry.name: number for number, entry in folder.numbered.items()}
 
 
 def apply(storage: Storage, last: int) -> int:
-    """What a cycle does with the files, but for the commit."""
-    folder = number_files(storage, LIFE, TIMED, listed(storage), last)
+    """Handle the files like a cycle, without the commit."""
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), last)
     ready, missing = folder.pending(last)
     assert missing is None
     plan = plan_files(storage, LIFE, last + 1, [entry.name for entry in ready])
-    move_applied(storage, LIFE, folder, plan)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     return plan.last
 
 
@@ -76,7 +76,7 @@ def test_the_last_applied_file_stays_and_is_not_new(storage: Storage):
     assert apply(storage, 0) == 2
     assert away(storage) == [f"{1:020d}-a"]
     assert numbers(storage, 2) == {"b": 2}
-    put(storage, "older", 0)  # it came later, whatever its time says
+    put(storage, "older", 0)  # it arrived later, despite its older time
     assert numbers(storage, 2) == {"b": 2, "older": 3}
     assert apply(storage, 2) == 3
     assert away(storage) == [f"{1:020d}-a", f"{2:020d}-b"]
@@ -91,28 +91,28 @@ def test_an_old_name_with_other_content_is_a_new_file(storage: Storage):
     put(storage, "a", 3, b"longer than before")
     assert numbers(storage, 2) == {"a": 3}
     put(storage, "a", 4, b"FIRST")
-    assert numbers(storage, 2) == {"a": 2}  # the applied one, touched
+    assert numbers(storage, 2) == {"a": 2}  # the applied file with a new modification time
 
 
 def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
-    """A mirror was killed after its plan; a file with an older time comes before it runs again."""
+    """A mirror is killed after planning; an older file arrives before it runs again."""
     put(storage, "a", 1)
     put(storage, "b", 2)
     plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "copied with its old time", 0)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
-    move_applied(storage, LIFE, folder, plan)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 0)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     assert away(storage) == [f"{1:020d}-a"]
     assert numbers(storage, 2) == {"b": 2, "copied with its old time": 3}
 
 
-def test_a_file_replaced_since_the_listing_stays(storage: Storage):
+def test_a_file_replaced_after_the_listing_is_not_moved(storage: Storage):
     put(storage, "a", 1)
     put(storage, "b", 2)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 0)
     plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "a", 3, b"again")
-    move_applied(storage, LIFE, folder, plan)
+    applied_files.move_applied(storage, LIFE, folder, plan)
     assert away(storage) == []
     assert storage.read(f"{T.folder}/a") == b"again"
     assert numbers(storage, 2) == {"b": 2, "a": 3}
@@ -121,10 +121,10 @@ def test_a_file_replaced_since_the_listing_stays(storage: Storage):
 def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
     for name, minute in (("c", 1), ("b", 2), ("a", 3)):
         put(storage, name, minute)
-    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
+    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # committed, but not moved
     put(storage, "new", 0)
-    folder = number_files(storage, LIFE, TIMED, listed(storage), 3)
-    move_leftovers(storage, LIFE, folder, 3)
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 3)
+    applied_files.move_leftovers(storage, LIFE, folder, 3)
     assert away(storage) == [f"{1:020d}-c", f"{2:020d}-b"]
     assert numbers(storage, 3) == {"a": 3, "new": 4}
 
@@ -132,8 +132,10 @@ def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
 def test_the_strategy_switched_to_time(storage: Storage):
     for number in (1, 2):
         put(storage, file_name(number), number)
-    folder = number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
-    move_applied(storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)]))
+    folder = next_batch.number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
+    applied_files.move_applied(
+        storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)])
+    )
     put(storage, "any name.csv", 5)
     put(storage, file_name(9), 4)
     assert numbers(storage, 2) == {file_name(2): 2, file_name(9): 3, "any name.csv": 4}
@@ -150,12 +152,12 @@ def test_the_strategy_switched_to_numbers(storage: Storage):
         numbers(storage, 2, TableMetadata())
 
 
-def state(storage: Storage, tail: str | None, last: int) -> TableState:
+def state_of(storage: Storage, tail: str | None, last: int) -> TableState:
     here = listed(storage)
     return TableState(
         None,
         "t",
-        REPLICATING,
+        "Replicating",
         seen=here.state_of(IDENTITY),
         declared=here.state_of(METADATA),
         strategy=BY_TIME,
@@ -167,22 +169,22 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
 def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
-    assert idle_folder(listed(storage), state(storage, None, 0))
+    assert status.idle_folder(listed(storage), state_of(storage, None, 0))
     put(storage, "b.csv", 1)
     (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
-    applied = state(storage, file_signature(entry), 7)
-    assert idle_folder(listed(storage), applied)
-    assert not idle_folder(listed(storage), state(storage, None, 7))
+    applied = state_of(storage, state.file_signature(entry), 7)
+    assert status.idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), state_of(storage, None, 7))
     put(storage, "a.csv", 0)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     storage.delete(f"{T.folder}/a.csv")
-    assert idle_folder(listed(storage), applied)
+    assert status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 9)
-    assert not idle_folder(listed(storage), applied)
+    assert not status.idle_folder(listed(storage), applied)
     put(storage, METADATA, 0)
     for changed in (("b.csv", 2, None), ("b.csv", 1, b"longer")):
         put(storage, *changed)
-        assert not idle_folder(listed(storage), applied)
+        assert not status.idle_folder(listed(storage), applied)
 
 
 def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
@@ -191,12 +193,12 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
         put(storage, name, minute)
     entry = listed(storage).file("applied")
     assert entry is not None
-    known = state(storage, file_signature(entry), 4)
-    folder = listed_folder(listed(storage), known)
+    known = state_of(storage, state.file_signature(entry), 4)
+    folder = status.listed_folder(listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
     save_states(storage, {T.folder: known})
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert (line.last_file, line.backlog_files, line.waiting_for) == (4, 2, None)
     assert line.lag_seconds > 3600
 
@@ -205,19 +207,19 @@ def test_a_number_is_one_that_delta_can_keep(storage: Storage):
     largest = 2**63 - 1
     for name in ("#notes.txt", file_name(1), file_name(largest)):
         put(storage, name, 0)
-    assert list(list_folder(storage, T).numbered) == [1, largest]
+    assert list(zone.list_folder(storage, T).numbered) == [1, largest]
     for number in (0, largest + 1):
         put(storage, file_name(number), 0)
         with pytest.raises(SequenceError, match=f"not between 1 and {largest}"):
-            list_folder(storage, T)
+            zone.list_folder(storage, T)
         Path(storage.root, T.folder, file_name(number)).unlink()
 
 
-def test_an_empty_entry_stands_for_a_file_that_need_not_be_there(storage: Storage):
+def test_a_skipped_file_has_an_empty_entry(storage: Storage):
     for number in (1, 3, 6):
         put(storage, file_name(number), 0)
-    ready, missing = list_folder(storage, T).pending(0, skip={2, 4})
+    ready, missing = zone.list_folder(storage, T).pending(0, skip={2, 4})
     assert [entry.name for entry in ready] == [file_name(number) for number in (1, 2, 3, 4)]
     assert [entry.size > 0 for entry in ready] == [True, False, True, False]
     assert missing == 5
-    assert list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None
+    assert zone.list_folder(storage, T).pending(0, skip={2, 4, 5})[1] is None

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake import Lake
+from helpers.lakes import lake_of
+from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
+from mirrorlake.landing import zone
+from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.state import (
-    FAILED,
-    REPLICATING,
-    TableState,
-    is_told_running,
-    load_states,
-    save_states,
-)
-from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.table_cycle import MirrorOptions
+from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
@@ -38,7 +31,7 @@ def no_spark():
 
 
 def test_an_empty_lake(any_storage: Storage):
-    assert status_report(any_storage).tables == ()
+    assert lake_of(any_storage).status().tables == ()
     assert any_storage.list("").folders == ()
 
 
@@ -48,8 +41,8 @@ def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: St
     for folder in ("t", "a.schema/t", "b.schema/t", "b.schema/u", "_scratchPad", "a.schema/_x"):
         put(any_storage, folder, 1)
     names = [TableName("a", "t"), TableName("b", "t"), TableName("b", "u"), TableName(None, "t")]
-    assert list(find_tables(any_storage)) == names
-    assert [(t.schema, t.name) for t in status_report(any_storage).tables] == [
+    assert list(zone.find_tables(any_storage)) == names
+    assert [(t.schema, t.name) for t in lake_of(any_storage).status().tables] == [
         (name.schema, name.name) for name in names
     ]
 
@@ -71,11 +64,11 @@ def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: St
 def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiting):
     put(any_storage, "t", *numbers)
     any_storage.write(f"{ZONE}/t/_metadata.json", b"{}")
-    known = TableState(None, "t", state=REPLICATING, last_file=applied, rows=7)
+    known = TableState(None, "t", state="Replicating", last_file=applied, rows=7)
     save_states(any_storage, {f"{ZONE}/t": known})
-    (line,) = status_report(any_storage).tables
+    (line,) = lake_of(any_storage).status().tables
     assert (line.backlog_files, line.waiting_for) == (backlog, waiting)
-    assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, REPLICATING, None)
+    assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, "Replicating", None)
     assert (line.lag_seconds > 0) <= (backlog > 0)
 
 
@@ -86,7 +79,7 @@ def test_lag_is_the_age_of_the_oldest_file_not_applied(storage: Storage):
     for number, minutes in ((1, 60), (2, 10), (3, 5)):
         moment = (now - timedelta(minutes=minutes)).timestamp()
         os.utime(Path(storage.root, ZONE, "t", file_name(number)), (moment, moment))
-    (line,) = status_report(storage).tables
+    (line,) = lake_of(storage).status().tables
     assert line.lag_seconds == pytest.approx(600, abs=30)
 
 
@@ -94,7 +87,7 @@ def test_a_clock_that_runs_ahead_gives_no_negative_lag(storage: Storage):
     put(storage, "t", 1)
     ahead = datetime.now(timezone.utc).timestamp() + 3600
     os.utime(Path(storage.root, ZONE, "t", file_name(1)), (ahead, ahead))
-    assert status_report(storage).tables[0].lag_seconds == 0
+    assert lake_of(storage).status().tables[0].lag_seconds == 0
 
 
 BAD = [".hidden", "bad:name", "back\\slash", "x.SCHEMA", "line\nfeed", "x" * 201]
@@ -102,35 +95,35 @@ BAD = [".hidden", "bad:name", "back\\slash", "x.SCHEMA", "line\nfeed", "x" * 201
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("schema", [None, "s"])
-def test_a_bad_folder_is_reported_and_the_others_go_on(storage: Storage, schema, name):
+def test_a_bad_folder_is_reported_and_others_continue(storage: Storage, schema, name):
     if schema and name == "x.SCHEMA":
         pytest.skip("a fine name inside of a schema")
     inner = name if schema is None else f"{schema}.schema/{name}"
     Path(storage.root, ZONE, inner).mkdir(parents=True)
     put(storage, "zz", 1)
-    bad, good = sorted(status_report(storage).tables, key=lambda line: line.name == "zz")
-    assert (bad.schema, bad.name, bad.state) == (schema, name, FAILED)
+    bad, good = sorted(lake_of(storage).status().tables, key=lambda line: line.name == "zz")
+    assert (bad.schema, bad.name, bad.state) == (schema, name, "Failed")
     assert "Hint:" in bad.error["message"]
     assert (good.name, good.error, good.backlog_files) == ("zz", None, 1)
 
 
 def test_a_bad_schema_folder_is_reported(storage: Storage):
     Path(storage.root, ZONE, "bad:one.schema", "t").mkdir(parents=True)
-    (found,) = find_tables(storage)
-    assert isinstance(found, BadFolder)
+    (found,) = zone.find_tables(storage)
+    assert isinstance(found, zone.BadFolder)
     assert found.folder == f"{ZONE}/bad:one.schema/t"
-    assert status_report(storage).failed
+    assert lake_of(storage).status().failed
 
 
 @pytest.mark.parametrize("place", [b"\xff", b"\xff.schema/t", b"s.schema/\xff"])
-def test_a_folder_whose_name_is_no_text_stops_nobody(storage: Storage, place: bytes):
+def test_a_folder_with_an_undecodable_name_does_not_stop_others(storage: Storage, place: bytes):
     os.makedirs(os.fsencode(Path(storage.root, ZONE)) + b"/" + place)
     (Path(storage.root, ZONE) / "zz").mkdir()
     report = Engine(storage, no_spark, MirrorOptions(tables_at_once=1)).run_cycle()
-    assert [line.state for line in report.tables if line.name != "zz"] == [FAILED]
+    assert [line.state for line in report.tables if line.name != "zz"] == ["Failed"]
     assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["tables"]) == 2
     assert len(load_states(storage)) == 2
-    assert len(status_report(storage).failed) == 1
+    assert len(lake_of(storage).status().failed) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,16 +138,16 @@ def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, 
     for name in names:
         any_storage.write(f"{ZONE}/t/{name}", b"x")
     put(any_storage, "zz", 1)
-    bad, good = status_report(any_storage).tables
+    bad, good = lake_of(any_storage).status().tables
     assert match in bad.error["message"]
     assert bad.error["file"] in names
-    assert (bad.state, good.error) == (FAILED, None)
+    assert (bad.state, good.error) == ("Failed", None)
 
 
 @pytest.mark.promise("LZ-13")
 def test_pending_files_end_at_a_gap(any_storage: Storage):
     put(any_storage, "t", 3, 1, 2, 5, 6)
-    folder = list_folder(any_storage, TableName(None, "t"))
+    folder = zone.list_folder(any_storage, TableName(None, "t"))
     ready, missing = folder.pending(1)
     assert [entry.name for entry in ready] == [file_name(2), file_name(3)]
     assert missing == 4
@@ -164,18 +157,18 @@ def test_pending_files_end_at_a_gap(any_storage: Storage):
 
 def test_looking_changes_nothing(any_storage: Storage):
     put(any_storage, "t", 1)
-    status_report(any_storage)
+    lake_of(any_storage).status()
     assert any_storage.list("Files").folders == ("LandingZone",)
     assert [e.name for e in any_storage.list(f"{ZONE}/t").files] == [file_name(1)]
 
 
-def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
+def test_states_are_saved_and_reported_in_fabrics_format(any_storage: Storage):
     error = {"message": "m", "file": None, "row": 1, "column": "c"}
     incarnation = "0" * 31 + "7"
-    state = TableState("s", "t", FAILED, incarnation, rows=5, bytes=6, synced="2026-01-01")
-    state = replace(state, latency=1.5, error=error)
-    save_states(any_storage, {"folder": state})
-    assert load_states(any_storage) == {"folder": state}
+    known = TableState("s", "t", "Failed", incarnation, rows=5, bytes=6, synced="2026-01-01")
+    known = replace(known, latency=1.5, error=error)
+    save_states(any_storage, {"folder": known})
+    assert load_states(any_storage) == {"folder": known}
     (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
     assert line == {
         "id": "00000000-0000-0000-0000-000000000007",
@@ -195,7 +188,7 @@ def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
     }
 
 
-def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: Storage):
+def test_the_monitoring_file_has_empty_texts_without_schema_and_error(any_storage: Storage):
     save_states(any_storage, {"folder": TableState(None, "t")})
     (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
     assert (line["sourceSchemaName"], line["normalizedTableName"]) == ("", "t")
@@ -205,11 +198,11 @@ def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: St
     assert replicator == {"status": "Running", "errorCode": "", "errorMessage": ""}
 
 
-def test_monitoring_files_of_before_are_written_again(any_storage: Storage):
+def test_older_monitoring_files_are_rewritten(any_storage: Storage):
     any_storage.write_json("Files/Monitoring/replicator.json", {"status": "Running"})
-    assert not is_told_running(any_storage)
+    assert not state.is_running(any_storage)
     save_states(any_storage, {})
-    assert is_told_running(any_storage)
+    assert state.is_running(any_storage)
 
 
 def test_states_of_an_older_format_are_made_again(any_storage: Storage):
@@ -220,8 +213,8 @@ def test_states_of_an_older_format_are_made_again(any_storage: Storage):
 def test_a_report_as_text_and_document(any_storage: Storage):
     put(any_storage, "t", 1)
     any_storage.write(f"{ZONE}/u/{file_name(0)}", b"")
-    report = status_report(any_storage)
-    assert repr(report) == "2 tables, 0 rows applied so far, 1 failed"
+    report = lake_of(any_storage).status()
+    assert repr(report) == "2 tables, 1 problem"
     assert set(report.as_dict()["tables"][0]) == {
         "name", "schema", "state", "rows", "last_file", "backlog_files", "backlog_bytes",
         "waiting_for", "waiting_since", "lag_seconds", "error",
@@ -229,6 +222,6 @@ def test_a_report_as_text_and_document(any_storage: Storage):
 
 
 def test_a_single_table_has_to_be_there(lake: Lake) -> None:
-    with pytest.raises(TableNotFoundError, match=r"no folder for nowhere.*Hint:"):
+    with pytest.raises(TableNotFoundError, match=r"no folder for the table nowhere.*Hint:"):
         lake.mirror("nowhere")
     assert not lake.storage.exists("Files/Monitoring/tables.json")

@@ -1,4 +1,4 @@
-"""Tables dropped with their folders, on local disks and in object stores; files stand for Delta."""
+"""Dropped tables, on disks and in object stores; a minimal log and one file are the Delta table."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from helpers.least_table import make_table
+from mirrorlake import MirrorOptions
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
+from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import TableState, load_states
-from mirrorlake.mirror.trash import (
-    drop_table,
-    dropped_tables,
-    follow_folders,
-    purge_dropped,
-    take_back,
-    undrop,
-    was_elsewhere,
-)
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -38,87 +29,89 @@ def content(storage: Storage, table: TableName) -> str | None:
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
-def test_a_dropped_table_comes_back_whole(any_storage: Storage, table: TableName):
+def test_a_dropped_table_is_restored_completely(any_storage: Storage, table: TableName):
     make_table(any_storage, table)
     before = any_storage.files_below(table.table_path)
     identity = Identity(table, "1")
-    assert drop_table(any_storage, table, identity)
+    assert trash.drop_table(any_storage, table, identity)
     assert content(any_storage, table) is None
     assert delta_tables(any_storage) == []
-    assert not drop_table(any_storage, table, identity)
-    (dropped,) = dropped_tables(any_storage)
+    assert not trash.drop_table(any_storage, table, identity)
+    (dropped,) = trash.dropped_tables(any_storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
     assert datetime.now(timezone.utc) - dropped.when < timedelta(minutes=1)
-    assert take_back(any_storage, identity)
+    assert trash.restore_dropped(any_storage, identity)
     assert any_storage.files_below(table.table_path) == before
     assert any_storage.files_below(DROPPED) == ()
-    assert not take_back(any_storage, identity)
+    assert not trash.restore_dropped(any_storage, identity)
 
 
 def test_dropping_nothing_leaves_nothing(any_storage: Storage):
-    assert not drop_table(any_storage, A, Identity(A, "1"))
+    assert not trash.drop_table(any_storage, A, Identity(A, "1"))
     assert any_storage.files_below("") == ()
-    assert dropped_tables(any_storage) == []
+    assert trash.dropped_tables(any_storage) == []
 
 
-def test_a_life_finds_its_own_table_before_one_of_its_name(any_storage: Storage):
+def test_a_table_of_the_same_incarnation_is_restored_before_one_of_the_same_name(
+    any_storage: Storage,
+):
     make_table(any_storage, A, "mine")
-    drop_table(any_storage, A, Identity(A, "mine"))
+    trash.drop_table(any_storage, A, Identity(A, "mine"))
     make_table(any_storage, B, "of the name")
-    drop_table(any_storage, B, Identity(B, "another"))
+    trash.drop_table(any_storage, B, Identity(B, "another"))
     renamed = Identity(B, "mine", A)
-    assert was_elsewhere(any_storage, renamed)
-    assert not was_elsewhere(any_storage, Identity(B, "mine"))
-    assert not was_elsewhere(any_storage, Identity(B, "a third", A))
-    assert take_back(any_storage, renamed)
+    assert trash.was_renamed(any_storage, renamed)
+    assert not trash.was_renamed(any_storage, Identity(B, "mine"))
+    assert not trash.was_renamed(any_storage, Identity(B, "a third", A))
+    assert trash.restore_dropped(any_storage, renamed)
     assert content(any_storage, B) == "mine"
-    assert not was_elsewhere(any_storage, renamed)
-    assert [dropped.identity for dropped in dropped_tables(any_storage)] == [
+    assert not trash.was_renamed(any_storage, renamed)
+    assert [dropped.identity for dropped in trash.dropped_tables(any_storage)] == [
         Identity(B, "another", B)
     ]
 
 
-def test_of_several_drops_of_one_name_the_last_comes_back(storage: Storage):
+def test_the_last_of_several_dropped_tables_is_restored(storage: Storage):
     for number in range(3):
         make_table(storage, A, f"rows {number}")
-        drop_table(storage, A, Identity(A, f"life {number}") if number else None)
+        trash.drop_table(storage, A, Identity(A, f"life {number}") if number else None)
     make_table(storage, B, "other")
-    drop_table(storage, B, None)
-    assert [d.table.name for d in dropped_tables(storage)] == ["b", "a", "a", "a"]
-    assert take_back(storage, Identity(A, "a new life"))
+    trash.drop_table(storage, B, None)
+    assert [d.table.name for d in trash.dropped_tables(storage)] == ["b", "a", "a", "a"]
+    assert trash.restore_dropped(storage, Identity(A, "a new life"))
     assert content(storage, A) == "rows 2"
-    assert take_back(storage, Identity(TableName(None, "c"), "life 1", A))
+    assert trash.restore_dropped(storage, Identity(TableName(None, "c"), "life 1", A))
     assert content(storage, TableName(None, "c")) == "rows 1"
-    assert len(dropped_tables(storage)) == 2
+    assert len(trash.dropped_tables(storage)) == 2
 
 
-def test_nothing_comes_back_over_a_table(storage: Storage):
+def test_an_existing_table_is_never_replaced_by_a_restore(storage: Storage):
     make_table(storage, A, "old")
-    drop_table(storage, A, Identity(A, "1"))
+    trash.drop_table(storage, A, Identity(A, "1"))
     make_table(storage, A, "new")
-    assert not take_back(storage, Identity(A, "1"))
-    with pytest.raises(UsageError, match="There is a table a again"):
-        undrop(storage, A)
+    assert not trash.restore_dropped(storage, Identity(A, "1"))
+    with pytest.raises(UsageError, match="A table a exists again"):
+        trash.undrop(storage, A)
     assert content(storage, A) == "new"
-    assert len(dropped_tables(storage)) == 1
+    assert len(trash.dropped_tables(storage)) == 1
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
 def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table: TableName):
     make_table(any_storage, table)
-    drop_table(any_storage, table, Identity(table, "1", B))
-    undrop(any_storage, table)
+    trash.drop_table(any_storage, table, Identity(table, "1", B))
+    trash.undrop(any_storage, table)
     assert content(any_storage, table) == "rows"
     assert read_identity(any_storage, table) == Identity(table, "1", B)
     assert read_metadata(any_storage, table).keys == ("id",)
-    with pytest.raises(TableNotFoundError, match=f"No dropped table {table}"):
-        undrop(any_storage, table)
+    with pytest.raises(TableNotFoundError, match=f"There is no dropped table {table}"):
+        trash.undrop(any_storage, table)
 
 
-def test_undrop_of_a_life_that_nobody_knows(any_storage: Storage):
+def test_undrop_without_an_identity(any_storage: Storage):
     make_table(any_storage, A)
-    drop_table(any_storage, A, None)
-    undrop(any_storage, A)
+    trash.drop_table(any_storage, A, None)
+    trash.undrop(any_storage, A)
     assert (content(any_storage, A), read_identity(any_storage, A)) == ("rows", None)
 
 
@@ -130,13 +123,14 @@ def test_only_what_was_dropped_long_ago_is_purged(any_storage: Storage):
         any_storage.write_json(
             f"{DROPPED}/a/{stamp}/identity.json", {"incarnation": "1", "origin": "a"}
         )
-    purge_dropped(any_storage, keep=timedelta(days=7))
+    trash.purge_dropped(any_storage, keep=timedelta(days=7))
     ages = [
-        (now - dropped.when).total_seconds() / 86_400 for dropped in dropped_tables(any_storage)
+        (now - dropped.when).total_seconds() / 86_400
+        for dropped in trash.dropped_tables(any_storage)
     ]
     assert ages == pytest.approx([0, 6.9], abs=0.01)
     assert len(any_storage.files_below(DROPPED)) == 4
-    purge_dropped(any_storage, keep=timedelta(0))
+    trash.purge_dropped(any_storage, keep=timedelta(0))
     assert any_storage.files_below("") == ()
 
 
@@ -150,9 +144,9 @@ def engine(storage: Storage, **options: float) -> Engine:
 
 def test_a_cycle_purges_even_if_it_drops_nothing(any_storage: Storage):
     make_table(any_storage, A)
-    drop_table(any_storage, A, None)
+    trash.drop_table(any_storage, A, None)
     engine(any_storage).run_cycle()
-    assert len(dropped_tables(any_storage)) == 1
+    assert len(trash.dropped_tables(any_storage)) == 1
     engine(any_storage, keep_dropped_days=0).run_cycle()
     assert any_storage.files_below(DROPPED) == ()
 
@@ -167,7 +161,7 @@ def test_a_folder_that_is_gone_drops_its_table_and_no_other(any_storage: Storage
     any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
     nobodys = TableName(None, "c")
     states = states_of((A, "1"), (B, "2"), (nobodys, "3"))
-    assert follow_folders(any_storage, states, [B]) == ([A], [])
+    assert trash.follow_folders(any_storage, states, [B]) == ([A], [])
     assert list(states) == [B.folder]
     assert (content(any_storage, A), content(any_storage, B)) == (None, "rows")
     assert any_storage.files_below("Tables/c") != ()
@@ -182,7 +176,7 @@ def test_a_renamed_folder_takes_its_table_along(any_storage: Storage):
     make_table(any_storage, A)
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), IN_SCHEMA)
-    assert follow_folders(any_storage, states, [IN_SCHEMA]) == ([], [])
+    assert trash.follow_folders(any_storage, states, [IN_SCHEMA]) == ([], [])
     assert (content(any_storage, A), content(any_storage, IN_SCHEMA)) == (None, "rows")
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert read_identity(any_storage, IN_SCHEMA) == Identity(IN_SCHEMA, "1", A)
@@ -193,7 +187,7 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
     make_table(any_storage, A)
     copy_identity(any_storage, Identity(A, "1"), A, copy)
     states = states_of((A, "1"))
-    follow_folders(any_storage, states, [A, copy])
+    trash.follow_folders(any_storage, states, [A, copy])
     assert read_identity(any_storage, A) == Identity(A, "1")
     own = read_identity(any_storage, copy)
     assert own is not None
@@ -201,7 +195,7 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
     later = TableName(None, "later")
     any_storage.delete_folder(A.folder)
     copy_identity(any_storage, Identity(A, "1"), B, later)
-    follow_folders(any_storage, states, [B, copy, later])
+    trash.follow_folders(any_storage, states, [B, copy, later])
     assert content(any_storage, B) == "rows"
     lives = [read_identity(any_storage, table) for table in (B, copy, later)]
     assert len({life.incarnation for life in lives if life}) == 3
@@ -211,7 +205,7 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
 def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
-    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == ([], [])
+    assert trash.follow_folders(any_storage, states, [B, IN_SCHEMA]) == ([], [])
     assert [state.table for state in states.values()] == [B]
     assert read_identity(any_storage, B) == Identity(B, "1", A)
     own = read_identity(any_storage, IN_SCHEMA)
@@ -223,7 +217,7 @@ def test_lost_states_are_rebuilt_from_the_logs_even_for_a_single_table(any_stora
     make_table(any_storage, A, life="1")
     make_table(any_storage, IN_SCHEMA, life="2")
     any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
-    found = rebuild_states(any_storage, [A, IN_SCHEMA, TableName(None, "c")])
+    found = ledger.rebuild_states(any_storage, [A, IN_SCHEMA, TableName(None, "c")])
     lives = {folder: (state.incarnation, state.version) for folder, state in found.items()}
     assert lives == {A.folder: ("1", 0), IN_SCHEMA.folder: ("2", 0)}
     any_storage.write(f"{B.folder}/_metadata.json", b"{}")

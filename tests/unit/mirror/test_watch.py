@@ -1,39 +1,41 @@
-"""Cycle after cycle: the pauses between, the stop, and what the monitoring files say meanwhile."""
+"""Watching: pauses between cycles, stopping, and the monitoring files."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
 import pytest
 
+from mirrorlake import MirrorOptions
 from mirrorlake.errors import TableNotFoundError
+from mirrorlake.mirror import status
 from mirrorlake.mirror.engine import Engine, watch
-from mirrorlake.mirror.options import MirrorOptions, Step, at_once
+from mirrorlake.mirror.options import Step, concurrent_tables
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import Report, status_of
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
 REPLICATOR = "Files/Monitoring/replicator.json"
 
 
-def report(last: int, backlog: int = 0) -> Report:
+def report(last: int, backlog: int = 0) -> status.MirrorReport:
     state = TableState(None, "t", last_file=last)
-    line = status_of(state, None)
-    return Report((type(line)(**{**vars(line), "backlog_files": backlog}),))
+    line = status.MirroredTable.since(status.status_of(state, None), None)
+    return status.MirrorReport((replace(line, backlog_files=backlog),))
 
 
 class ScriptedEngine(Engine):
-    """Reports what it is told to; all else is the engine's own."""
+    """An engine whose cycles return prepared reports."""
 
-    def __init__(self, storage: Storage, script: list[Report | Exception]) -> None:
+    def __init__(self, storage: Storage, script: list[status.MirrorReport | Exception]) -> None:
         super().__init__(storage, lambda: pytest.fail("Spark was asked for"))
         self.script = script
 
-    def run_cycle(self, only: TableName | None = None) -> Report:
-        """The next report of the script."""
+    def run_cycle(self, only: TableName | None = None) -> status.MirrorReport:
+        """Return the next report of the script."""
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -41,7 +43,7 @@ class ScriptedEngine(Engine):
 
 
 class CountedPauses(Event):
-    """An event that is set after so many pauses, and does not wait for them."""
+    """An event that is set after a number of pauses and does not wait."""
 
     def __init__(self, pauses: int) -> None:
         super().__init__()
@@ -49,14 +51,14 @@ class CountedPauses(Event):
         self.waited: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Notes the pause."""
+        """Record the pause."""
         assert timeout is not None
         self.waited.append(timeout)
         self.left -= 1
         return self.left == 0
 
 
-def pauses(storage: Storage, script: list[Report], **options: Any) -> list[float]:
+def pauses(storage: Storage, script: list[status.MirrorReport], **options: Any) -> list[float]:
     stop, heard = CountedPauses(len(script)), []
     engine = ScriptedEngine(storage, list(script))
     last = watch(engine, stop, on_report=heard.append, **options)
@@ -69,7 +71,12 @@ def test_pauses_grow_while_nothing_happens_and_shrink_when_something_does(storag
     quiet, busy = report(1), report(2)
     waited = pauses(storage, [quiet] * 4 + [busy] * 3, interval=10)
     assert waited == [10, 15, 22.5, 33.75, 10, 15, 22.5]
-    backlog = [report(1), report(1, backlog=1), report(1, backlog=1), Report((), ("t",))]
+    backlog = [
+        report(1),
+        report(1, backlog=1),
+        report(1, backlog=1),
+        status.MirrorReport((), ("t",)),
+    ]
     assert pauses(storage, backlog, interval=10) == [10, 10, 15, 10]
 
 
@@ -84,7 +91,7 @@ def test_a_stop_that_came_before_still_lets_one_cycle_end(storage: Storage):
     assert watch(ScriptedEngine(storage, [report(3)]), stop) == report(3)
 
 
-def test_a_cycle_that_fails_ends_the_watch_and_says_so(storage: Storage):
+def test_a_failed_cycle_ends_the_watch_and_is_recorded(storage: Storage):
     engine = ScriptedEngine(storage, [report(1), TableNotFoundError("gone")])
     stop = CountedPauses(9)
     with pytest.raises(TableNotFoundError, match="gone"):
@@ -93,7 +100,7 @@ def test_a_cycle_that_fails_ends_the_watch_and_says_so(storage: Storage):
     assert storage.read_json(REPLICATOR)["status"] == "Stopped"
 
 
-def test_who_mirrors_again_is_running_again(any_storage: Storage):
+def test_a_new_cycle_sets_the_status_to_running(any_storage: Storage):
     state = {"x": TableState(None, "x", rows=3)}
     save_states(any_storage, state)
     engine = Engine(any_storage, lambda: pytest.fail("Spark was asked for"))
@@ -103,7 +110,7 @@ def test_who_mirrors_again_is_running_again(any_storage: Storage):
     assert any_storage.exists("Files/Monitoring/tables.json")
     engine.run_cycle()
     engine.close()
-    engine.run_cycle()  # nothing changed, but somebody mirrors
+    engine.run_cycle()  # nothing changed, but a mirror is running
     assert any_storage.read_json(REPLICATOR)["status"] == "Running"
 
 
@@ -121,9 +128,9 @@ def test_no_table_is_begun_after_the_stop(storage: Storage):
 
 def test_as_many_tables_at_once_as_there_are_cores_here_or_in_the_cluster() -> None:
     options = MirrorOptions()
-    assert at_once(options) == min(8, (os.cpu_count() or 1) + 1)
-    assert [at_once(options, cores) for cores in (2, 9, 31, 400)] == [3, 10, 32, 32]
-    assert at_once(MirrorOptions(tables_at_once=5), 400) == 5
+    assert concurrent_tables(options) == min(8, (os.cpu_count() or 1) + 1)
+    assert [concurrent_tables(options, cores) for cores in (2, 9, 31, 400)] == [3, 10, 32, 32]
+    assert concurrent_tables(MirrorOptions(tables_at_once=5), 400) == 5
 
 
 @pytest.mark.parametrize("others_after", [0.05, None])
@@ -144,7 +151,7 @@ def test_a_slow_table_does_not_hold_up_the_others(
         elif table.name == "slow" and looked.count("slow") == 1:
             for _ in range(400 if others_after else 4):
                 if quick in (load_states(any_storage) or {}):
-                    declare(quick, "another")  # it is done, and now has something new
+                    declare(quick, "another")  # it has finished and now has new work
                     break
                 again.wait(0.05)
             assert again.wait(20 if others_after else 0.1) is (others_after is not None)

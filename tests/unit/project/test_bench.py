@@ -1,4 +1,4 @@
-"""The benches' arithmetic, and what happens when one fails."""
+"""The arithmetic of benches, and the handling of a bench that fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirrorlake.errors import MirrorlakeError, UsageError
 
 
 def timer(name: str, heard: list[str], *seconds: float) -> Callable[[], float]:
-    """Returns one number of seconds after the other, and tells that it was called."""
+    """Return the given seconds in order, and note each call."""
     rest = iter(seconds)
 
     def measure() -> float:
@@ -36,7 +36,7 @@ def test_ratios_are_the_median_of_the_pairs_after_a_run_that_does_not_count() ->
     peer = timer("peer", heard, 0.001, 2, 4, 6)
     result = compare("b", "work", ours, peer, 3)
     assert heard == ["ours", "peer"] * 4
-    # The pairs' ratios are 2, 1 and 3; the medians' is another number.
+    # The pairs' ratios are 2, 1 and 3; the ratio of the medians is a different number.
     assert result == BenchResult("b", {"work": 2, "work, peer": 4}, {"work": 2})
     assert compare("b", "w", timer("", [], 0, 1, 1, 9), timer("", [], 0, 1, 9, 10), 3).ratios == {
         "w": 1.11

@@ -1,4 +1,4 @@
-"""What works without Spark does, and the rest says which extra to install."""
+"""Without Spark, the core works, and other parts raise an error that names the missing extra."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from helpers.project import SETTINGS
+from helpers.project import PROJECT, SETTINGS
 from mirrorlake import EXTRAS
-from mirrorlake.storage.paths import PROJECT
 
-# Finds nothing that an extra brings, as if it were not installed.
+# Hides the packages of all extras, as if they were not installed.
 BARE = """
 import sys
 from importlib.machinery import PathFinder
@@ -34,7 +33,7 @@ class Without(PathFinder):
 
 sys.meta_path = [Without if f is PathFinder else f for f in sys.meta_path]
 """
-# Runs commands one after the other: their exit statuses and what they print.
+# Runs commands in order, and prints their exit statuses and outputs.
 COMMANDS = """
 import contextlib, io, json
 from rich.console import Console
@@ -127,14 +126,14 @@ def test_python_without_spark(absent: list[str], tmp_path: Path) -> None:
     assert (errors, tables, applied) == ([], ["t"], 0)
     assert len(refused) == 3
     assert all(text.endswith("Hint: pip install 'mirrorlake[spark]'") for text in refused), refused
-    assert plain == "ModuleNotFoundError"  # the imports of others fail as always
+    assert plain == "ModuleNotFoundError"  # other packages' imports fail with the usual error
 
 
 OURS = {path.name for path in (PROJECT / "lib").glob("mirrorlake*")} | {"mirrorlake_docs"}
 
 
 def imported() -> dict[str, list[str]]:
-    """The packages of others that the library imports, and where."""
+    """Return the third-party packages that the library imports, with the importing modules."""
     found: dict[str, list[str]] = {}
     for path in (PROJECT / "lib").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -147,16 +146,16 @@ def imported() -> dict[str, list[str]]:
 
 
 def test_every_import_is_of_the_core_or_of_an_extra() -> None:
-    """And what an extra is said to bring is what its packages bring."""
+    """The packages listed for an extra are those that it installs."""
     packages = packages_distributions()
 
     def brought(lines: list[str]) -> set[str]:
         return {canonicalize_name(Requirement(line).name) for line in lines}
 
     core = brought(SETTINGS["dependencies"])
-    # They come with others: nbformat, nbclient, jupyter_core, jupyter_client, traitlets, IPython,
-    # tqdm and pygments with papermill, JupyterLab and nbconvert, comm with ipywidgets, py4j with
-    # PySpark.
+    # They are installed with others: nbformat, nbclient, jupyter_core, jupyter_client, traitlets,
+    # IPython, tqdm and pygments with papermill, JupyterLab and nbconvert, comm with ipywidgets,
+    # py4j with PySpark.
     indirect = {"nbformat", "IPython", "py4j", "nbclient", "jupyter_core", "pygments", "tqdm"}
     indirect |= {"comm", "jupyter_client", "traitlets"}
     for name, places in imported().items():
@@ -173,7 +172,7 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
 
 @pytest.mark.long
 def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
-    """Built and installed as anybody would, with the core's packages and nothing else."""
+    """Install the built wheel with the core's packages only."""
     source, python = tmp_path / "source", str(tmp_path / "venv" / "bin" / "python")
     source.mkdir()
     shutil.copytree(PROJECT / "lib", source / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
@@ -205,7 +204,7 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
     assert told[:3] == [[], ["t"], 0]
     assert told[3].endswith(hint.strip())
-    # With the extras that notebooks need a tool runs by its name, as schedulers call it: anywhere.
+    # With the extras for notebooks, a tool runs by its name from any folder, as schedulers call it.
     run([*uv, "pip", "install", "--quiet", "--python", python, *lock, f"{wheel}[spark,notebooks]"])
     bare = {"PATH": "/usr/bin:/bin", "MIRRORLAKE_HOME": str(tmp_path / "home")}
     values = {"root": root, "table": "t", "source": str(tmp_path / "rows.csv"), "keys": "id"}
@@ -214,7 +213,10 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     summary = json.loads(run(command, environment=bare))
     assert (summary["status"], summary["steps"][0]["records"]["rows"]) == ("done", 1)
     assert summary["run"] in run([script, "runs", "list"], environment=bare)
-    for plan in ("nightly", "report"):  # found, and their parameters checked, without a checkout
+    for plan in (
+        "nightly",
+        "report",
+    ):  # without a checkout, they are found and their parameters are checked
         refused = run([script, "run", plan, "-p", "months=3"], status=2, environment=bare)
         assert f"{plan} has no parameter months. Hint: it has" in refused
 

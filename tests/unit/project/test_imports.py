@@ -1,4 +1,4 @@
-"""Imports go one way: between the library and its satellites, between packages, and in no circle.
+"""Imports between the library, its satellites and packages go one way, without circles.
 
 Imports within functions and under `TYPE_CHECKING` count as well.
 """
@@ -17,55 +17,17 @@ CORE = "mirrorlake"
 # A package of the library imports only packages that are named before it.
 ORDER = (
     *("errors", "names", "results", "registry", "notices", "show", "storage", "spark"),
-    *("delta", "landing", "query", "mirror", "lint", "history", "layout", "feed"),
+    *("delta", "landing", "query", "mirror", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "sql"),
-    *("monitoring", "table", "lake", "cli"),
+    *("status", "inspection", "table", "lake", "cli"),
 )
-# Imports that still go backwards, from a module to a package; each must be removed.
-BACKWARDS: set[tuple[str, str]] = {
-    # Results and tables of other packages are drawn here; each belongs to its own package.
-    ("show.pictures", "mirror"),
-    ("show.tables", "lake"),
-    ("show.tables", "landing"),
-    ("show.tables", "mirror"),
-    ("show.tables", "spark"),
-    ("show.tables", "storage"),
-    ("show.versions", "delta"),
-    ("show.versions", "rows"),
-    ("show.versions", "spark"),
-    # These take a whole `Lake`, which only a type checker imports.
-    ("mirror.tools", "lake"),
-    ("monitoring", "lake"),
-}
 # What satellites may import: modules, or all modules of a package.
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
-    *("cli", "landing", "show", "storage"),
+    *("cli", "inspection", "landing", "show", "status", "storage"),
     *("spark.session",),
 }
-# Internal modules of the library that satellites still import; each must be removed.
-INTERNAL: dict[str, set[str]] = {
-    "mirrorlake_lab": {
-        "delta.actions",
-        "delta.commit_figures",
-        "delta.commits",
-        "delta.log_files",
-        "delta.snapshot",
-        "history.versions",
-        "layout.guardrails",
-        "mirror.operations",
-        "mirror.properties",
-        "mirror.state",
-        "mirror.status",
-        "spark.sql",
-        "views.definition",
-    },
-    "mirrorlake_serve": {
-        "mirror.options",
-        "mirror.state",
-    },
-}
-SATELLITES = {  # and the satellites that each may import
+SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
     "mirrorlake_sources": set[str](),
     "mirrorlake_serve": {"mirrorlake_sources"},
@@ -98,7 +60,7 @@ def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            # Each is imported by the one after it; the first and the last are the same.
+            # Each module is imported by the next one; the first and the last are the same.
             circle = error.args[1][::-1]
             found.append(circle)
             left[circle[-2]].discard(circle[-1])
@@ -139,18 +101,9 @@ def _package_of(name: str) -> str:
     return f"{CORE}.{_top(inside)}" if _top(name) == CORE and "." in inside else _top(name)
 
 
-def _is_backwards(name: str, other: str) -> bool:
-    """Check whether an import is one of the known ones that go backwards."""
-    return (_inside(name), _top(_inside(other))) in BACKWARDS
-
-
 def test_no_module_imports_in_a_circle():
     assert sum(map(len, _imports().values())) > 1000  # they are read
-    straight = {
-        name: {other for other in others if not _is_backwards(name, other)}
-        for name, others in _imports().items()
-    }
-    assert [" → ".join(circle) for circle in _circles(straight)] == []
+    assert [" → ".join(circle) for circle in _circles(_imports())] == []
 
 
 def test_the_library_imports_no_satellite():
@@ -171,7 +124,7 @@ def test_satellites_import_public_modules_of_the_library():
         is_public = {inside, _top(inside)} & PUBLIC
         if _top(name) != CORE and _top(other) == CORE and inside and not is_public:
             found.setdefault(_top(name), set()).add(inside)
-    assert found == INTERNAL
+    assert found == {}
 
 
 def test_packages_import_from_their_left():
@@ -179,7 +132,7 @@ def test_packages_import_from_their_left():
     edges = [(_inside(a), _inside(b)) for a, b in _edges() if _top(a) == _top(b) == CORE]
     pairs = {(a, _top(b)) for a, b in edges if a and b}
     assert {_top(name) for pair in pairs for name in pair} <= set(ORDER)
-    assert {(a, b) for a, b in pairs if places[_top(a)] < places[b]} == BACKWARDS
+    assert {(a, b) for a, b in pairs if places[_top(a)] < places[b]} == set()
 
 
 def test_no_class_name_twice_within_a_package():

@@ -69,7 +69,7 @@ def test_a_table_is_opened_by_its_name_in_any_case(root: Path) -> None:
     (root / "Tables" / "STOCK").mkdir()
     write_deltalake(root / "Tables" / "STOCK", rows_of({"id": [1]}))
     assert str(lake.table("STOCK").name) == "STOCK"
-    with pytest.raises(TableNotFoundError):  # two tables differ by case only
+    with pytest.raises(TableNotFoundError):  # two names differ only by case
         lake.table("Stock")
 
 
@@ -95,7 +95,7 @@ def test_the_history_is_shown_converted_and_drawn(root: Path) -> None:
     assert "Rows changed by each version" in chart.describe()
     table = Lake(root).table("orders")
     table.storage.write(f"{table.name.table_path}/_delta_log/{1:020}.json", b"{}")
-    assert table.history(1).plot() is None  # its writer counted no rows
+    assert table.history(1).plot() is None  # its commits have no row counts
     with pytest.raises(UsageError, match="limit is 0"):
         table.history(0)
 
@@ -116,8 +116,8 @@ def test_files_are_published_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert published("files") == ("a.PARQUET", "b.csv", "c.csv.gz")
     assert published(str(folder / "*.csv")) == ("b.csv",)
-    with pytest.raises(DataFileError):  # the named file is found; its reader refuses it
+    with pytest.raises(DataFileError):  # the file exists, but can't be read
         published(str(folder / "d.txt"))
     for nothing in ("", "nowhere", str(folder / "g.csv"), str(folder / "*.json")):
-        with pytest.raises(UsageError, match=r"no file to publish|is empty"):
+        with pytest.raises(UsageError, match=r"No file to publish|is empty"):
             published(nothing)

@@ -1,4 +1,4 @@
-"""The launcher on machines that lack something; nothing is installed or fetched here."""
+"""The launcher on machines that lack packages or tools; nothing is downloaded or installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod")
 TOOLS += ("sed", "grep", "sleep")
@@ -23,8 +23,8 @@ uv==2 \\
 zero==3 --hash=sha256:3
 """
 PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
-# Of 3.12, says what it was called with, and makes an environment whose python prints its arguments.
-# Its pip brings the uv that lies beside it, if there is one, where the lock's uv is asked for.
+# A Python 3.12 that logs its arguments, and makes environments whose python prints its arguments.
+# Its pip installs the uv that is stored beside it, if the lock's uv is requested.
 PYTHON = """#!/bin/sh
 echo "$*" >>"{log}"
 case "$*" in
@@ -48,7 +48,7 @@ esac
 
 
 class Machine:
-    """A folder with the launcher in it, and a PATH with hardly anything."""
+    """Return a folder with the launcher, and a PATH with few programs."""
 
     def __init__(self, folder: Path) -> None:
         self.bin = folder / "bin"
@@ -82,7 +82,7 @@ class Machine:
         self.program(self.bin / name, script)
 
     def registry_uv(self, status: int = 0, before: str = "") -> None:
-        """A uv that the registry has, and not this machine."""
+        """Put a uv into the registry that is not installed on this machine."""
         told = 'echo "uv $* index=${UV_DEFAULT_INDEX:-} trusts=${SSL_CERT_FILE:-}"'
         script = f'#!/bin/sh\n{before}\n{told} >>"{self.log}"\nexit {status}\n'
         self.program(self.bin.parent / "uv", script)
@@ -118,7 +118,7 @@ def test_no_python(machine: Machine) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "mirrorlake: there is no Python 3.10 or newer.\n"
-        "mirrorlake: Hint: install one, or name it in MIRRORLAKE_PYTHON.\n"
+        "mirrorlake: Hint: install one, or set MIRRORLAKE_PYTHON to its path.\n"
     )
     assert not machine.venv.exists()
 
@@ -220,7 +220,7 @@ def test_pip_is_the_way_where_uv_does_not_work(machine: Machine) -> None:
     done = machine.run("demo")
     assert done.stdout == f"<{machine.main}><demo>"
     assert done.stderr.splitlines()[3:] == [
-        "mirrorlake: uv did not work here; pip takes some minutes.",
+        "mirrorlake: uv failed; installing with pip takes some minutes.",
         "mirrorlake: installing 3 packages with pip …",
         "mirrorlake: ready.",
     ]
@@ -260,7 +260,7 @@ def test_uv_asks_where_pip_would(machine: Machine, environment: dict[str, str], 
 
 
 def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
-    """Each stage with its seconds, in a line of its own."""
+    """Each stage has its own line, with its seconds."""
     machine.python()
     machine.registry_uv(before="sleep 1.3")
     screen, terminal = os.openpty()
@@ -275,7 +275,7 @@ def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
         )
         os.close(terminal)
         text = b""
-        with contextlib.suppress(OSError):  # the terminal's end, once nobody writes to it
+        with contextlib.suppress(OSError):  # the terminal was closed
             while part := shown.read(4096):
                 text += part
     assert done.stdout == f"<{machine.main}><demo>".encode()
@@ -284,7 +284,7 @@ def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
         "mirrorlake: fetching uv, which is quicker than pip …",
         "mirrorlake: installing 3 packages with uv …",
     ]
-    # A second later the line is written over.
+    # After a second, the line is overwritten.
     assert "\rmirrorlake: installing 3 packages with uv … 1 s" in stages[2]
     assert last == "mirrorlake: ready."
 
@@ -318,7 +318,7 @@ def test_a_changed_lock_sets_up_again(machine: Machine) -> None:
 
 
 def test_a_changed_project_file_installs_the_project_again(machine: Machine) -> None:
-    """Commands are found by entry points, which an older installation lacks."""
+    """Commands are found by entry points, which an installation of an older version lacks."""
     machine.ready()
     (machine.project / "pyproject.toml").write_text("[project]\n")
     machine.program(machine.venv / "bin" / "uv", f'#!/bin/sh\necho "uv $*" >>"{machine.log}"\n')
@@ -349,7 +349,7 @@ def test_exit_status_is_the_commands(machine: Machine) -> None:
 def test_a_link_to_the_launcher_finds_its_project(
     machine: Machine, tmp_path: Path, absolute: bool
 ) -> None:
-    """And leaves the environment of whatever project the link stands in alone."""
+    """The environment of the project that contains the link is not changed."""
     machine.ready()
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / ".venv").mkdir(parents=True)

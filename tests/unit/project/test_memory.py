@@ -1,4 +1,4 @@
-"""The watch on memory: what a run and all that it has started take."""
+"""The monitor of the memory that a run and its child processes use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_child_of_a_child_counts_at_its_peak() -> None:
         watch = PeakMemory(0.01, child.pid)
         child.stdout.readline()
         began = time.monotonic()
-        while watch.peak.total < 60_000_000:  # it looks by itself
+        while watch.peak.total < 60_000_000:  # a background thread measures
             assert time.monotonic() - began < 10, watch.peak
             time.sleep(0.01)
         child.stdin.write(b"\n")
@@ -54,7 +54,7 @@ def test_what_a_fork_shares_counts_once() -> None:
         assert parent.stdout is not None
         parent.stdout.readline()
         found, began = Sample(), time.monotonic()
-        while found.processes < 2:  # what was just forked is passed over for a moment
+        while found.processes < 2:  # a process that was just forked is not counted at first
             assert time.monotonic() - began < 10
             found = take_sample(psutil.Process(parent.pid))
     assert 60_000_000 < found.total < 100_000_000

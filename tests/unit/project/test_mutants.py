@@ -1,4 +1,4 @@
-"""The tool that scores tests: what it changes, and that it sees what tests see."""
+"""The mutation tool: the changes that it makes, and the mutants that tests detect."""
 
 from __future__ import annotations
 

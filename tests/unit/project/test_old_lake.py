@@ -1,4 +1,4 @@
-"""A lake that earlier code made: what needs no Spark reads it as it was, and goes on with it."""
+"""A lake of an earlier version: operations without Spark read it and continue it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from helpers.old_lake import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
-from mirrorlake.mirror.ledger import count_quarantined
+from mirrorlake.mirror import ledger
 from mirrorlake.names import file_name
 from mirrorlake.storage.files import Storage
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lake, only to be read."""
+    """Return the lake, for reading only."""
     return unpack(tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture
 def old(root: Path, tmp_path: Path) -> Lake:
-    """A copy of it, to be written to."""
+    """Return a copy of the lake, for writing."""
     return copy_lake(root, tmp_path / "copy")
 
 
@@ -56,7 +56,7 @@ def test_status_ledger_lint_frames_and_views_are_what_they_were(root: Path) -> N
 def test_the_quarantine_is_counted_without_spark(root: Path) -> None:
     known = Counter(".".join(filter(None, row[:2])) for row in expected()["quarantine"])
     assert known
-    assert count_quarantined(Storage(root)) == known
+    assert ledger.count_quarantined(Storage(root)) == known
 
 
 def test_the_state_can_be_made_again_from_the_logs(old: Lake) -> None:
@@ -65,7 +65,7 @@ def test_the_state_can_be_made_again_from_the_logs(old: Lake) -> None:
     old.status(rebuild=True)
     found = read_status(old)
     for table in ("by time", "reloaded", "reseeded"):
-        del known[table]  # the folder's new order, or new life, is known again after a cycle
+        del known[table]  # a cycle reads the folder's new order or incarnation again
     for table, line in known.items():
         for name in ("state", "last_file", "backlog_files", "waiting_for", "error"):
             assert found[table][name] == line[name], (table, name)
@@ -120,11 +120,11 @@ def test_a_dropped_table_is_taken_back(old: Lake) -> None:
 
 
 def test_applied_files_are_replayed_and_a_table_reseeded(old: Lake) -> None:
-    # One of them was moved on to _FilesReadyToDelete, one lies in _ProcessedFiles.
+    # One of them is in _FilesReadyToDelete, one in _ProcessedFiles.
     assert old.operations.replay("inventory", 1, 2).files == (file_name(14), file_name(15))
     with pytest.raises(SequenceError):
-        old.operations.replay("inventory", 12)  # published, not applied
-    old.operations.reseed("branches", apply=True)  # renamed since
+        old.operations.replay("inventory", 12)  # file 12 is published, but not applied
+    old.operations.reseed("branches", apply=True)  # the table was renamed
     line = read_status(old)["branches"]
     assert (line["last_file"], line["backlog_files"]) == (0, 2)
 
@@ -139,7 +139,7 @@ def test_a_frame_is_released(old: Lake) -> None:
 
 
 def test_every_kept_document_is_among_the_files(root: Path) -> None:
-    """So that the lake stays worth its name: every folder of the engine's own is there."""
+    """The old lake covers every kept document: a new kind must be added to it."""
     state = root / "Files/_mirrorlake"
     assert {path.name for path in state.iterdir()} >= {
         "control", "dropped", "feeds", "frames", "horizons", "partitioning", "plans", "quarantine",

@@ -1,4 +1,4 @@
-"""The project's files agree with each other and hold nothing of the machine they were made on."""
+"""The project's files are consistent, and contain nothing of the machine they were made on."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from helpers.project import SETTINGS
-from mirrorlake.cli.main import command
-from mirrorlake.storage.paths import PROJECT
-from mirrorlake_lab.commands import needs_no_spark
+from helpers.project import PROJECT, SETTINGS
+from mirrorlake.cli import main as cli
+from mirrorlake_lab import commands as lab_commands
 
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
 TEXTS = ["README.md", "CONTRIBUTING.md"]
@@ -32,7 +31,7 @@ LAUNCHER = (PROJECT / "mirrorlake").read_text(encoding="utf-8")
 
 
 def tracked() -> list[Path]:
-    """What is under version control, or about to be."""
+    """Return the files that are under version control, or would be added to it."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
@@ -56,7 +55,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 @cache
 def entries() -> dict[str, list[tuple[Version, str]]]:
-    """The lock: by name, its versions, each with the text of its entry."""
+    """Return the lock's packages: the versions of each, with the text of their entries."""
     found: dict[str, list[tuple[Version, str]]] = {}
     for entry in re.split(r"\n(?=[A-Za-z0-9])", "\n" + LOCK)[1:]:
         requirement = Requirement(entry.split("\\")[0].strip())
@@ -123,7 +122,7 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
     [
         (["tests/unit"], False),
         (["tests/unit/", "-q", "-k", "names"], False),
-        (["-x", "tests/unit/test_names.py::test_refused", "tests/unit/lint"], False),
+        (["-x", "tests/unit/test_names.py::test_refused", "tests/unit/landing"], False),
         ([str(PROJECT / "tests" / "unit")], False),
         (["tests/unit", "tests/servers"], False),
         (["tests/unit", "tests/spark"], True),
@@ -134,7 +133,7 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
     ],
 )
 def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: bool) -> None:
-    assert needs_no_spark(arguments) is not warm
+    assert lab_commands.needs_no_spark(arguments) is not warm
 
 
 def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
@@ -151,7 +150,7 @@ def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
 
 
 def test_the_unit_tests_look_for_no_java(tmp_path: Path) -> None:
-    """The whole command, with an empty cache that stays empty and no Java to be found."""
+    """Run the whole command with an empty cache and without Java; the cache stays empty."""
     command = [sys.executable, "-m", "mirrorlake.cli", "test", "tests/unit/test_errors.py"]
     environment = {"MIRRORLAKE_CACHE": str(tmp_path / "cache"), "PATH": "", "HOME": str(tmp_path)}
     environment |= {"PYTHONPATH": str(PROJECT / "lib")}
@@ -176,13 +175,13 @@ def test_nothing_of_the_library_or_the_tests_is_ignored() -> None:
 
 
 def test_no_test_imports_another() -> None:
-    """What tests share lies in `tests/helpers`."""
+    """Code that tests share is in `tests/helpers`."""
     importing = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.M)
     for path in (PROJECT / "tests").rglob("*.py"):
         assert not importing.search(path.read_text(encoding="utf-8")), path
 
 
-# Put together, so that this file does not hold what it looks for.
+# Concatenated, so that this file does not contain the text that it searches for.
 HOSTS = [
     ".".join(parts)
     for parts in (
@@ -215,7 +214,7 @@ def test_no_path_of_a_machine_is_named() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_commands_that_are_named_exist(name: str) -> None:
     text = (PROJECT / name).read_text(encoding="utf-8")
-    commands = command().commands
+    commands = cli.command().commands
     named = set(re.findall(r"\./mirrorlake ([a-z][a-z-]*)", text))
     assert named or name not in ("README.md", "CONTRIBUTING.md")
     assert named <= set(commands)
@@ -233,7 +232,7 @@ def test_every_complaint_has_a_test() -> None:
 
 def test_the_docs_list_every_command() -> None:
     text = (PROJECT / "docs" / "commands.md").read_text(encoding="utf-8")
-    commands = command().commands
+    commands = cli.command().commands
     listed = set(re.findall(r"^\| `([a-z]+)[ `]", text, re.MULTILINE))
     assert listed == set(commands)
 
@@ -254,14 +253,14 @@ def modules() -> list[str]:
 
 
 def examples_of(name: str) -> list[doctest.DocTest]:
-    """The docstrings of a module that have examples."""
+    """Return the docstrings of a module that have examples."""
     found = doctest.DocTestFinder().find(importlib.import_module(name))
     return [docstring for docstring in found if docstring.examples]
 
 
 @pytest.fixture
 def no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples that need Spark are marked `# doctest: +SKIP`; others must not start it."""
+    """Fail if Spark is started: examples that need it are marked `# doctest: +SKIP`."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("this example needs Spark")

@@ -1,4 +1,4 @@
-"""The public face: what is exported, and the one rule for what acts and what only says."""
+"""The public API: its exports, and the rule which methods act and which only preview."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 import mirrorlake
 from mirrorlake import Lake, Publisher, Table
-from mirrorlake.feed.api import Changes
+from mirrorlake.feed.changes import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.partitioning.table_policy import TablePolicy
-from mirrorlake.rows.api import RowTracking
+from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.views.api import Views
 
 ACTS = [
@@ -77,5 +77,5 @@ def test_every_parameter_of_a_public_method_is_explained(group: type) -> None:
         text = inspect.getdoc(method) or ""
         parameters = [*inspect.signature(method).parameters][1:]
         missing = [one for one in parameters if f"{one}:" not in text and f"{one}," not in text]
-        # A verb of one obvious argument says it in its first line.
+        # A method with one obvious argument may describe it in its summary.
         assert not missing or len(parameters) == 1, (method.__qualname__, missing)

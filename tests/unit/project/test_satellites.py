@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirrorlake.cli.main import command
-from mirrorlake.registry import registered
+from mirrorlake import registry
+from mirrorlake.cli import main as cli
 
 HIDDEN = """
 import sys
@@ -49,11 +49,11 @@ def test_the_library_works_without_its_satellites(tmp_path: Path) -> None:
 
 def test_satellites_register_their_commands() -> None:
     assert {"project", "runs", "monitor", "serve", "sources"} <= set(
-        registered("mirrorlake.commands")
+        registry.registered("mirrorlake.commands")
     )
-    assert {"run", "serve", "source", "lab", "monitor", "demo"} <= set(command().commands)
+    assert {"run", "serve", "source", "lab", "monitor", "demo"} <= set(cli.command().commands)
 
 
 def test_the_state_of_sources_has_a_reader() -> None:
-    (read,) = registered("mirrorlake.source_status").values()
-    assert read.__module__ == "mirrorlake_sources.status"
+    (read,) = registry.registered("mirrorlake.source_status").values()
+    assert read.__module__.startswith("mirrorlake_sources.")

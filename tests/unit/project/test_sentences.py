@@ -1,4 +1,4 @@
-"""Every sentence about a subject has tests, which are there and run; or a rule of the adviser."""
+"""Every listed sentence of a specification has tests that run, or a rule of the adviser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 TESTS = PROJECT / "tests"
 SUBJECTS = {
@@ -27,7 +27,7 @@ def sentences(name: str) -> list[dict[str, Any]]:
 
 @cache
 def written() -> dict[str, ast.FunctionDef]:
-    """The tests of both layers."""
+    """Return the tests of both layers."""
     return {
         f"{path.name}::{node.name}": node
         for layer in ("unit", "spark")
@@ -38,7 +38,7 @@ def written() -> dict[str, ast.FunctionDef]:
 
 
 def texts(node: ast.AST) -> set[object]:
-    """The constants in a piece of a program."""
+    """Return the constants in a part of a program."""
     return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
 
 

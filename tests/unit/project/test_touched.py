@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.project import PROJECT
 from helpers.touched import Imports, changed_files
-from mirrorlake.storage.paths import PROJECT
 
 SOURCES = {
     "lib/mirrorlake/__init__.py": "from mirrorlake.lake import Lake\n",
@@ -121,10 +121,10 @@ def test_changes_are_what_git_would_commit(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_this_project() -> None:
-    """Asked of a few tests only: all of them take seconds."""
+    """Check a few test files only: all of them would take seconds."""
     imports, tests = Imports(PROJECT), PROJECT / "tests"
     changed = PROJECT / "lib" / "mirrorlake" / "feed" / "net.py"
     for name in ("spark/feed/test_feed_net.py", "spark/feed/test_feed_read.py"):
         assert changed in imports.used_by(tests / name)
-    for name in ("landing/test_check.py", "layout/test_vorder_file.py", "lint/test_lint.py"):
+    for name in ("landing/test_check.py", "layout/test_vorder_file.py", "landing/test_lint.py"):
         assert changed not in imports.used_by(tests / "unit" / name)

@@ -1,4 +1,4 @@
-"""How the row that somebody asks for is named."""
+"""Test how the key of a row is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.row_history import parse_key
+from mirrorlake.rows import row_history
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,17 @@ from mirrorlake.rows.row_history import parse_key
     ],
 )
 def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any) -> None:
-    assert parse_key(text, keys, "t") == wanted
+    assert row_history.parse_key(text, keys, "t") == wanted
 
 
 @pytest.mark.parametrize(
     ("text", "keys", "message"),
-    [("{id: 7}", ("id",), "no JSON"), ("7", (), "declares no keys"), ("7", ("a", "b"), "a, b")],
+    [
+        ("{id: 7}", ("id",), "not valid JSON"),
+        ("7", (), "declares no keys"),
+        ("7", ("a", "b"), "a, b"),
+    ],
 )
 def test_what_is_no_key_is_refused(text: str, keys: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_key(text, keys, "t")
+        row_history.parse_key(text, keys, "t")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.storage.paths import PROJECT
 from mirrorlake.views import definition
 from mirrorlake.views import shape as shapes
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from helpers.commits import write_lines
-from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.views import definition
@@ -34,7 +33,7 @@ def create(storage: Storage) -> None:
     metadata = {
         "id": "view",
         "schemaString": json.dumps({"fields": fields}),
-        "configuration": {VIEW_PROPERTY: VIEW.as_property()},
+        "configuration": {"mirrorlake.view": VIEW.as_property()},
     }
     commit(storage, 0, "CREATE TABLE", {"metaData": metadata})
 

@@ -1,4 +1,4 @@
-"""Every notebook keeps the house's rules; none is executed here."""
+"""Rules for all notebooks, checked without executing them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import yaml
 from papermill.inspection import inspect_notebook
 
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake_runs.plan import load_plan
+from helpers.project import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake_runs import load_plan
 
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))
 LESSONS = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
@@ -140,7 +140,7 @@ def test_pictures_have_words_and_twice_the_pixels(notebook: Any) -> None:
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_what_changes_a_lake_opens_it_as_a_sample_first(notebook: Any) -> None:
-    """Nothing else may clear, fill or open a lake before; what only reads needs no guard."""
+    """Only `open_sample` may clear, fill or open a lake before it; reading needs no guard."""
     text = "\n".join(cell.source for cell in code_cells(notebook))
     before, guard, after = text.partition("open_sample(")
     assert not CHANGES.search(before)
@@ -153,7 +153,7 @@ def test_what_changes_a_lake_opens_it_as_a_sample_first(notebook: Any) -> None:
 
 @pytest.mark.parametrize("path", TOOLS, ids=lambda path: path.stem)
 def test_tools_serve_any_lake(path: Path, notebook: Any) -> None:
-    """They open the lake first, import little, assert nothing of its content, and hand on."""
+    """Tools open the lake first, import little, make no assertions, and record results."""
     assert len(notebook.cells) <= 25
     assert len(notebook.cells[0].source.splitlines()) == 3
     nodes = [node for cell in code_cells(notebook) for node in ast.walk(ast.parse(cell.source))]
@@ -174,13 +174,13 @@ def test_the_docs_list_the_tools() -> None:
 
 
 def working_cells(notebook: Any) -> list[str]:
-    """The code but for imports, parameters, and a lesson's picture of the system."""
+    """Return the code cells without imports, parameters, and a lesson's picture of the system."""
     sources = [cell.source for cell in code_cells(notebook)]
     return [one for one in sources if not is_setup(one) and "plot_system(" not in one]
 
 
 def is_setup(source: str) -> bool:
-    """Whether a cell has nothing but parameters or imports."""
+    """Return whether a cell has only parameters or imports."""
     kinds = (ast.Import, ast.ImportFrom, ast.AnnAssign)
     return all(isinstance(node, kinds) for node in ast.parse(source).body)
 

@@ -1,4 +1,4 @@
-"""What is checked of a plan before anything starts: its form, its graph, templates, values."""
+"""Checks of a plan before its start: form, graph, templates, values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import jsonschema
 import pytest
 import yaml
 
+from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import PARAMETERS
-from mirrorlake_runs.parameters import Parameter, fill, known_names, read_parameters
-from mirrorlake_runs.plan import SCHEMA, load_plan, open_target, prepare, with_overrides
-from mirrorlake_runs.run import days_after, days_of
+from mirrorlake_runs import load_plan, parameters, prepare, run
+from mirrorlake_runs import plan as plans
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ class TestValues:
         ],
     )
     def test_a_text_is_read_by_the_annotation(self, kind: str, text: str, value: object) -> None:
-        read = Parameter("p", kind).check(text, as_text=True)
+        read = parameters.Parameter("p", kind).check(text, as_text=True)
         assert read == value
         assert type(read) is type(value)
 
@@ -71,12 +70,12 @@ class TestValues:
     )
     def test_another_type_is_named_with_the_parameter(self, kind: str, text: str) -> None:
         with pytest.raises(UsageError) as refused:
-            Parameter("months", kind).check(text, as_text=True)
+            parameters.Parameter("months", kind).check(text, as_text=True)
         assert "months" in refused.value.message
         assert kind in refused.value.message
 
     def test_parameters_are_read_from_the_source(self, folder: Path) -> None:
-        found = read_parameters(folder / "typed.ipynb")
+        found = parameters.read_parameters(folder / "typed.ipynb")
         assert [(p.name, p.annotation) for p in found.values()] == [
             ("n", "int"),
             ("x", "float"),
@@ -84,22 +83,24 @@ class TestValues:
             ("l", "list[str]"),
         ]
         put_notebook(folder, "plain", head="n = 1\nwhen = None\n")
-        assert [p.annotation for p in read_parameters(folder / "plain.ipynb").values()] == [
+        assert [
+            p.annotation for p in parameters.read_parameters(folder / "plain.ipynb").values()
+        ] == [
             "int",
             "",
         ]
         put_notebook(folder, "none", head="")
-        assert read_parameters(folder / "none.ipynb") == {}
+        assert parameters.read_parameters(folder / "none.ipynb") == {}
 
     def test_what_is_no_notebook(self, folder: Path) -> None:
         (folder / "x.ipynb").write_text("no")
         for name in ("x.ipynb", "gone.ipynb"):
             with pytest.raises(UsageError, match=name):
-                open_target(str(folder / name))
+                plans.open_target(str(folder / name))
 
     def test_overrides_reach_every_step_that_has_them(self, folder: Path) -> None:
         text = "steps: [{notebook: a.ipynb}, {notebook: typed.ipynb, parameters: {n: 7}}]"
-        plan, read = with_overrides(
+        plan, read = plans.with_overrides(
             load_plan(put_plan(folder, text)), {"rows": "5", "x": "3"}, as_text=True
         )
         assert read == {"rows": 5, "x": 3.0}
@@ -107,14 +108,14 @@ class TestValues:
         with pytest.raises(
             UsageError, match=r"no parameter z\. Hint: it has l, n, on, rows, word, x"
         ):
-            with_overrides(plan, {"z": 1})
+            plans.with_overrides(plan, {"z": 1})
 
 
 class TestForm:
     @pytest.mark.parametrize(
         ("step", "message"),
         [
-            ("retries: 2", "does not say `retry: safe`"),
+            ("retries: 2", "has retries without `retry: safe`"),
             ("retry: often", "'often' is not one of"),
             ("timeout: 0", "0 is less than or equal to"),
             ("timeout: soon", "'soon' is not of type 'number'"),
@@ -150,14 +151,16 @@ class TestForm:
         assert load_plan(put_plan(folder, f"steps: {graph}")).edges == ((), (0,))
 
     def test_the_schema_is_one_and_takes_the_projects_plans(self) -> None:
-        schema = json.loads(SCHEMA.read_text())
+        schema = json.loads(plans.SCHEMA.read_text())
         jsonschema.Draft202012Validator.check_schema(schema)
-        for path in sorted((PARAMETERS / "plans").glob("*.yaml")):
+        for path in sorted((PROJECT / "parameters" / "plans").glob("*.yaml")):
             jsonschema.validate(yaml.safe_load(path.read_text()), schema)
 
 
 class TestTemplates:
-    KNOWN = known_names(datetime.date(2026, 3, 1), "r-1", {"m": {"records": {"lag": 2.5}}})
+    KNOWN = parameters.known_names(
+        datetime.date(2026, 3, 1), "r-1", {"m": {"records": {"lag": 2.5}}}
+    )
 
     @pytest.mark.parametrize(
         ("text", "value"),
@@ -174,7 +177,7 @@ class TestTemplates:
         ],
     )
     def test_they_keep_their_types(self, text: object, value: object) -> None:
-        assert fill(text, self.KNOWN) == value
+        assert parameters.fill(text, self.KNOWN) == value
 
     @pytest.mark.parametrize(
         "text",
@@ -191,7 +194,7 @@ class TestTemplates:
     )
     def test_what_fails_or_would_leave_the_sandbox_is_an_error(self, text: str) -> None:
         with pytest.raises(UsageError, match="template"):
-            fill(text, self.KNOWN)
+            parameters.fill(text, self.KNOWN)
 
     def test_a_missing_variable_is_found_before_the_start(self, folder: Path) -> None:
         text = "steps: [{notebook: a.ipynb, parameters: {word: '{{ env.NO_SUCH_THING }}'}}]"
@@ -206,16 +209,16 @@ class TestTemplates:
 
 class TestDays:
     def test_a_range(self) -> None:
-        found = days_of("date=2026-02-27..2026-03-01")
+        found = run.days_of("date=2026-02-27..2026-03-01")
         assert [day.isoformat() for day in found] == ["2026-02-27", "2026-02-28", "2026-03-01"]
-        assert len(days_of("date=2026-01-01")) == 1
+        assert len(run.days_of("date=2026-01-01")) == 1
         document = {"day": "2026-02-27", "backfill": {"until": "2026-03-01"}}
-        assert days_after(document) == found[1:]
-        assert days_after({"day": "2026-02-27"}) == []
+        assert run.days_after(document) == found[1:]
+        assert run.days_after({"day": "2026-02-27"}) == []
 
     @pytest.mark.parametrize(
         "text", ["date=2026-01-02..2026-01-01", "day=2026-01-01", "date=x..y", "date", "date="]
     )
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(UsageError, match="--for"):
-            days_of(text)
+            run.days_of(text)

@@ -1,4 +1,4 @@
-"""Plans of notebooks, what they record, and how an executed notebook is cleaned."""
+"""Plans of notebooks, their records, and the cleaning of executed notebooks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake_runs import (
+    RunSummary,
+    clean_notebook,
+    load_plan,
+    notebook_files,
+    prepare,
+    read_records,
+    run_plan,
+)
 from mirrorlake_runs import plan as module
-from mirrorlake_runs.notebook_files import clean_file, clean_notebook, read_records
-from mirrorlake_runs.plan import load_plan, prepare
-from mirrorlake_runs.results import MIME, RunSummary
-from mirrorlake_runs.run import run_plan
 
+PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
+MIME = "application/vnd.mirrorlake.record+json"
 RECORDS = {"number": 7, "text": 'ä → "b"', "list": [1, None, {"deep": True}], "ratio": 0.5}
 
 
@@ -32,13 +38,13 @@ def write(path: Path, *cells: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Notebooks that need no Spark, with their parameters."""
+    """Return a folder with notebooks that need no Spark, and their parameters."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "notebooks").mkdir()
     (folder / "parameters").mkdir()
     head = new_code_cell("rows: int = 1  # rows", metadata={"tags": ["parameters"]})
     recording = (
-        "import os\nfrom mirrorlake_runs.results import record\n"
+        "import os\nfrom mirrorlake_runs import record\n"
         f"record(**{RECORDS!r})\nrecord(rows=rows, profile=os.environ[{PROFILE_VARIABLE!r}])"
     )
     write(
@@ -101,7 +107,7 @@ class TestLoadPlan:
             ("steps: [{notebook: 7}]", "names no notebook"),
             (
                 "steps: [{notebook: gone}]",
-                r"There is no notebook 'gone'\. Hint: there are bad, good, lonely\.",
+                r"There is no notebook 'gone'\. Hint: the notebooks are bad, good, lonely\.",
             ),
             ("steps: [{notebook: good, parameters: {rows: a}}]", "rows is 'a', which is not of"),
             (
@@ -177,7 +183,7 @@ def test_a_kernel_talks_by_sockets_of_its_users_own(
 
 @pytest.fixture(scope="module")
 def ran(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Heard]:
-    """A plan whose second notebook fails."""
+    """Run a plan whose second notebook fails."""
     home = tmp_path_factory.mktemp("home")
     (home / "p.yaml").write_text(
         "name: three\nsteps:\n- {notebook: good, parameters: {rows: 5}, profile: batch}\n"
@@ -260,7 +266,7 @@ class TestRunPlan:
     def test_a_profile_of_ones_own_counts_and_nothing_leaks(
         self, plan, tmp_path, monkeypatch, chosen
     ) -> None:
-        """Without a kernel: only what it would have in its environment."""
+        """Only the environment of the kernel is checked; no kernel starts."""
         if chosen is not None:
             monkeypatch.setenv(PROFILE_VARIABLE, chosen)
         for profile in ("notebook", "batch"):
@@ -276,7 +282,7 @@ class TestRunPlan:
 
 
 def executed() -> Any:
-    """A notebook as papermill and a browser leave it."""
+    """Return a notebook as papermill and a browser leave it."""
     shown = new_output(
         "execute_result", {"text/plain": "1"}, execution_count=41, metadata={"width": 1}
     )
@@ -365,10 +371,10 @@ class TestClean:
     def test_a_file_is_written_only_if_it_has_to_be(self, tmp_path: Path) -> None:
         path = tmp_path / "n.ipynb"
         nbformat.write(executed(), path)
-        assert clean_file(path)
+        assert notebook_files.clean_file(path)
         assert nbformat.read(path, as_version=4) == clean_notebook(executed())
         written = path.stat().st_mtime_ns
-        assert not clean_file(path)
+        assert not notebook_files.clean_file(path)
         assert path.stat().st_mtime_ns == written
 
     def test_what_papermill_executed_becomes_what_was_there(self, ran, folders, tmp_path) -> None:
@@ -378,7 +384,7 @@ class TestClean:
         assert "papermill" not in json.dumps(cleaned)
 
     def test_the_marks_of_a_failure_go(self, ran, folders) -> None:
-        """So that a notebook that failed once can be mended and committed."""
+        """A notebook that failed once can be fixed and committed."""
         source = nbformat.read(folders / "notebooks" / "bad.ipynb", as_version=4)
         cleaned = clean_notebook(nbformat.read(ran[0].failed.output, as_version=4))
         assert [cell.source for cell in cleaned.cells] == [cell.source for cell in source.cells]

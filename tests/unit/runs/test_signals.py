@@ -1,49 +1,49 @@
-"""Who is told of a run, without kernels: hooks that hang, and what Prometheus reads of a lake."""
+"""Hooks that hang, and the metrics for Prometheus, without kernels."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake_runs import keeping
-from mirrorlake_runs.plan import Prepared, load_plan, prepare
+from mirrorlake_runs import load_plan, prepare, reporting
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
     put_notebook(tmp_path, "n", RECORD)
     return prepare(load_plan(put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")), {})
 
 
 def test_a_hook_that_hangs_is_given_up_with_all_that_it_started(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
 ) -> None:
-    assert keeping.HOOK_LIMIT == 10
-    monkeypatch.setattr(keeping, "HOOK_LIMIT", 1.0)
+    assert reporting.HOOK_LIMIT == 10
+    monkeypatch.setattr(reporting, "HOOK_LIMIT", 1.0)
     hangs = ["sh", "-c", f"echo $$ >{tmp_path}/pid; sleep 4321 & wait"]
     began = time.monotonic()
-    (told,) = keeping.call_hooks([{"command": hangs}], "{}", prepared)
+    (told,) = reporting.call_hooks([{"command": hangs}], "{}", prepared)
     assert 1 <= time.monotonic() - began < 5
     assert (told["status"], told["attempts"]) == ("failed", 1)
     assert told["error"] == "it took longer than 1 s"
-    assert "was given up: it took longer than 1 s" in notices.messages[-1]
+    assert "failed: it took longer than 1 s" in notices.messages[-1]
     group = int((tmp_path / "pid").read_text())
-    while left := processes_of(group):  # what is killed is gone a moment later
+    while left := processes_of(group):  # a killed process ends a little later
         assert time.monotonic() - began < 10, left
         time.sleep(0.05)
 
 
 def processes_of(group: int) -> list[Path]:
-    """The processes of a group that still run."""
+    """Return the processes of a group that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # gone since
+        with suppress(OSError):  # the process has ended
             fields = path.read_text().rpartition(")")[2].split()
             if fields[2] == str(group) and fields[0] != "Z":
                 found.append(path)
@@ -59,7 +59,7 @@ def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
     step = {"name": "m", "status": "done", "seconds": 2.5, "records": records}
     document = {"plan": "p", "status": "done", "started": times[0], "ended": times[1]}
     document["steps"] = [step]
-    keeping.write_metrics(tmp_path / "m.prom", document, [lake.storage.root, "/gone"])
+    reporting.write_metrics(tmp_path / "m.prom", document, [lake.storage.root, "/gone"])
     text = (tmp_path / "m.prom").read_text()
     assert 'mirrorlake_run_seconds{plan="p"} 7.0' in text
     assert 'mirrorlake_step_seconds{plan="p",step="01-m"} 2.5' in text

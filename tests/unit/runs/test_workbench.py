@@ -1,4 +1,4 @@
-"""The folder that Lab opens: copies that follow their originals, unless somebody changed them."""
+"""The folder that Lab opens: its copies follow their originals until somebody changes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
-from mirrorlake_lab.workbench import (
-    KEPT,
-    START,
-    copy_for_lab,
-    lab_command,
-    make_workbench,
-    write_settings,
-)
+from mirrorlake_lab import workbench
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +22,13 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
     folder = tmp_path / "lab"
-    assert make_workbench(folder) == 0
+    assert workbench.make_workbench(folder) == 0
     copies = {path.relative_to(folder / "notebooks") for path in folder.rglob("*.ipynb")}
     assert copies == {path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.rglob("*.ipynb")}
     changed, old = folder / "notebooks" / "query.ipynb", folder / "notebooks" / "publish.ipynb"
     changed.write_text("{}", encoding="utf-8")
     (folder / "mine.ipynb").write_text("{}", encoding="utf-8")
-    # A copy of an earlier original that nobody changed.
+    # An unchanged copy of an older original.
     mark = folder / ".mirrorlake-lab.json"
     prints = json.loads(mark.read_text(encoding="utf-8"))
     old.write_bytes(changed.read_bytes())
@@ -43,21 +36,21 @@ def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
         "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     )
     mark.write_text(json.dumps(prints), encoding="utf-8")
-    assert make_workbench(folder) == 1
+    assert workbench.make_workbench(folder) == 1
     assert changed.read_text(encoding="utf-8") == "{}"
-    assert old.read_bytes() == copy_for_lab(NOTEBOOKS / "publish.ipynb")
-    assert make_workbench(folder) == 1
-    assert make_workbench(folder, reset=True) == 1
-    assert changed.read_bytes() == copy_for_lab(NOTEBOOKS / "query.ipynb")
-    (kept,) = (folder / KEPT).rglob("query.ipynb")
+    assert old.read_bytes() == workbench.copy_for_lab(NOTEBOOKS / "publish.ipynb")
+    assert workbench.make_workbench(folder) == 1
+    assert workbench.make_workbench(folder, reset=True) == 1
+    assert changed.read_bytes() == workbench.copy_for_lab(NOTEBOOKS / "query.ipynb")
+    (kept,) = (folder / workbench.KEPT).rglob("query.ipynb")
     assert kept.read_text(encoding="utf-8") == "{}"
     assert (folder / "mine.ipynb").is_file()
-    assert make_workbench(folder) == 0
+    assert workbench.make_workbench(folder) == 0
 
 
 def test_pages_have_their_pictures(tmp_path: Path) -> None:
     folder = tmp_path / "lab"
-    make_workbench(folder)
+    workbench.make_workbench(folder)
     shown = 0
     for page in [folder / "README.md", *(folder / "docs").rglob("*.md")]:
         for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
@@ -68,17 +61,17 @@ def test_pages_have_their_pictures(tmp_path: Path) -> None:
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(UsageError, match="something else"):
-        make_workbench(tmp_path)
+    with pytest.raises(UsageError, match="contains other files"):
+        workbench.make_workbench(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
     folder = tmp_path / "lab"
-    make_workbench(folder)
-    page = (folder / START).read_text(encoding="utf-8")
+    workbench.make_workbench(folder)
+    page = (folder / workbench.START).read_text(encoding="utf-8")
     told = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| [")]
-    assert [said for said in told if not said.endswith(".")] == []  # whole sentences
+    assert [said for said in told if not said.endswith(".")] == []  # full sentences
     links = re.findall(r"\]\(([^)]+)\)", page)
     assert all((folder / link).is_file() for link in links)
     notebooks = {path.relative_to(folder).as_posix() for path in folder.rglob("*.ipynb")}
@@ -95,15 +88,17 @@ def test_it_says_how_long_a_notebook_took_last(tmp_path: Path) -> None:
     place = tmp_path / "home" / "runs" / "r1"
     place.mkdir(parents=True)
     (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    make_workbench(tmp_path / "lab")
-    page = (tmp_path / "lab" / START).read_text(encoding="utf-8")
+    workbench.make_workbench(tmp_path / "lab")
+    page = (tmp_path / "lab" / workbench.START).read_text(encoding="utf-8")
     assert "| 42 s |" in page
 
 
 def test_lab_asks_nobody_about_news(tmp_path: Path) -> None:
-    settings = json.loads((write_settings() / "overrides.json").read_text(encoding="utf-8"))
+    settings = json.loads(
+        (workbench.write_settings() / "overrides.json").read_text(encoding="utf-8")
+    )
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
-    command = lab_command("python", tmp_path, "--no-browser")
+    command = workbench.lab_command("python", tmp_path, "--no-browser")
     assert f"--LabApp.app_settings_dir={tmp_path / 'cache' / 'lab-settings'}" in command
     assert "--LabApp.news_url=None" in command
     assert command[-1] == "--no-browser"
@@ -114,10 +109,10 @@ def test_no_copy_is_under_version_control() -> None:
 
 
 def test_a_copy_names_this_machines_kernel_and_is_the_same_else() -> None:
-    """So Lab has nothing to write into it when its kernel has started."""
+    """Lab then has nothing to write into the notebook when its kernel has started."""
     original = json.loads((NOTEBOOKS / "query.ipynb").read_text(encoding="utf-8"))
-    copy = json.loads(copy_for_lab(NOTEBOOKS / "query.ipynb"))
+    copy = json.loads(workbench.copy_for_lab(NOTEBOOKS / "query.ipynb"))
     assert copy["metadata"]["language_info"]["version"] == platform.python_version()
     original["metadata"] = copy["metadata"]
     assert copy == original
-    assert copy_for_lab(PROJECT / "README.md") == (PROJECT / "README.md").read_bytes()
+    assert workbench.copy_for_lab(PROJECT / "README.md") == (PROJECT / "README.md").read_bytes()

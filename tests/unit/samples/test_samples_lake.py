@@ -1,4 +1,4 @@
-"""A sample's lake is opened, cleared and sealed; every other lake is refused and stays as is."""
+"""A sample lake can be opened, cleared and sealed; any other lake is refused and unchanged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from helpers.examples import under_long
 from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
+from mirrorlake.storage import paths
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import home, lake_path
-from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 from mirrorlake_runs.plan import only_run
+
+MARKER = "Files/_mirrorlake/sample.json"
 
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
-from mirrorlake_lab.samples.lake import open_sample, seal_sample
+from mirrorlake_lab import open_sample, seal_sample
 lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
     lake.publisher(f"t{number % 2}", keys=["id"]).upsert([{"id": number, "n": 1}])
@@ -35,7 +37,7 @@ seal_sample(lake)
 
 
 def state(root: Path) -> dict[str, str]:
-    """Everything in a folder: each file's content, each link's target, each folder."""
+    """Return each file's hash, each link's target and each folder below a folder."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -48,8 +50,8 @@ def state(root: Path) -> dict[str, str]:
     return found
 
 
-def refused(root: Path, *, match: str = "holds") -> None:
-    """Every way to open it is refused, and every byte is as before."""
+def refused(root: Path, *, match: str = "contains") -> None:
+    """Assert that every way to open the lake is refused and changes no byte."""
     before = state(root)
     for fresh in (True, False):
         with pytest.raises(SampleError, match=match) as error:
@@ -59,7 +61,7 @@ def refused(root: Path, *, match: str = "holds") -> None:
 
 
 def publish(root: Path, table: str = "t", number: int = 1) -> None:
-    """What an application does; it knows nothing of samples."""
+    """Publish as an application does, which does not know samples."""
     Lake(root).publisher(table, keys=["id"]).upsert([{"id": number}])
 
 
@@ -89,8 +91,8 @@ class TestOpening:
         monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
         assert (
             open_sample("lakes/a", tables=["t"]).storage.root
-            == lake_path("lakes/a")
-            == f"{home()}/lakes/a"
+            == paths.lake_path("lakes/a")
+            == f"{paths.home()}/lakes/a"
         )
 
     def test_the_marker_is_there_before_anything_else(self, root: Path) -> None:
@@ -132,7 +134,7 @@ def files_of(root: Path) -> list[Path]:
 class TestOwnLakes:
     def test_published_files(self, root: Path) -> None:
         publish(root)
-        refused(root, match="is not a sample: it holds Files/LandingZone/_partnerEvents.json")
+        refused(root, match="is not a sample: it contains Files/LandingZone/_partnerEvents.json")
 
     def test_tables(self, root: Path) -> None:
         write_deltalake(root / "Tables" / "t", rows_of({"id": [1]}))
@@ -168,7 +170,7 @@ class TestOwnLakes:
         publish(own)
         (own / MARKER).parent.mkdir()
         shutil.copy(sample / MARKER, own / MARKER)
-        refused(own, match="no making of it made")
+        refused(own, match="contains other files")
 
     @pytest.mark.parametrize(
         "how", ["../outside.txt", "/{}/outside.txt", "Files/../../outside.txt"]
@@ -224,7 +226,7 @@ def copied(sample: Path) -> None:
     shutil.copytree(sample / ZONE / "t", sample / ZONE / "theirs")
 
 
-# While a sample is made, what lies in its tables and in the kept state is the making's.
+# Until the sample is sealed, all files in its tables and in the kept state belong to it.
 AFTER_THE_SEAL = {"a Delta table", "a frame", "a policy", "a pause"}
 THEIRS = {
     "into the same table": lambda sample: publish(sample, "t", 9),
@@ -258,7 +260,7 @@ class TestOthersInASample:
             lake = open_sample(str(sample), tables=["t"])
             lake.publisher("t").upsert([{"id": 2}])
         theirs(sample)
-        refused(sample, match="holds what no making of it made")
+        refused(sample, match="contains other files")
 
     def test_sealing_takes_nothing_of_others_in(
         self, sample: Path, caplog: pytest.LogCaptureFixture
@@ -267,7 +269,7 @@ class TestOthersInASample:
         publish(sample, "theirs")
         lake.publisher("t").upsert([{"id": 2}])
         seal_sample(lake)
-        assert "did not make: Files/LandingZone/theirs" in caplog.text
+        assert "are not the sample's: Files/LandingZone/theirs" in caplog.text
         refused(sample, match="theirs")
 
     def test_others_files_stay_theirs_when_they_are_moved(self, sample: Path) -> None:
@@ -275,7 +277,7 @@ class TestOthersInASample:
         publish(sample, "t", 9)
         theirs = f"{ZONE}/t/{2:020}.parquet"
         assert lake.storage.rename(theirs, f"{ZONE}/t/_ProcessedFiles/{2:020}.parquet")
-        refused(sample, match=f"made: Files/LandingZone/t/_ProcessedFiles/{2:020}.parquet")
+        refused(sample, match=f"files: Files/LandingZone/t/_ProcessedFiles/{2:020}.parquet")
 
     def test_what_comes_after_the_seal_is_not_the_makings(self, root: Path) -> None:
         lake = open_sample(str(root), tables=["t"])
@@ -378,7 +380,7 @@ class TestKilledMakings:
 def test_what_a_making_publishes_again_is_its_own(root: Path, monkeypatch: Any) -> None:
     lake = open_sample(str(root), fresh=True, tables=["t"])
     lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
-    # As if mirrored.
+    # The mirror has applied file 1.
     monkeypatch.setattr("mirrorlake.mirror.applied_files.last_applied", lambda *_: 1)
     assert lake.operations.replay("t", 1).files == (f"{2:020}.parquet",)
     seal_sample(lake)

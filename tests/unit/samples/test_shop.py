@@ -1,4 +1,4 @@
-"""The lesson's shop on a machine without PostgreSQL; with it, `tests/notebooks` runs the lesson."""
+"""The lesson's shop without PostgreSQL; `tests/notebooks` runs the lesson with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.errors import SetupError
+from mirrorlake_lab import Shop
 from mirrorlake_lab.samples import shop
-from mirrorlake_lab.samples.shop import Shop
 
 
 def test_without_a_server_it_says_what_to_install(
@@ -16,6 +16,6 @@ def test_without_a_server_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(shop, "DEBIAN", tmp_path / "nothing")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match=r"no PostgreSQL server .* Hint: install one"):
+    with pytest.raises(SetupError, match=r"No PostgreSQL server .* Hint: run `apt-get"):
         Shop()
     assert list(tmp_path.iterdir()) == []

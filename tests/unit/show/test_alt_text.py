@@ -1,4 +1,4 @@
-"""What figures say in words, and where the words go: outputs, cleaned notebooks, reports."""
+"""Descriptions of charts, and where they are used: outputs, cleaned notebooks, reports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.html_tags import Tags
-from mirrorlake.show.chart import Chart
-from mirrorlake.show.plots import (
-    plot_bars,
-    plot_lines,
-    plot_matrix,
-    plot_presence,
-    plot_runs,
-    plot_spread,
-    plot_stacks,
-)
-from mirrorlake_runs.notebook_files import clean_notebook
-from mirrorlake_runs.report import render_report
+from mirrorlake.show import chart as charts
+from mirrorlake.show import plots
+from mirrorlake_runs import clean_notebook
+from mirrorlake_runs.reporting import render_report
 
 EVIL = '"><script>alert(1)</script>'
 
@@ -31,35 +23,36 @@ EVIL = '"><script>alert(1)</script>'
 @pytest.mark.parametrize(
     ("chart", "said"),
     [
-        (plot_bars({"bolt": 1, "nut": 2_000_000}, title="Stock", label="pieces"),
+        (plots.plot_bars({"bolt": 1, "nut": 2_000_000}, title="Stock", label="pieces"),
          "Stock. pieces. bolt 1, nut 2,000,000."),
-        (plot_lines([1, 2, 3], {"files": [4, 9, 2]}, title="Files", label="files", x_label="v"),
+        (plots.plot_lines([1, 2, 3], {"files": [4, 9, 2]}, title="Files", label="files",
+                          x_label="v"),
          "Files. files by v. files from 4 to 2, at most 9."),
-        (plot_stacks(["a", "b"], {"in": [1, 2], "out": [3, 4]}, title="Rows", label="rows"),
+        (plots.plot_stacks(["a", "b"], {"in": [1, 2], "out": [3, 4]}, title="Rows", label="rows"),
          "Rows. rows. in: 1, 2. out: 3, 4. Shown are in, out."),
-        (plot_matrix(["v1", "v2"], {"n": ["", "int"]}, title="Types", x_label="version"),
+        (plots.plot_matrix(["v1", "v2"], {"n": ["", "int"]}, title="Types", x_label="version"),
          "Types. version: v1, v2. n: nothing, int."),
-        (plot_presence(["file 1"], ["0", "1"], {("file 1", "1"): "whole"}, title="Files"),
+        (plots.plot_presence(["file 1"], ["0", "1"], {("file 1", "1"): "whole"}, title="Files"),
          "Files. file 1: 1 whole."),
-        (plot_spread({"now": ((2, 0), (1, 1))}, title="Buckets"),
+        (plots.plot_spread({"now": ((2, 0), (1, 1))}, title="Buckets"),
          "Buckets. now: 1 of 2 files hold one bucket only."),
-        (plot_runs({"now": pa.table({"a": [1, 1, 2]})}, ["a"], title="Runs"),
+        (plots.plot_runs({"now": pa.table({"a": [1, 1, 2]})}, ["a"], title="Runs"),
          "Runs. now, runs in 3 rows: a 2."),
-        (Chart(), "A figure."),
+        (charts.Chart(), "A figure."),
     ],
 )  # fmt: skip
-def test_a_figure_says_what_is_drawn(chart: Chart, said: str) -> None:
+def test_a_figure_says_what_is_drawn(chart: charts.Chart, said: str) -> None:
     assert chart.describe() == said
 
 
 def test_long_words_are_cut() -> None:
-    chart = plot_bars({f"{'a name ' * 9}{n}": n for n in range(30)}, title="Many")
+    chart = plots.plot_bars({f"{'a name ' * 9}{n}": n for n in range(30)}, title="Many")
     assert len(chart.describe()) <= 600
     assert chart.describe().startswith("Many. ")
 
 
 def picture(title: str) -> Any:
-    data, facts = plot_bars({"a": 1}, title=title)._repr_png_()
+    data, facts = plots.plot_bars({"a": 1}, title=title)._repr_png_()
     shown = {"image/png": b64encode(data).decode(), "text/plain": "a chart"}
     return new_output("display_data", shown, metadata={"image/png": facts, "other": {"time": 1}})
 

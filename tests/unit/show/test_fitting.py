@@ -1,4 +1,4 @@
-"""Figures that fit: nothing touches the edge, labels stay apart, counts have whole ticks."""
+"""Layout of charts: nothing touches the edge, labels do not overlap, counts have integer ticks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from mirrorlake.show.chart import Chart
-from mirrorlake.show.plots import plot_bars, plot_lines, plot_matrix, plot_stacks
+from mirrorlake.show import chart as charts
+from mirrorlake.show import plots
 
 LONG = "What the frame of the model reads again after the night's load, version by version, in MiB"
 
 
 DAYS = [f"2026-11-{day:02d}" for day in range(1, 31)]
-CHARTS: dict[str, Callable[[str], Chart]] = {
-    "bars": lambda title: plot_bars({"a rather long name of a table": 2, "b": 1}, title=title),
-    "stacks": lambda title: plot_stacks(DAYS, {"rows": [1] * 30}, title=title, label="rows"),
-    "lines": lambda title: plot_lines(DAYS, {"x": [1.5] * 30}, title=title),
-    "matrix": lambda title: plot_matrix(DAYS[:12], {"a": ["int"] * 12}, title=title),
+CHARTS: dict[str, Callable[[str], charts.Chart]] = {
+    "bars": lambda title: plots.plot_bars(
+        {"a rather long name of a table": 2, "b": 1}, title=title
+    ),
+    "stacks": lambda title: plots.plot_stacks(DAYS, {"rows": [1] * 30}, title=title, label="rows"),
+    "lines": lambda title: plots.plot_lines(DAYS, {"x": [1.5] * 30}, title=title),
+    "matrix": lambda title: plots.plot_matrix(DAYS[:12], {"a": ["int"] * 12}, title=title),
 }
 
 
@@ -44,9 +46,9 @@ def test_nothing_touches_the_edge_or_its_neighbour(kind: str, title: str) -> Non
 
 
 def test_counts_have_whole_ticks_and_measures_do_not() -> None:
-    counts = plot_stacks(["a"], {"files": [1]}, title="t").axes[0]
+    counts = plots.plot_stacks(["a"], {"files": [1]}, title="t").axes[0]
     assert all(float(tick).is_integer() for tick in counts.get_yticks())
-    operations = plot_lines([1, 2], {"files": [3, 4]}, title="t").axes[0]
+    operations = plots.plot_lines([1, 2], {"files": [3, 4]}, title="t").axes[0]
     assert all(float(tick).is_integer() for tick in operations.get_xticks())
-    measures = plot_stacks(["a"], {"seconds": [0.5]}, title="t").axes[0]
+    measures = plots.plot_stacks(["a"], {"seconds": [0.5]}, title="t").axes[0]
     assert not all(float(tick).is_integer() for tick in measures.get_yticks())

@@ -5,31 +5,23 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrorlake import Lake
-from mirrorlake.mirror.status import Report, TableStatus
-from mirrorlake.results import Count, TextTable
-from mirrorlake.show.chart import COLOURS, Chart
-from mirrorlake.show.plots import (
-    plot_bars,
-    plot_lines,
-    plot_matrix,
-    plot_spans,
-    plot_spread,
-    plot_stacks,
-)
-from mirrorlake.show.tables import show_errors, show_files, show_status
+from mirrorlake import Lake, results
+from mirrorlake.show import chart as charts
+from mirrorlake.show import plots
 
 PNG = b"\x89PNG\r\n"
 
 
-CHARTS: list[Callable[[], Chart]] = [
-    lambda: plot_bars({"b": 2.5, "a": -1}, title="Bars", label="minutes", fmt="{x:.1f}"),
-    lambda: plot_stacks(["Jan", "Feb"], {"up": [1, 2], "down": [3, 4]}, title="t", label="rows"),
-    lambda: plot_lines([1, 2], {"one": [5, 6]}, title="Lines", label="s", x_label="files"),
-    lambda: plot_matrix(
+CHARTS: list[Callable[[], charts.Chart]] = [
+    lambda: plots.plot_bars({"b": 2.5, "a": -1}, title="Bars", label="minutes", fmt="{x:.1f}"),
+    lambda: plots.plot_stacks(
+        ["Jan", "Feb"], {"up": [1, 2], "down": [3, 4]}, title="t", label="rows"
+    ),
+    lambda: plots.plot_lines([1, 2], {"one": [5, 6]}, title="Lines", label="s", x_label="files"),
+    lambda: plots.plot_matrix(
         ["v1", "v2", "v3"], {"a": ["int", "int", "long"], "b": ["", "int", ""]}, title="Matrix"
     ),
-    lambda: plot_spans({"b": (1, 3.5), "a": (0, 4)}, title="Spans", label="seconds"),
+    lambda: plots.plot_spans({"b": (1, 3.5), "a": (0, 4)}, title="Spans", label="seconds"),
 ]
 
 
@@ -68,7 +60,7 @@ def test_stacks_stand_on_each_other() -> None:
 def test_one_line_needs_no_legend() -> None:
     chart = CHARTS[2]()
     assert not chart.legends
-    assert chart.axes[0].lines[0].get_color() == COLOURS[0]
+    assert chart.axes[0].lines[0].get_color() == charts.COLOURS[0]
     assert chart.axes[0].get_ylim()[0] == 0
 
 
@@ -94,7 +86,7 @@ def test_spans_lie_where_they_began_and_say_how_long_they_were() -> None:
 
 
 def test_text_and_html_have_the_same_facts() -> None:
-    shown = TextTable(("name", "n", "x"), (("<b>", 1, 0.1 + 0.2), (None, 20, 1e6)))
+    shown = results.TextTable(("name", "n", "x"), (("<b>", 1, 0.1 + 0.2), (None, 20, 1e6)))
     assert repr(shown).splitlines() == [
         "name   n        x",
         "<b>    1      0.3",
@@ -108,7 +100,7 @@ def test_text_and_html_have_the_same_facts() -> None:
 
 
 def test_counts_have_separators_and_other_numbers_none() -> None:
-    table = TextTable(("year", "rows"), ((2013, Count(17656)),))
+    table = results.TextTable(("year", "rows"), ((2013, results.Count(17656)),))
     assert repr(table) == "year    rows\n2013  17,656"
     assert "17,656</td>" in table._repr_html_()
     assert table.document()["rows"] == [{"year": 2013, "rows": 17656}]
@@ -116,49 +108,23 @@ def test_counts_have_separators_and_other_numbers_none() -> None:
 
 def test_a_column_of_numbers_stands_right_even_where_no_row_has_one() -> None:
     rows = ((1, None),)
-    assert repr(TextTable(("id", "a count"), rows)) == "id  a count\n 1  NULL"
-    known = TextTable(("id", "a count"), rows, numeric=frozenset({1}))
+    assert repr(results.TextTable(("id", "a count"), rows)) == "id  a count\n 1  NULL"
+    known = results.TextTable(("id", "a count"), rows, numeric=frozenset({1}))
     assert repr(known) == "id  a count\n 1     NULL"
-    assert known == TextTable(("id", "a count"), rows)
+    assert known == results.TextTable(("id", "a count"), rows)
 
 
 def test_what_is_left_out_is_said() -> None:
-    shown = TextTable(("n",), ((1,),), more=True)
+    shown = results.TextTable(("n",), ((1,),), more=True)
     assert repr(shown).endswith("… and more rows")
     assert "… and more rows" in shown._repr_html_()
 
 
 def test_no_rows_still_show_their_columns() -> None:
-    assert repr(TextTable(("a", "b"), ())) == "a  b"
-    assert pickle.loads(pickle.dumps(TextTable(("a",), ()))) == TextTable(("a",), ())
-
-
-def line(name: str, error: dict[str, object] | None = None) -> TableStatus:
-    return TableStatus(
-        name, "s", "Failed" if error else "Replicating", 3, 1, 0, 0, None, None, 9.5, error
+    assert repr(results.TextTable(("a", "b"), ())) == "a  b"
+    assert pickle.loads(pickle.dumps(results.TextTable(("a",), ()))) == results.TextTable(
+        ("a",), ()
     )
-
-
-def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:
-    shown = show_status(Report((line("a"),)))
-    assert shown.columns == ("table", "state", "rows", "last_file", "backlog_files")
-    assert shown.rows == (("s.a", "Replicating", 3, 1, 0),)
-
-
-def test_a_status_shows_errors_where_there_are_any() -> None:
-    shown = show_status(Report((line("a"), line("b", {"message": "No such key."}))))
-    assert [row[-1] for row in shown.rows] == [None, "No such key."]
-
-
-def test_errors_name_file_and_column_and_a_row_only_where_one_is_known() -> None:
-    error = {"message": "No.", "file": "1.parquet", "row": None, "column": "n"}
-    shown = show_errors(Report((line("a"), line("b", error))))
-    assert shown.columns == ("table", "file", "column", "message")
-    assert shown.rows == (("s.b", "1.parquet", "n", "No."),)
-    shown = show_errors(Report((line("b", error), line("c", error | {"row": 7}))))
-    assert shown.columns == ("table", "file", "row", "column", "message")
-    assert [row[2] for row in shown.rows] == [None, 7]
-    assert show_errors(Report((line("a"),))).rows == ()
 
 
 def test_published_files_show_their_markers(lake: Lake) -> None:
@@ -166,7 +132,7 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
     publisher.write([{"id": 1}])
     publisher.delete([{"id": 1}, {"id": 2}])
     publisher.write([{"id": 1, "__rowMarker__": 4}, {"id": 2, "__rowMarker__": 2}])
-    shown = show_files(lake, "t")
+    shown = publisher.files()
     assert [row[1:3] for row in shown.rows] == [
         (1, "none: initial load"),
         (2, "2: delete"),
@@ -178,7 +144,7 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
 
 def test_a_file_with_a_little_of_each_bucket_is_not_drawn_empty() -> None:
     spreads = {"before": ((1,) * 64,), "after": ((64, *(0,) * 63),)}
-    before, after = plot_spread(spreads, title="Buckets").axes
+    before, after = plots.plot_spread(spreads, title="Buckets").axes
     (shares,) = before.images
     assert float(shares.norm(1 / 64)) > 0.1
     (shares,) = after.images

@@ -1,4 +1,4 @@
-"""Plots of feeds, archives and periods, from reports built by hand."""
+"""Test plots of change feeds, archives and periods, from reports that are built by hand."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorlake.feed.archive import ArchiveReport
-from mirrorlake.feed.cursor import Figures, Lag
-from mirrorlake.feed.dimension import DimensionReport
-from mirrorlake.feed.doctor import Diagnosis
-from mirrorlake.feed.report import FeedReport
-from mirrorlake.results import TextTable
+from mirrorlake import results
+from mirrorlake.feed import archive, changes, cursor, dimension, doctor
 
 PNG = b"\x89PNG\r\n"
 COLUMNS = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted")
 
 
-def report(versions: int) -> FeedReport:
+def report(versions: int) -> changes.FeedReport:
     rows = tuple((v, "2024-05-01 10:00:00", "MERGE", v, 1, 2) for v in range(versions))
-    return FeedReport(
+    return changes.FeedReport(
         "odd $t$ name",
         0,
         versions,
         0,
         versions,
-        Diagnosis("t", 0, versions, (), ()),
-        TextTable(COLUMNS, rows),
+        doctor.Diagnosis("t", 0, versions, (), ()),
+        results.TextTable(COLUMNS, rows),
         {"inserted": 1, "updated": 1, "deleted": 2},
         {},
         (),
         "",
-        TextTable((), ()),
+        results.TextTable((), ()),
     )
 
 
@@ -51,14 +47,19 @@ def test_bars_keep_every_change() -> None:
 
 def test_periods_are_bars_from_version_to_version() -> None:
     periods = {"a": ((1, 4), (4, None)), "a very long key that goes on and on": ((2, 3),)}
-    done = DimensionReport(
-        table="t", into="dim_t", start=0, end=8, newest=8, look=lambda: Figures(periods=periods)
+    done = dimension.DimensionReport(
+        table="t",
+        into="dim_t",
+        start=0,
+        end=8,
+        newest=8,
+        read_figures=lambda: cursor.Figures(periods=periods),
     )
     chart = done.plot()
     spans = [(patch.get_x(), patch.get_width()) for patch in chart.axes[0].patches]
     assert spans == [(1, 3), (4, 5), (2, 1)]
     assert chart.to_png().startswith(PNG)
-    empty = replace(done, look=Figures).plot()
+    empty = replace(done, read_figures=cursor.Figures).plot()
     assert [text.get_text() for text in empty.axes[0].texts] == ["there are no periods to show"]
 
 
@@ -68,14 +69,14 @@ def test_raw_and_net_counts_are_bars() -> None:
 
 
 def test_an_archives_versions_are_stacked_oldest_first() -> None:
-    newest = TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
-    done = ArchiveReport(
+    newest = results.TextTable(COLUMNS[:2] + COLUMNS[3:], ((7, "", 1, 2, 3), (6, "", 4, 0, 0)))
+    done = archive.ArchiveReport(
         table="t",
         into="kept",
         start=6,
         end=7,
-        lag=Lag(0, 0.0),
-        look=lambda: Figures(details=newest),
+        lag=cursor.Lag(0, 0.0),
+        read_figures=lambda: cursor.Figures(details=newest),
     )
     chart = done.plot()
     assert [patch.get_height() for patch in chart.axes[0].patches] == [4, 1, 0, 2, 0, 3]
@@ -85,11 +86,13 @@ def test_an_archives_versions_are_stacked_oldest_first() -> None:
 def test_figures_are_read_once_and_only_when_asked_for() -> None:
     asked: list[int] = []
 
-    def look() -> Figures:
+    def read_figures() -> cursor.Figures:
         asked.append(1)
-        return Figures({"rows": 1200})
+        return cursor.Figures({"rows": 1200})
 
-    done = DimensionReport(table="t", into="dim_t", did="x", start=0, end=1, newest=1, look=look)
+    done = dimension.DimensionReport(
+        table="t", into="dim_t", did="x", start=0, end=1, newest=1, read_figures=read_figures
+    )
     assert (repr(done), asked) == ("t → dim_t: x", [])
     assert [done.shown().rows[-1], done.facts] == [("rows", "1,200"), {"rows": 1200}]
     assert asked == [1]

@@ -1,4 +1,4 @@
-"""`docs --serve`: the site for this machine, until SIGTERM."""
+"""`docs --serve` serves the site to this machine until SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from mirrorlake.storage.paths import PROJECT
+from helpers.project import PROJECT
 
 SERVE = "import sys; from pathlib import Path; from mirrorlake_lab.commands import serve_folder\n"
 SERVE += "serve_folder(Path(sys.argv[1]), 0)"

@@ -1,0 +1,169 @@
+"""The report of a mirror cycle, and operations by their names; without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+
+from mirrorlake import Lake
+from mirrorlake.errors import CheckError, TableNotFoundError, UsageError
+from mirrorlake.mirror import status
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a lake with a table that was not yet mirrored, and one that no publisher feeds."""
+    Lake(tmp_path).publisher("stock", keys=["id"]).upsert([{"id": 1}, {"id": 2}])
+    write_deltalake(tmp_path / "Tables" / "other", rows_of({"id": [1]}))
+    return tmp_path
+
+
+def files_of(root: Path) -> list[str]:
+    return sorted(str(path) for path in root.rglob("*"))
+
+
+def test_a_dry_run_and_a_status_need_no_spark(root: Path) -> None:
+    program = (
+        "import sys; from mirrorlake import Lake; lake = Lake(sys.argv[1])\n"
+        "print(lake.mirror(dry_run=True), lake.status(), 'pyspark' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("(dry run) 1 table, 0 problems False\n")
+
+
+def test_a_dry_run_reports_what_would_be_applied(root: Path) -> None:
+    before = files_of(root)
+    report = Lake(root).mirror(dry_run=True)
+    assert (report.files, report.rows, report.failed) == (1, 2, ())
+    assert repr(report) == "1 file with 2 rows would be applied (dry run)"
+    assert report.shown().rows == (("stock", "Initialized", 1, f"{1:020d}.parquet", 2, 0, ""),)
+    (table,) = report.as_dict()["tables"]
+    assert (table["files"], table["rows_to_apply"]) == ([f"{1:020d}.parquet"], 2)
+    assert table["backlog_files"] == 1
+    assert report.plot() is None
+    report.check()
+    assert repr(Lake(root).waiting("stock")) == repr(report)
+    assert "No file was published to other" in Lake(root).waiting("other").note
+    assert files_of(root) == before
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_table_that_no_publisher_feeds_is_left_alone(
+    root: Path, tmp_path: Path, dry_run: bool
+) -> None:
+    report = Lake(root).mirror("other", dry_run=dry_run)
+    assert report.shown().rows == (("No publisher feeds other: there is nothing to mirror.",),)
+    assert repr(report).startswith("0 files with 0 rows")
+    write_deltalake(tmp_path / "new" / "Tables" / "t", rows_of({"id": [1]}))
+    assert "Nothing was ever published" in Lake(tmp_path / "new").mirror(dry_run=dry_run).note
+    assert not (tmp_path / "new" / "Files").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"on_error": "skip"}, {"batch_files": 0}, {"nothing": 1}], ids=str
+)
+def test_settings_are_checked_before_anything_is_done(root: Path, settings) -> None:
+    before = files_of(root)
+    with pytest.raises(UsageError, match="Hint"):
+        Lake(root).mirror(**settings)
+    assert files_of(root) == before
+
+
+def test_a_failed_table_is_reported_with_its_fix(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / "Files/LandingZone" / name
+        folder.mkdir(parents=True)
+        (folder / f"{1:020d}.parquet").touch()
+    report = Lake(tmp_path).mirror(dry_run=True)
+    assert [one.name for one in report.failed] == ["a", "b"]
+    assert repr(report) == "0 files with 0 rows would be applied, 2 tables failed (dry run)"
+    assert report.errors.rows[0][:2] == ("a", f"{1:020d}.parquet")
+    assert report.shown().rows[0][-1] == report.tables[0].problem
+    with pytest.raises(
+        CheckError, match=r"a failed: .* \[file .*\] \(1 more table failed.\) Hint: "
+    ):
+        report.check()
+
+
+def line(name: str, error: dict[str, object] | None = None) -> status.MirroredTable:
+    state = "Failed" if error else "Replicating"
+    return status.MirroredTable(
+        name, "s", state, 3, 1, 0, 0, None, None, 9.5, error, applied_files=1, applied_rows=2
+    )
+
+
+def test_a_report_leaves_out_what_changes_from_run_to_run() -> None:
+    shown = status.MirrorReport((line("a"),)).shown()
+    assert shown.columns == ("table", "state", "files", "rows", "waiting", "problem")
+    assert shown.rows == (("s.a", "Replicating", 1, 2, 0, ""),)
+
+
+def test_errors_name_file_and_column_and_a_row_only_where_one_is_known() -> None:
+    error = {"message": "No.", "file": "1.parquet", "row": None, "column": "n"}
+    shown = status.MirrorReport((line("a"), line("b", error))).errors
+    assert shown.columns == ("table", "file", "column", "message")
+    assert shown.rows == (("s.b", "1.parquet", "n", "No."),)
+    shown = status.MirrorReport((line("b", error), line("c", error | {"row": 7}))).errors
+    assert shown.columns == ("table", "file", "row", "column", "message")
+    assert [row[2] for row in shown.rows] == [None, 7]
+    assert status.MirrorReport((line("a"),)).errors.rows == ()
+
+
+def test_a_published_table_is_found_before_it_is_mirrored(root: Path) -> None:
+    assert Lake(root).operations.find(" stock ").name == "stock"
+    assert Lake(root).operations.find("OTHER").name == "other"
+    with pytest.raises(TableNotFoundError, match="did you mean stock"):
+        Lake(root).operations.find("stokc")
+
+
+@pytest.mark.parametrize("action", ["ledger", "pause", "resume", "skip"])
+def test_an_action_is_only_said_without_apply(root: Path, action: str) -> None:
+    before = files_of(root)
+    done = Lake(root).operations.run("stock", action, first=1)
+    assert done.verb == action
+    assert files_of(root) == before
+
+
+def test_apply_acts(root: Path) -> None:
+    assert Lake(root).operations.run("stock", "pause", apply=True).applied
+    assert Lake(root).status().tables[0].state == "Stopped"
+
+
+@pytest.mark.parametrize(
+    ("table", "action", "message"),
+    [
+        ("stock", "stop", "There is no action 'stop'"),
+        ("stock", "skip", "needs the number of a file"),
+        ("stock", "replay", "needs the number of a file"),
+        ("other", "pause", "No publisher feeds other"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(root: Path, table: str, action: str, message: str) -> None:
+    before = files_of(root)
+    with pytest.raises(UsageError, match=message):
+        Lake(root).operations.run(table, action, apply=True)
+    assert files_of(root) == before
+
+
+def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for number, file in enumerate(files):
+        file.write_text(f"id,n\n{number},1\n")
+    tried = lake.publish("t", files, keys="id", marker="upsert", dry_run=True)
+    assert (tried.count, tried.rows) == (0, 2)
+    assert not (tmp_path / "lake" / "Files").exists()
+    assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
+    done = lake.publish("t", files, keys=["id"], marker="upsert")
+    assert (done.count, done.rows) == (1, 1)
+    assert [row[-1] for row in done.shown().rows] == ["published before", "published"]
+    files[0].write_text("id,n\n0,2\n")
+    assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
+    with pytest.raises(UsageError, match="There is no marker 'merge'"):
+        lake.publish("t", files, keys="id", marker="merge")

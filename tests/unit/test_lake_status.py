@@ -1,0 +1,135 @@
+"""The status of a lake: its parts, its problems, and when `check` raises; without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+
+from mirrorlake import Lake, source_status
+from mirrorlake.errors import CheckError, UsageError
+from mirrorlake_sources.source import write_report
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a lake's root with a table of two files that wait."""
+    stock = Lake(tmp_path).publisher("stock", keys=["id"])
+    stock.upsert([{"id": 1}])
+    stock.upsert([{"id": 2}])
+    return tmp_path
+
+
+def skip_a_file(root: Path) -> None:
+    """Delete the first file of `stock`, so that the second one waits for it."""
+    next((root / "Files/LandingZone/stock").glob("*1.parquet")).unlink()
+
+
+def test_limits_are_problems_only_if_they_are_set(root: Path) -> None:
+    before = sorted(root.rglob("*"))
+    status = Lake(root).status()
+    status.check()
+    assert status.problems == ()
+    assert status.problems.shown().rows == (("There are no problems.",),)
+    assert repr(status) == "1 table, 0 problems"
+    row = status.shown().rows[0]
+    assert row[:4] == ("stock", "Initialized", 0, 0)
+    assert row[4].startswith("2 files, ")
+    late = Lake(root).status(max_lag=1e-9, max_backlog=1)
+    assert [(p.kind, p.where) for p in late.problems] == [("lag", "stock"), ("backlog", "stock")]
+    assert late.problems[1].message == "The backlog of 2 files exceeds the limit of 1 file."
+    with pytest.raises(CheckError, match=r"stock: The lag of .* exceeds .* \(1 more problem.\)"):
+        late.check()
+    assert not Lake(root).status(max_backlog=2).problems
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_missing_file_is_a_warning(root: Path) -> None:
+    skip_a_file(root)
+    status = Lake(root).status()
+    assert repr(status) == "1 table, 0 problems, 1 warning"
+    status.check()
+    (line,) = status.tables
+    assert (line.level, line.problem) == ("warn", "File 1 is missing; later files wait for it.")
+    assert line.fix == "publish file 1, or skip it."
+    (warning,) = status.warnings
+    assert (warning.where, warning.message, warning.fix) == ("stock", line.problem, line.fix)
+    assert line.backlog.startswith("1 file, ")
+    assert line.lag.endswith(" s")
+
+
+def test_a_paused_table_is_idle_and_no_problem(root: Path) -> None:
+    Lake(root).operations.pause("stock")
+    (line,) = Lake(root).status().tables
+    assert (line.level, line.problem, line.fix) == ("idle", "", "resume the table.")
+
+
+def test_an_error_is_a_problem_with_its_fix(tmp_path: Path) -> None:
+    (tmp_path / "Files" / "LandingZone" / "bad:name").mkdir(parents=True)
+    status = Lake(tmp_path).status()
+    (line,), (problem,) = status.tables, status.problems
+    assert (line.level, problem.kind, problem.where) == ("bad", "error", "bad:name")
+    assert "Hint" not in line.problem
+    assert line.fix == "rename the folder."
+    assert line.error is not None
+    assert line.error["message"] == f"{line.problem} Hint: {line.fix}"
+    assert str(problem) == f"bad:name: {line.problem} Fix: rename the folder."
+    with pytest.raises(CheckError, match=r"bad:name: .* Hint: rename the folder"):
+        status.check()
+
+
+def test_the_document_and_the_text_have_the_same_tables(root: Path) -> None:
+    status = Lake(root).status()
+    assert [one["name"] for one in status.as_dict()["tables"]] == ["stock"]
+    assert set(status.as_dict()) == {"tables", "views", "sources"}
+    html = status._repr_html_()
+    assert all(f">{cell}</t" in html for cell in ("stock", "Initialized", "last file"))
+
+
+def test_a_lake_without_publishers(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "Tables" / "t", rows_of({"id": [1]}))
+    status = Lake(tmp_path).status(max_lag=1, max_backlog=1)
+    assert status.tables == ()
+    assert status.shown().rows == (("No publisher feeds a table of this lake.",),)
+    assert status.views.shown().rows == (("The lake has no views.",),)
+    assert status.quarantine == {}
+    assert status.plot() is None
+    assert status.plot("backlog") is None
+    assert not (tmp_path / "Files").exists()
+
+
+def test_limits_and_plots_are_checked(root: Path) -> None:
+    with pytest.raises(UsageError, match="less than 0"):
+        Lake(root).status(max_lag=-1)
+    with pytest.raises(UsageError, match="no plot 'rows'"):
+        Lake(root).status().plot("rows")  # type: ignore[arg-type]
+
+
+def test_sources_are_listed_and_a_stopped_one_is_a_problem(root: Path) -> None:
+    lake = Lake(root)
+    assert lake.status().sources.shown().rows == (("No source feeds this lake.",),)
+    report = source_status.SourceReport(
+        "postgres:1/shop/mirrorlake", facts={"wal_status": "reserved"}
+    )
+    report.tables.append(source_status.SourceTable("stock", "Running", rows=2, files=2))
+    write_report(lake.storage, report)
+    status = lake.status()
+    assert not status.problems
+    (line,) = status.sources.shown().rows
+    assert (line[0], line[1], line[3], line[4]) == (
+        report.source,
+        "Running",
+        1,
+        "wal_status reserved",
+    )
+    report.tables[0].error = "It was altered."
+    write_report(lake.storage, report)
+    status = lake.status()
+    assert [(p.kind, p.where) for p in status.problems] == [("source", "stock")]
+    assert status.sources.shown().rows[0][5] == "stock: It was altered."
+    with pytest.raises(CheckError, match="stock: It was altered"):
+        status.check()
+    with pytest.raises(CheckError, match="stock is stopped: It was altered"):
+        report.check()
