@@ -116,7 +116,7 @@ def test_a_smaller_sample_keeps_whole_services(year: pd.DataFrame, flights: pd.D
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(UsageError, match="every is 1 or more"):
+    with pytest.raises(UsageError, match="set every to 1 or more"):
         sample.load_flights(every=0)
     with pytest.raises(UsageError, match="no table 'trains'"):
         sample.load_table("trains")
