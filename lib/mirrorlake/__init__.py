@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publisher import Publisher
-    from mirrorlake.landing.publisher import find_sources as find_sources
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.mirror.options import MirrorOptions
-    from mirrorlake.names import split_names as split_names
-    from mirrorlake.rows.changes import plot_row_ids as plot_row_ids
     from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
 
@@ -60,16 +57,7 @@ _MODULES = {
     "spark.dataframes": ["save_rows", "show_rows"],
     "table": ["Table"],
 }
-# Not public, but still imported by notebooks, which are to call methods instead.
-_MOVED = {
-    "names": ["split_names"],
-}
-_LAZY = {
-    name: module
-    for table in (_MOVED, _MODULES)
-    for module, names in table.items()
-    for name in names
-}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

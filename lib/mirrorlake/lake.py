@@ -306,9 +306,8 @@ class Lake:
         from mirrorlake.landing.publisher import find_sources, publish_files
 
         files = find_sources(source) if isinstance(source, str) else source
-        names = split_names(keys) if isinstance(keys, str) else list(keys)
         with storage_errors(self.storage.root):
-            publisher = self.publisher(table, keys=names, dry_run=dry_run)
+            publisher = self.publisher(table, keys=split_names(keys), dry_run=dry_run)
             return publish_files(publisher, files, marker, dry_run=dry_run)
 
     def lint(

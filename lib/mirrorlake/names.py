@@ -7,6 +7,7 @@ refer to any other path.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -166,11 +167,13 @@ def file_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def split_names(text: str) -> list[str]:
-    """Return the names in a text that separates them by commas.
+def split_names(names: str | Iterable[str]) -> list[str]:
+    """Return names as a list; a text separates them by commas.
 
     Example:
-        >>> split_names("id, day")
-        ['id', 'day']
+        >>> split_names("id, day"), split_names(("id", "day"))
+        (['id', 'day'], ['id', 'day'])
     """
-    return [name.strip() for name in text.split(",") if name.strip()]
+    if not isinstance(names, str):
+        return list(names)
+    return [name.strip() for name in names.split(",") if name.strip()]

@@ -289,7 +289,6 @@ class Table(TableHandle):
             >>> lake.table("sales").compare(2, 5)  # doctest: +SKIP
             sales: versions 2 and 5: 3 added, 0 removed, 1 changed
         """
-        names = split_names(keys) if isinstance(keys, str) else keys
         pair = choose_versions(
             self,
             before,
@@ -297,7 +296,7 @@ class Table(TableHandle):
             before_timestamp=before_timestamp,
             after_timestamp=after_timestamp,
         )
-        return compare_versions(self, pair, keys=names, limit=limit)
+        return compare_versions(self, pair, keys=split_names(keys), limit=limit)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete rows of a table that no publisher feeds; a dry run unless `apply`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
-from mirrorlake.names import TableName, fingerprint
+from mirrorlake.names import TableName, fingerprint, split_names
 from mirrorlake.results import Result, TextTable
 from mirrorlake.source_status import SourceReport
 from mirrorlake_sources.engine import run_source
@@ -60,7 +60,7 @@ class PostgresSource:
 
     Args:
         dsn: a libpq connection string or URI; never logged.
-        tables: their names; `public.t` is `t`.
+        tables: their names, as a list or separated by commas; `public.t` is `t`.
         slot: the name of the replication slot and of the publications.
         toast: how to treat large values that an update does not change and the stream omits:
             `refuse`
@@ -478,12 +478,12 @@ class PostgresCheck(Result):
 
 
 def check_postgres(
-    tables: Iterable[str], dsn: str = "", *, slot: str = "mirrorlake", toast: str = "refuse"
+    tables: str | Iterable[str], dsn: str = "", *, slot: str = "mirrorlake", toast: str = "refuse"
 ) -> PostgresCheck:
     """Check whether tables of a database can be published; changes nothing on the server.
 
     Args:
-        tables: their names; `public.t` is `t`.
+        tables: their names, as a list or separated by commas; `public.t` is `t`.
         dsn: libpq's connection string; if empty, the variable `MIRRORLAKE_DSN`.
         slot: the name of the replication slot.
         toast: see `PostgresSource`.
@@ -498,7 +498,7 @@ def check_postgres(
         >>> check_postgres(["orders"], "host=db dbname=shop")  # doctest: +SKIP
         1 of 1 tables can be published
     """
-    place, names = dsn or os.environ.get(DSN, ""), list(tables)
+    place, names = dsn or os.environ.get(DSN, ""), split_names(tables)
     if not place or not names:
         return PostgresCheck("")
     source = PostgresSource(place, names, slot=slot, toast=toast)
@@ -517,19 +517,19 @@ def check_postgres(
 
 def publish_postgres(
     lake: Lake,
-    tables: Iterable[str],
+    tables: str | Iterable[str],
     dsn: str = "",
     *,
     slot: str = "mirrorlake",
     toast: str = "refuse",
-    text: Iterable[str] = (),
-    reseed: Iterable[str] = (),
+    text: str | Iterable[str] = (),
+    reseed: str | Iterable[str] = (),
 ) -> SourceReport:
     """Publish tables of a database up to now: first loads where they are missing, then all changes.
 
     Args:
         lake: the lake.
-        tables: their names; `public.t` is `t`.
+        tables: their names, as a list or separated by commas; `public.t` is `t`.
         dsn: libpq's connection string; if empty, the variable `MIRRORLAKE_DSN`.
         slot: the name of the replication slot; two lakes need two slots.
         toast: see `PostgresSource`.
@@ -547,6 +547,8 @@ def publish_postgres(
     place = dsn or os.environ.get(DSN, "")
     if not place:
         raise UsageError("No database is named.", hint=f"set {DSN}, or pass dsn.")
-    source = PostgresSource(place, tables, slot=slot, toast=toast, text=text)
-    again = parse_tables(list(reseed))
+    source = PostgresSource(
+        place, split_names(tables), slot=slot, toast=toast, text=split_names(text)
+    )
+    again = parse_tables(split_names(reseed))
     return run_source(lake.storage, source, reseed=again, footer=lake.published_footer)
