@@ -1,4 +1,4 @@
-"""Implements `Lake.sql`: which tables, versions, frames and change feeds a statement names.
+"""Implement `Lake.sql`: find the tables, frames and change feeds of a statement, check versions.
 
 Tables are read by path, so two lakes in one session never conflict. In `table_changes('t', 0, 10)`
 the range is checked as in `Table.changes`, and the call is replaced with Delta's function that

@@ -1,4 +1,4 @@
-"""Parameters of a step: types and defaults, checks of values, templates, and secrets.
+"""A step's parameters: types, defaults, checks, templates, secrets and their removal from output.
 
 A notebook's parameters are the assignments in its cell tagged `parameters`, such as
 `months: int = 3  # how many`. Parameters of other types than those in `_KNOWN` take any value.

@@ -1,4 +1,4 @@
-"""The landing zone as clients write to it: check each file, then publish it atomically.
+"""The landing zone for clients: check a file, then publish it or refuse a used number (409).
 
 The checks are those of the publisher and of the mirror: a file that the mirror would refuse is
 refused here with file, row and column. A problem that may still resolve itself is a warning. A data

@@ -1,4 +1,4 @@
-"""Run a source: first loads, then changes, each published exactly once.
+"""Run a source: publish first loads and changes exactly once, then confirm them to the source.
 
 A file contains the position at which it ends, and a token made of the position that it follows. A
 batch that is published again, by this process or by one that seemed to be dead, can't be stored

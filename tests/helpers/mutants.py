@@ -106,7 +106,7 @@ DECIDING = {
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
-        ("compact_changes", "_fill", "_keeps", "require_values", "value_or_error"),
+        ("collapse_changes", "_fill", "_keeps", "require_values", "value_or_error"),
     ),
     "net changes": Deciding(
         "mirrorlake/feed/ranges.py",

@@ -1,4 +1,4 @@
-"""Cast batches to the types of the table and write them as Parquet.
+"""Cast batches to the table's types, refuse values that would be lost, and write Parquet.
 
 A cast is refused if a value would be lost. Timestamps have microseconds.
 """

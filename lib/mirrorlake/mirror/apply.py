@@ -49,7 +49,7 @@ from mirrorlake.mirror.batch import (
     KEPT,
     REPLACE,
     Bounds,
-    compact_changes,
+    collapse_changes,
     file_limits,
     key_bounds,
     key_conditions,
@@ -242,7 +242,7 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
         return
     keys = check_keys_known(at.metadata.keys, batch.target)
     unchanged = tuple(sorted({name for file in batch.facts for name in file.unchanged}))
-    changes = compact_changes(rows, keys, markers, unchanged)
+    changes = collapse_changes(rows, keys, markers, unchanged)
     if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
         _write(
@@ -343,7 +343,7 @@ class Changes:
     """The collapsed changes of a batch.
 
     Attributes:
-        rows: the result of `compact_changes`.
+        rows: the result of `collapse_changes`.
         keys: the key columns as the table spells them.
         unchanged: columns that some update leaves unchanged.
         bounds: the known bounds of the keys.

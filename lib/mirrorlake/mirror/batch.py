@@ -1,6 +1,6 @@
 """Read a batch's files as one DataFrame, collapse its changes per key, and bound its keys.
 
-`compact_changes` turns the changes of a key into actions on the rows of that key in the table:
+`collapse_changes` turns the changes of a key into actions on the rows of that key in the table:
 keep, delete or replace them; insert a row if none exists; append rows (marker 0 does not check for
 duplicates). `tests/helpers/model.py` has the same semantics as a loop over rows.
 """
@@ -52,7 +52,7 @@ Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
 """The smallest and the largest values of columns, from a file's statistics."""
 
 
-def compact_changes(
+def collapse_changes(
     batch: DataFrame,
     keys: tuple[str, ...],
     markers: set[Marker],

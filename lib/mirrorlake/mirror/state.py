@@ -1,4 +1,4 @@
-"""Keep each table's state between cycles, and divide the tables among several mirrors (shards).
+"""Keep each table's state between cycles, divide tables among mirrors, hold the mirror's lease.
 
 The state documents are a cache: their content can be rebuilt from the landing zone and the Delta
 logs. Up to 64 tables are stored in `Files/_mirrorlake/state.json`. More tables are stored in

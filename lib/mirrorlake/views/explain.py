@@ -1,4 +1,4 @@
-"""Plans a view's next refresh: what it would do, why, and its expected cost.
+"""Plan a view's next refresh, and decide whether a full or an incremental one is cheaper.
 
 Every refresh is measured, also the full refresh that filled the view. Incremental refreshes are
 recorded by the bytes of their changes, the last one of each size. The cost of the next refresh is

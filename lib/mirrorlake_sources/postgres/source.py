@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a source: checks, first loads from snapshots, changes from the slot."""
+"""PostgreSQL as a source: checks, first loads, changes from the slot, and confirmed positions."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def decided(
     if not unchanged:
         frame = frame.drop(batch.KEPT)
     found: dict[int, list[Row]] = {}
-    for row in batch.compact_changes(frame, KEYS, markers, unchanged).collect():
+    for row in batch.collapse_changes(frame, KEYS, markers, unchanged).collect():
         assert row["k."] == "key"
         found.setdefault(row["example"], []).append(row.asDict())
     return found
