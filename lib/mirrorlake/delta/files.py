@@ -7,7 +7,6 @@ so that they can be joined with a listing and passed to VACUUM.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -30,8 +29,6 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.spark.executors import ensure_python, map_in_arrow, parallelism
-from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway
-from mirrorlake.spark.rewrite import Choose, Written, rewrite_files
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage.files import Storage
 
@@ -47,7 +44,6 @@ _REMOVE = (
 )
 _CHECKPOINT = f"add {_ADD}, remove {_REMOVE}"
 _AT_ONCE = 16
-_DELTA_PROVIDER = "liquid"
 _COMMIT = f"{_CHECKPOINT}, cdc struct<path:string,size:bigint>, commitInfo string"
 
 
@@ -164,31 +160,6 @@ def files_to_purge(table: TableHandle) -> DataFrame:
                 yield batch.filter(pa.array(pool.map(is_chosen, paths, masked), pa.bool_()))
 
     return map_in_arrow(files.repartition(parallelism(table.spark)), choose, files.schema)
-
-
-def release_files(spark: SparkSession, path: str, choose: Choose) -> None:
-    """Remove the clustering provider from files, so that REORG rewrites them.
-
-    On a clustered table, REORG skips files of another provider than Delta's own. Partitioning names
-    itself as the provider of its files, to exclude them from OPTIMIZE by other writers.
-
-    Args:
-        spark: a session; without a JVM gateway (Spark Connect) nothing is changed.
-        path: the table's folder, in full.
-        choose: returns the files to release, from those of another provider.
-    """
-    if not has_gateway(spark):
-        return
-
-    def of_others(files: DataFrame) -> DataFrame:
-        return choose(files.where(F.col("clusteringProvider") != _DELTA_PROVIDER))
-
-    def release(_txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
-        return Written((), (), [add | {"clusteringProvider": None} for add in chosen])
-
-    note = json.dumps({"mirrorlake": "purge"})
-    while rewrite_files(spark, path, of_others, release, note=note) is not None:
-        pass
 
 
 def _file_schema(snapshot: Snapshot) -> dict[str, Any]:

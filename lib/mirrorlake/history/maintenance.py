@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +24,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import (
-    files_of,
-    files_to_purge,
-    full_path,
-    hadoop_path,
-    matching_files,
-    release_files,
-    total,
-)
+from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
 from mirrorlake.delta.snapshot import VECTORS
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
@@ -166,20 +157,11 @@ def purge_files(
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
         work.spark.sql(f"ALTER TABLE {name} {off}").collect()
-    if "clustering" in work.snapshot().writer_features:
-        release_files(work.spark, work.path, partial(_to_purge, table=work))
     done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
     if drops:
         work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
         return replace(done, version=table.snapshot().version)
     return done
-
-
-def _to_purge(files: DataFrame, table: TableHandle) -> DataFrame:
-    """Return those of a transaction's files that REORG must rewrite."""
-    full = full_path(F.col("path"), hadoop_path(table.storage, table.name.table_path))
-    wanted = files_to_purge(table).select(F.col("path").alias("wanted"))
-    return files.join(wanted, full == F.col("wanted"), "left_semi")
 
 
 def _check_columns(where: str, parts: list[str]) -> None:

@@ -29,7 +29,6 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
-from mirrorlake.delta.files import release_files
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import committing
@@ -380,9 +379,6 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that are still in the file.
-        if "clustering" in snapshot.writer_features:
-            path = storage.path(traces.path)
-            release_files(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)

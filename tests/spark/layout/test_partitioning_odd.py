@@ -182,37 +182,6 @@ def test_files_mixed_by_others_are_partitioned_again(lake: Lake) -> None:
     assert table.partitioning.stats().partitioned_rows == table.read().count() == 266
 
 
-def test_purge_rewrites_guarded_files(lake: Lake) -> None:
-    """REORG skips files of another clustering provider, which is how the guard marks them."""
-    folder = Path(lake.storage.path("Tables/t"))
-    lake.spark.sql(
-        f"CREATE TABLE delta.`{folder}` (id BIGINT, k STRING, secret STRING) USING delta"
-        " TBLPROPERTIES ('delta.columnMapping.mode' = 'name',"
-        " 'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')"
-    )
-    lake.spark.sql(
-        f"INSERT INTO delta.`{folder}` SELECT /*+ COALESCE(1) */ id, 'k' || id % 5, 'x'"
-        " FROM RANGE(100)"
-    )
-    table = lake.table("t")
-    table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST}, guard=True)
-    assert table.partitioning.operate()
-    assert len(done(folder)) == 2
-    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 7")
-    lake.spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN secret")
-    rows = table.read().select("id", "k", "_metadata.row_id")
-    before = Counter(map(tuple, rows.collect()))
-    assert table.optimize.purge(dry_run=True).files == 2
-    assert table.optimize.purge().files == 2
-    assert table.optimize.purge(dry_run=True).files == 0
-    files = live_files(folder)
-    assert rows_of(files) == 99
-    assert {len(file.rows.column_names) for file in files} == {4}  # two of them are row ids
-    assert Counter(map(tuple, rows.collect())) == before
-    assert lake.partitioning.run().operations == 1
-    assert len(done(folder)) == 2
-
-
 @pytest.mark.long
 def test_files_that_others_wrote_oddly(lake: Lake) -> None:
     """A file without statistics is partitioned; a file without rows is not rewritten."""

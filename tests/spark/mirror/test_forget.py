@@ -151,18 +151,3 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
         assert not lake.mirror(options=MirrorOptions(on_error="skip-row")).failed
         del rows[2, ADA, "another one"]
         assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}
-
-
-def test_a_person_in_guarded_files_is_removed(lake: Lake) -> None:
-    """REORG skips files of another clustering provider, which is how partitioning guards them."""
-    people = [{"k": ADA, "note": SECRET}, *[{"k": f"k{n}", "note": "x"} for n in range(20)]]
-    lake.publisher("t", keys=["k"]).upsert(people)
-    assert not lake.mirror(deletion_vectors=True).failed
-    key = {"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}
-    partitioning = lake.table("t").partitioning
-    document = {"PartitionKeys": [key], "EffectiveDateTime": "2000-01-01"}
-    partitioning.set(document, guard=True)
-    assert partitioning.operate()
-    lake.forget("t", {"k": ADA}, apply=True)
-    assert holding(lake, ADA, SECRET) == []
-    assert lake.table("t").read().count() == 20
