@@ -44,7 +44,7 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "marker of a wrong type": (
         {"id": [1], "v": ["x"], MARKER: ["1"]},
-        {"row": None, "column": MARKER, "says": "of type string"},
+        {"row": None, "column": MARKER, "says": "has the type string"},
     ),
     "marker null": (
         {"id": [1], "v": ["x"], MARKER: pa.array([None], pa.int32())},
