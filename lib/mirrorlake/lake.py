@@ -286,8 +286,8 @@ class Lake:
         Args:
             table: its name; the table need not exist.
             source: a Parquet or CSV file, a folder of them, or a glob such as `exports/*.csv`; or
-                a list of files. A relative text starts from `MIRRORLAKE_HOME`, or from the project.
-            keys: the key columns; a text has commas between them.
+                a list of files. A relative path starts from `MIRRORLAKE_HOME`, or from the project.
+            keys: the key columns, as a list or as one text such as `"id, day"`.
             marker: the change of every row, see `Publisher.publish`.
             dry_run: only check the files.
 
@@ -355,11 +355,11 @@ class Lake:
 
         Returns:
             One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables. There are no entries if no publisher feeds the table or the lake.
+            other tables. The report is empty if nothing was published.
 
         Raises:
-            UsageError: there is no such setting, or it has no such value.
-            TableNotFoundError: there is no such table.
+            UsageError: a setting does not exist, or its value is not allowed.
+            TableNotFoundError: the table does not exist.
 
         Example:
             >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
@@ -469,12 +469,12 @@ class Lake:
         It is read from listings, kept states and logs. Spark starts only for expectations.
 
         Args:
-            max_lag: most seconds that a published file, or a change of a view's source, may wait;
-                a longer lag is a problem. By default there is no limit.
-            max_backlog: most files of a table that may wait; more are a problem. By default there
-                is no limit.
+            max_lag: the maximum lag in seconds of a published file, or of a change of a view's
+                source; a longer lag is a problem. By default there is no limit.
+            max_backlog: the maximum number of waiting files per table; more are a problem. By
+                default there is no limit.
             expectations: as for `check_expectations`; one that is not met is a problem.
-            rebuild: read the kept state again from the tables' logs, and write it.
+            rebuild: rebuild the state documents from the tables' logs.
 
         Returns:
             The status. `problems` also has tables and sources that an error stopped; `check()`

@@ -424,10 +424,11 @@ class Table(TableHandle):
     ) -> DimensionReport:
         """Bring a slowly changing dimension up to date with this table.
 
-        The changes are the table's change feed, ordered by version. With `sequence_by`, the table's
-        rows are themselves the changes, in any order, late ones included; rows deleted from the
-        table are then no changes, unless `apply_as_deletes` includes them. With `from_snapshot`,
-        the newest version is compared with the dimension and no feed is needed.
+        By default, the changes are those of the table's change feed, ordered by version. With
+        `sequence_by`, each row of the table is one change event, and events can be late. Deleting
+        an event from the table then does not change the dimension, unless `apply_as_deletes`
+        selects it. With `from_snapshot`, the newest version is compared with the dimension, without
+        a feed.
 
         The options are those of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT; give the same
         ones in each run. Safe to interrupt: the next call completes the work.

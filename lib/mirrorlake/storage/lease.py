@@ -55,8 +55,9 @@ class Lease:
         path: the path of the lease's file.
         what: what the holder does, for messages.
         ttl: the seconds without renewal after which another process may take the lease; it applies
-            to object stores only.
-        keep_file: keep the file on a local disk, where processes of earlier versions wait for it.
+            to object stores only. On a local disk, a lease ends with its process.
+        keep_file: do not delete the file on a local disk at release, because processes of earlier
+            versions wait for it.
 
     Example:
         >>> with Lease(storage, "Files/_mirrorlake/x.lease", "mirror"):  # doctest: +SKIP

@@ -234,14 +234,14 @@ def plan_refresh(
     state: ViewState,
     sources: Sequence[Source],
 ) -> RefreshPlan:
-    """Return the plan of a refresh, from logs and the query alone.
+    """Return the plan of a refresh, without reading table data.
 
     Args:
-        spark: the user's session, whose settings limit the versions that can be read.
+        spark: the user's session; its retention settings limit the versions that can be read.
         storage: the lake's files.
         definition: the view.
         state: the state of the view.
-        sources: the pinned sources of the view.
+        sources: the view's sources, each at the version that this refresh reads.
     """
     session = refresh_session(spark)
     plan = make_plan(session, definition, sources)
