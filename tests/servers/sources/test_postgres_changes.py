@@ -65,7 +65,7 @@ def test_each_file_says_where_it_ends(shop) -> None:
     (system,) = shop.rows("SELECT system_identifier::text FROM pg_control_system()")[0]
     assert said["source"] == f"postgres:{system}/{shop.database}/{shop.slot}"
     assert said["facts"]["columns"][0] == [1, "id", 23, -1]
-    (table,) = Lake(shop.root).status().fed
+    (table,) = (one.table for one in Lake(shop.root).status().tables)
     progress = source.read_progress(Lake(shop.root).storage, table, said["source"])
     assert progress is not None
     assert list(progress.position.order) == said["order"]
