@@ -12,7 +12,7 @@ from typing import Any
 
 from mirrorlake.errors import CheckError
 from mirrorlake.registry import registered
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.storage.files import Storage
 
 
@@ -88,7 +88,8 @@ class SourceReport(Result):
     def __repr__(self) -> str:
         rows = sum(one.rows for one in self.tables)
         stopped = [one.table for one in self.tables if one.error]
-        text = f"{self.source}: {rows:,} rows and changes of {len(self.tables)} tables published"
+        tables = counted(len(self.tables), "table")
+        text = f"{self.source}: {rows:,} rows and changes of {tables} published"
         return f"{text}; stopped: {', '.join(stopped)}" if stopped else text
 
 

@@ -469,11 +469,11 @@ class Upload:
                 found._learn(note["at"], note["length"], note.get("block"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        # Two links: the server was killed while it published the file, which must not change.
+        # Two links mean that the server was killed while publishing: the file must not change.
         return found if found.data.exists() and found.data.stat().st_nlink == 1 else None
 
     def reserve(self, length: int) -> int:
-        """Return the position of a new block's bytes."""
+        """Reserve space for the bytes of a new block, and return its position."""
         with self._lock:
             at = self._end
             self._end += length

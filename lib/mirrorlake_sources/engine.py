@@ -1,6 +1,6 @@
 """Run a source: publish first loads and changes exactly once, then confirm them to the source.
 
-A file contains the position at which it ends, and a token made of the position that it follows. A
+A file contains its end position, and a token derived from the position before its first change. A
 batch that is published again, by this process or by one that seemed to be dead, can't be stored
 twice. An error in one table does not stop the others.
 """
@@ -75,7 +75,7 @@ def run_source(
 
     Example:
         >>> run_source(lake.storage, CsvDrops("drops"))  # doctest: +SKIP
-        csv:/data/drops: 12 rows and changes of 1 tables published
+        csv:/data/drops: 12 rows and changes of 1 table published
     """
     run = _Run(storage, source, stop or Event(), on_report, dict(footer or {}))
     with source:
@@ -167,7 +167,7 @@ class _Run:
             self.lines[table].state = "Running"
 
     def load_again(self, table: TableName) -> None:
-        """Request a new load; the note protects against a kill before it is complete."""
+        """Request a new load, and record the request, so that a restart completes the load."""
         position = self.since.pop(table)
         write_progress(self.storage, table, self.source.name, position, _LOADING)
         self.again.add(table)

@@ -156,7 +156,7 @@ def update_dimension(
     )
     keys = options.keys or declared_keys(table.snapshot().properties)
     if not keys:
-        why = f"The table {table.name} declares no keys. Hint: name the key columns with keys."
+        why = f"The table {table.name} declares no keys. Hint: pass the key columns as keys."
         return report(why_not=why, applied=False, start=0, end=-1)
     dimension = replace(options, keys=key_columns(table, keys))
     if dimension.sequence_by is None:

@@ -80,7 +80,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the range contains no version."""
+        """True if the range contains no version."""
         return self.start > self.end
 
 
@@ -119,7 +119,7 @@ def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ..
     chosen = declared_keys(snapshot.properties) if keys is None else tuple(keys)
     if not chosen:
         raise UsageError(
-            f"The table {table.name} declares no keys.", hint="name the key columns with keys."
+            f"The table {table.name} declares no keys.", hint="pass the key columns as keys."
         )
     known = {name.lower(): name for name in snapshot.schema}
     for key in chosen:
@@ -153,7 +153,7 @@ def resolve_span(
             newest = timestamp_text(timeline.times[-1])
             raise FeedError(
                 f"{given} is beyond the newest version, {timeline.latest} of {newest}.",
-                hint="choose an earlier one, or clip ends beyond it with beyond_latest='clip' or"
+                hint="choose an earlier end, or clip such ends with beyond_latest='clip' or"
                 f" SET {BEYOND_CONF} = true.",
             )
     # Between two timestamps there may be no commit; that is an empty range.
@@ -396,8 +396,8 @@ def net_changes(
     Args:
         changes: the rows of a feed, complete for each version that they contain.
         keys: the columns that identify a row; NULL is a value like any other.
-        unique: the versions of the range, if no key ever has two rows at a time, which is faster.
-            This is checked by sums of 40-bit hashes: the job fails, with the names of the keys, if
+        unique: the range's versions; give them for speed if no key ever has two rows at a time.
+            Sums of 40-bit hashes check this: the job fails with the names of the key columns if
             it is not true. Rows with nested values are summed in any case.
 
     Returns:
@@ -425,7 +425,7 @@ def _of_unique_keys(
     """Return net changes of keys that have one row at a time, whose changes therefore form a chain.
 
     Each row is removed before the next one is added, so everything between the first and the last
-    row cancels out. Each row has a print, which is a hash. The sum of a chain's prints, with the
+    row cancels out. The print of a row is its hash. The sum of a chain's prints, with the
     signs of the changes, equals that of its ends. A mark is the position of a change (even for a
     removal, odd for an addition), followed by the print.
     """
@@ -454,7 +454,7 @@ def _of_unique_keys(
     is_same = f"{had} AND {has} AND {went} = {came}"
     several = (
         f"The feed has several rows of one key ({', '.join(keys)}) at the same time, so a key has"
-        " no single outcome. Hint: name the key columns with keys; then all rows are counted."
+        " no single outcome. Hint: pass the key columns as keys; then all rows are counted."
     )
     broken = F.raise_error(F.lit(several)).cast("boolean")
     kept = F.when(F.expr(is_chain), F.expr(f"{is_end} AND NOT ({is_same})")).otherwise(broken)

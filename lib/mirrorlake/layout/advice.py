@@ -44,7 +44,7 @@ _PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
 _FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
 _LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
 _FEW_VALUES = 10_000
-_FEW_SHARE = 0.1  # of the rows: a column with more values would keep nearly every row
+_FEW_SHARE = 0.1  # of the rows; grouping by a column with more values saves few rows
 _YEARS = 2
 _FRACTIONS = ("double", "float", "decimal")
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
@@ -262,7 +262,8 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
         if kind.startswith("timestamp"):
             remedy = f"use two columns: CAST({column} AS DATE) AS day, and the rounded time of day"
         yield Finding(
-            "high cardinality", name, f"{distinct:,} values in {rows:,} rows; {evidence}",
+            "high cardinality", name,
+            f"{counted(distinct, 'value')} in {counted(rows, 'row')}; {evidence}",
             "a smaller dictionary", remedy,
         )  # fmt: skip
 
@@ -279,7 +280,7 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
         rounded = [F.countDistinct(F.round(column, digits)) for digits in _DIGITS]
         return F.array(F.countDistinct(column), *rounded)
 
-    # Equal hashes of all values replace comparing every pair of columns.
+    # Comparing one hash per column avoids the comparison of every pair of columns.
     hashes = [F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF)) for name in simple]
     numbered = rows.withColumn("_row", F.xxhash64(*[quote(name) for name in simple]))
     (values,) = numbered.agg(*map(spread, floats), *hashes).collect()
@@ -293,7 +294,7 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
                 name,
                 f"{before:,} values in the sample, {after:,} when rounded to"
                 f" {counted(digits, 'digit')}",
-                f"part of the column's {share:.0f} % of the table",
+                f"a part of the {share:.0f} % of the table that the column takes",
                 f"UPDATE {table} SET {quote(name)} = round({quote(name)}, {digits})",
             )
     alike: dict[tuple[str, int | None], list[str]] = {}

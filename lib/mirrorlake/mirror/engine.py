@@ -3,7 +3,7 @@
 An idle table costs at most one listing. Spark is started when the first file has to be applied.
 
 `TableCycle` handles one table: list, check, plan, commit, move. It starts after the last number in
-the Delta table's own log, not after what was moved, so it can run again after a kill at any step.
+the Delta table's own log, not after the last moved file. It is safe to interrupt at any step.
 """
 
 from __future__ import annotations
@@ -443,7 +443,7 @@ class TableCycle:
         self._on_step(self._table, step)
 
     def _restore_or_drop(self, identity: Identity) -> Snapshot | None:
-        """Restore the dropped table of this folder; drop another table in its place first."""
+        """Restore the dropped table of this folder; first drop another table that has its path."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if is_stale_incarnation(snapshot, identity) and was_renamed(self._storage, identity):
             drop_table(self._storage, self._table, None)
@@ -574,7 +574,7 @@ class TableCycle:
     def _compact(self, at: TableContext, version: int, before: int) -> int:
         """Compact the table's small files if it is due; return the version of the last compaction.
 
-        It is due after `compact_after` commits, or when deletion vectors hide too many rows.
+        It is due after `compact_after` commits, or when too many rows are marked as deleted.
         """
         every = self._options.compact_after
         due = bool(every and version - before >= every)
@@ -613,7 +613,7 @@ def choose_inspection(
             try:
                 return inspect_on_executor(start(), storage, path, metadata, **options)
             except SetupError as error:
-                _log.warning("The driver checks %s: %s", path, error)
+                _log.warning("Checking %s on the driver, not on an executor: %s", path, error)
         return inspect_file(storage, path, metadata, **options)
 
     return inspect

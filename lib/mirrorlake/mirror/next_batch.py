@@ -135,7 +135,7 @@ class TableContext:
         return file_signature(applied) if applied else None
 
     def last_file_error(self) -> SequenceError | None:
-        """Return why the folder does not continue after its last applied file, or `None`."""
+        """Return the error if the folder may have been refilled, or `None`."""
         known = self.state.tail
         return last_file_error(self.storage, self.identity, self.folder, self.last, known)
 
@@ -403,7 +403,7 @@ def number_files(
 def last_file_error(
     storage: Storage, identity: Identity, folder: Folder, last: int, known: str | None
 ) -> SequenceError | None:
-    """Return why a folder does not continue after its last applied file, or `None`.
+    """Return the error if a folder may have been refilled, or `None`.
 
     The last applied file stays in its folder. If its content differs, or if it is missing and files
     with lower numbers have other content, the folder may have been refilled. Applying further files
@@ -429,7 +429,7 @@ def last_file_error(
         if number > last:
             break
         if not is_as_planned(storage, identity, plan_of(storage, identity, number), lower):
-            text = f"Number {number} was applied with other content, and file {last} is missing."
+            text = f"File {number} differs from the applied one, and file {last} is missing."
             return _refilled(text, lower, last)
     return None
 

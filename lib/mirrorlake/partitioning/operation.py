@@ -1,14 +1,14 @@
 """Run one operation on a table: rewrite mixed files, prove that no row changed, write a receipt.
 
 `partition` takes the unpartitioned files that were created first, within the policy's bounds.
-`merge` combines small files of one partition; files of different partitions never meet. Both are
+`merge` combines small files of one partition, and never files of different partitions. Both are
 one commit that changes no data. If another writer has changed one of the files, the operation
 starts again from the newest version.
 
 The receipt is written before the commit, and the commit's metadata names it. After a crash, the
 next process finds in the table's log whether the operation was committed. If not, no version
-contains its files, and they are deleted. On an object store the operation may only be slow and
-continue. A commit of no rows fences it off first, which Delta treats as a conflict.
+contains its files, and they are deleted. On an object store, the operation may be slow, not dead,
+and continue. An empty commit fences it off first: Delta then rejects its commit as a conflict.
 
 Replaced files stay for as long as the table keeps removed files, for readers of older versions.
 Then `vacuum` deletes them, except those that frames and feeds need.
@@ -89,7 +89,7 @@ MOST_FILES = 1_000
 _PATIENCE = 1.0  # seconds to wait for the lock
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
 # Files are written in the background and read more often than written, so ZSTD uses a slower level.
-# Timestamps are the standard's microseconds; Spark's default, INT96, is half as large again.
+# Timestamps are the standard's microseconds; Spark's default, INT96, takes 50 % more bytes.
 CONFS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "parquet.compression.codec.zstd.level": "9",
@@ -190,7 +190,7 @@ def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
 def recover(
     storage: Storage, table: TableName, fence_off: Callable[[Receipt], None] = noop
 ) -> None:
-    """Settle interrupted operations: note their commits, or delete their files.
+    """Recover interrupted operations: record their commits, or delete their files.
 
     Afterwards a receipt's version is the commit, or -1 if the operation was never committed. The
     caller must hold the table's lease.
@@ -245,7 +245,7 @@ def fence_off(table: TableHandle, receipt: Receipt) -> None:
                 txn.commit_exchange(none, none, updated=0, app_id=receipt.id, number=1)
                 return
     raise BusyError(
-        f"Other writers of {table.name} won {_TRIES} attempts in a row.", hint="try again."
+        f"Other writers of {table.name} committed first {_TRIES} times in a row.", hint="try again."
     )
 
 
@@ -296,7 +296,7 @@ def clean_up(table: TableHandle) -> int | None:
     path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
     last = (read_kept(table.storage, path, _FORMAT) or {}).get("at", "")
     keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
-    # When the replaced files of each operation, not vacuumed yet, are past the retention.
+    # The end of the retention of each operation's replaced files, unless already vacuumed.
     due = {
         one.at: datetime.fromisoformat(one.at) + keep
         for one in read_receipts(table.storage, table.name)
@@ -329,7 +329,7 @@ def prove_files(
     Returns:
         For each file name: `rows`; `low` and `high`, the sums of both halves of the rows' hashes;
         `task`, the number of the group; `least` and `most`, the range key's bounds in microseconds
-        since 1970, with NULL as the reference.
+        since 1970, where NULL counts as the reference.
 
     Raises:
         RewriteError: a file has rows of two partitions, or no rows.
@@ -390,7 +390,7 @@ class PlannedOperation:
 
     Attributes:
         kind: `partition` or `merge`.
-        files, rows, size: what the operation would read; bytes as stored.
+        files, rows, size: the numbers of files, rows and stored bytes that it would read.
     """
 
     kind: str
@@ -535,7 +535,7 @@ class _Job:
         self._keys = KeyColumns(policy, with_zone=with_zone)
         self._sorted = physical_names(snapshot.metadata)[policy.columns[0]]
         features = snapshot.writer_features
-        # On a clustered table a plain OPTIMIZE skips such files; on others it has no effect.
+        # On clustered tables, plain OPTIMIZE skips files with this field; elsewhere it has no use.
         self._provider = {"clusteringProvider": PROVIDER} if "clustering" in features else {}
         self.receipt: Receipt | None = None
 
@@ -580,7 +580,7 @@ class _Job:
             proof = proofs[file_name(add["path"])]
             found = partition_tags(proof["task"], groups, self._policy, fingerprint)
             least, most = arrival(chosen, found)
-            # A new file is as old as the files it was made of, for policies that go by age.
+            # A new file keeps the age of its source files, for policies that select by age.
             aged = add | {"modificationTime": most // 1000}
             arrived = {ARRIVED: f"{least}/{most}"}
             if groups.is_rest(proof["task"]):  # still unpartitioned

@@ -1,10 +1,10 @@
-"""Starts or joins Spark: local by default, or the cluster or Connect server of the environment.
+"""Start or join Spark: local by default, or the cluster or Connect server of the environment.
 
-Nothing local is forced when `SPARK_REMOTE`, `SPARK_MASTER`, spark-submit or a running session says
-otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs;
-`small` generates no code, which takes longer than it saves for tables with a few thousand rows.
+`SPARK_REMOTE`, `SPARK_MASTER`, spark-submit and a running session take precedence over the local
+default. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs;
+`small` generates no code: for a few thousand rows, generation takes longer than it saves.
 
-A `SharedJvm` is one JVM for processes that follow each other. A process that has its `environment`
+A `SharedJvm` is one JVM for processes that run in sequence. A process that has its `environment`
 joins this JVM instead of starting one, as under spark-submit. Only one process at a time can have a
 session there. The JVM ends with the process that launched it.
 """
@@ -63,7 +63,7 @@ _LOCAL = {
     # Messages of level INFO are not shown, but formatting them is expensive: one has a whole
     # snapshot.
     "spark.log.level": "WARN",
-    # PySpark records for errors where each column was created, with eight calls of the JVM each.
+    # For error messages, PySpark records where each column is created, in eight JVM calls each.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # The web UI is off, but Spark would keep plans and tasks of the last 1,000 queries in memory
     # for it.
@@ -179,7 +179,7 @@ def chosen_profile(profile: str | None = None) -> str:
 
 
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
-    """Return the settings to launch a JVM with; under `SPARK_MASTER` only those for every cluster.
+    """Return the settings to launch a JVM with; for `SPARK_MASTER`, only those for any cluster.
 
     Jars and class paths of the user's `spark-defaults.conf` are kept, after the ones of mirrorlake.
     The number of partitions in that file is kept on a cluster, the driver's memory on one machine.
@@ -279,7 +279,7 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
 def driver_memory_mib(profile: str) -> int:
     """Return the driver's memory in MiB: half of the memory that this process may use.
 
-    At least 1 GiB; at most 16 GiB, in the profile `notebook` 2 GiB, and in `small` 1 GiB. Two open
+    It is at least 1 GiB, and at most 2 (`notebook`), 16 (`batch`) or 1 GiB (`small`). Two open
     notebooks, or long tests in two processes, must fit into 8 GiB.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -365,7 +365,7 @@ class SharedJvm:
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM still runs."""
+        """True while the JVM is running."""
         return self._gateway.proc.poll() is None
 
     def clear(self) -> None:

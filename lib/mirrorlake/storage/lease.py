@@ -1,4 +1,4 @@
-"""Leases: at most one process at a time does something in a lake, on disks and object stores.
+"""Leases, which let at most one process at a time do a job, on local disks and object stores.
 
 On a local disk, a lease is a lock of the operating system, which ends with its holder. On an object
 store, a lease is a file. Its holder creates it if absent and renews it; another process takes it
@@ -53,7 +53,7 @@ class Lease:
     Args:
         storage: the lake's files.
         path: the path of the lease's file.
-        what: what the holder does, for messages.
+        what: the name of the holder's job, for messages.
         ttl: the seconds without renewal after which another process may take the lease; it applies
             to object stores only. On a local disk, a lease ends with its process.
         keep_file: do not delete the file on a local disk at release, because processes of earlier
@@ -202,7 +202,7 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
         storage: the lake's files.
         path: the path of the lease's file.
         patience: how many seconds to wait for the lease.
-        what: what the holder of such a lease is, for messages.
+        what: the name of the holder's job, for messages, such as `mirror of this lake`.
 
     Raises:
         BusyError: another process holds the lease for longer than that; the error describes it.

@@ -1,7 +1,7 @@
-"""Refreshes views: incrementally from the versions that they show, or in full, with a reason.
+"""Refresh views: incrementally from the versions that they show, or in full, with a reason.
 
 A check compares a view with its query afterwards. `refresh_all` refreshes a view after the views
-that it reads; a view that fails stops no other.
+that it reads; a failed view does not stop the others.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Refresh(Result):
 def check_how(how: str) -> None:
     """Raise an error if `how` is not a way to refresh a view."""
     if how not in HOW:
-        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {', '.join(HOW)}.")
+        raise UsageError(f"{how!r} is not a refresh mode.", hint=f"choose one of {', '.join(HOW)}.")
 
 
 def refresh_view(
@@ -181,9 +181,7 @@ def refresh_view(
     if how == FULL:
         why = reason("ASKED")
     elif why is None and how == "auto" and guess.prefers_full:
-        text = (
-            f"expected are {guess.full:.1f} s in full and {guess.incremental:.1f} s incrementally"
-        )
+        text = f"expected time: {guess.full:.1f} s in full, {guess.incremental:.1f} s incrementally"
         why = Reason("COST", text, "how='incremental' forces an incremental refresh")
     on_step(ViewStep.DECIDED)
     if dry_run:
@@ -231,7 +229,7 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
 
 
 def _plan_once(found: RefreshPlan) -> None:
-    """Disable adaptive planning for few changes, because planning after each shuffle costs more.
+    """Disable adaptive planning for few changes: replanning after each shuffle does not pay off.
 
     This applies only if the changes are broadcast in each join with a large table. Other joins need
     the sizes that Spark measures while it runs.

@@ -542,7 +542,7 @@ def publish_postgres(
 
     Example:
         >>> publish_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
-        postgres:74…/shop/mirrorlake: 12 rows and changes of 1 tables published
+        postgres:74…/shop/mirrorlake: 12 rows and changes of 1 table published
     """
     place = dsn or os.environ.get(DSN, "")
     if not place:
