@@ -154,7 +154,7 @@ def test_other_tables_are_never_written_into(stock: Table, tmp_path: Path) -> No
     Lake(tmp_path / "copy").create_table("mine", {"id": "bigint"})
     stock.dimension(stored_as=2)
     before = lake_state(tmp_path)
-    with pytest.raises(UsageError, match="a table called mine"):
+    with pytest.raises(UsageError, match="mine exists and is not a dimension"):
         stock.dimension("mine")
     with pytest.raises(UsageError, match="of the other type"):
         stock.dimension("dim_stock")
