@@ -346,7 +346,7 @@ class Lake:
 
         Args:
             table: mirror only this table; by default the whole landing zone.
-            options: bounds of the cycle.
+            options: the cycle's bounds, error handling and retention.
             vorder: rewrite files that are not in V-Order, in a second commit that changes no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: called after every step of every table, with the table and the step.
@@ -466,7 +466,8 @@ class Lake:
     ) -> LakeStatus:
         """Return the status of the lake: tables, views, sources, quarantine and problems.
 
-        It is read from listings, kept states and logs. Spark starts only for expectations.
+        It is read from folder listings, state documents and the tables' logs. Spark starts only for
+        expectations.
 
         Args:
             max_lag: the maximum lag in seconds of a published file, or of a change of a view's

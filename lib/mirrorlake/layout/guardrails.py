@@ -198,8 +198,8 @@ def check_guardrails(
     Args:
         now: `files`, `row_groups`, `rows`, and `model_gb`, the GB of all tables of the model.
         after: the same measures after OPTIMIZE.
-        sku: the Fabric capacity size, such as `F64`; by default the smallest one that `now` fits,
-            or the largest one.
+        sku: the Fabric capacity size, such as `F64`; by default the smallest one whose limits
+            `now` does not exceed; if there is none, the largest one.
     """
     smallest = _smallest(now)
     chosen = find_sku(sku) if sku else skus()[smallest or list(skus())[-1]]

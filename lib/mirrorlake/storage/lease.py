@@ -56,8 +56,8 @@ class Lease:
         what: the name of the holder's job, for messages.
         ttl: the seconds without renewal after which another process may take the lease; it applies
             to object stores only. On a local disk, a lease ends with its process.
-        keep_file: do not delete the file on a local disk at release, because processes of earlier
-            versions wait for it.
+        keep_file: do not delete the file on a local disk at release, because processes that
+            run an older version wait for this file.
 
     Example:
         >>> with Lease(storage, "Files/_mirrorlake/x.lease", "mirror"):  # doctest: +SKIP

@@ -175,7 +175,7 @@ def test_advice_and_outliers(lake: Lake) -> None:
         assert any(r == "outlier value" and c == "k" and word in m for r, c, m in rules), word
     assert ("far dates", "at", "9 rows far from all others") in rules
     assert any(r == "few values" and c == "region" for r, c, _ in rules)
-    with pytest.raises(UsageError, match="'id' is no column"):
+    with pytest.raises(UsageError, match="no text or timestamp column 'id'"):
         partitioning.advise(["id"])
 
 

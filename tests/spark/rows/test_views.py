@@ -92,7 +92,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
         (lambda: lake.views.create("w", "SELECT * FROM nowhere"), "no table nowhere"),
         (lambda: lake.views.create("w", "SELECT a.id, b.id FROM t a JOIN t b USING (g)"), "name"),
         (lambda: lake.views.refresh("t"), "is a table, not a view"),
-        (lambda: lake.views.refresh("top", how="magic"), "no refresh 'magic'"),
+        (lambda: lake.views.refresh("top", how="magic"), "'magic' is not a refresh mode"),
         (lambda: lake.write("top", [{"g": "x"}]), "is a view"),
         (lambda: lake.views.drop("dbo.v"), "The view top reads dbo.v"),
     ):
