@@ -117,7 +117,7 @@ def test_a_replaced_last_file_is_never_stored_as_the_applied_one(lake: Lake) -> 
     assert failed.error is not None
     assert failed.error["file"] == file_name(2)
     assert processed(lake, PROCESSED) == [file_name(1)]
-    with pytest.raises(SequenceError, match="not the one that was applied"):
+    with pytest.raises(SequenceError, match="not the content that was applied"):
         lake.operations.replay("t", 1)
     (folder / file_name(2)).write_bytes(applied)
     assert not lake.mirror().failed
