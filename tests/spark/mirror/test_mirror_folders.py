@@ -223,7 +223,7 @@ def test_a_drop_can_be_undone_and_publishers_continue(lake: Lake) -> None:
     with pytest.raises(TableNotFoundError):
         lake.table("t")
     lake.operations.undrop("t")
-    with pytest.raises(TableNotFoundError, match="No dropped table"):
+    with pytest.raises(TableNotFoundError, match="no dropped table"):
         lake.operations.undrop("other")
     lake.publisher("t", keys=["id"]).upsert([{"id": 1, "v": "b"}, {"id": 2, "v": "c"}])
     report = lake.mirror()
@@ -231,7 +231,7 @@ def test_a_drop_can_be_undone_and_publishers_continue(lake: Lake) -> None:
     assert bag(lake, "t", ["id", "v"]) == {(1, "b"): 1, (2, "c"): 1}
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.mirror(options=MirrorOptions(keep_dropped_days=0))
-    with pytest.raises(TableNotFoundError, match="No dropped table"):
+    with pytest.raises(TableNotFoundError, match="no dropped table"):
         lake.operations.undrop("t")
 
 

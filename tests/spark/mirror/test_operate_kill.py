@@ -52,7 +52,7 @@ for name, arguments, options in json.loads(sys.argv[3]):
 MOST = 40  # changes on disk; no command makes that many
 LOAD = "the file of a load"
 # Errors of a repeated command whose work the mirror has already completed.
-ENDED = ("is a table t again", "No dropped")
+ENDED = ("A table t exists again", "no dropped table")
 
 
 def make(lake: Lake) -> None:

@@ -85,7 +85,7 @@ def test_what_costs_more_is_not_done(lake: Lake) -> None:
     assert done.reason is not None
     assert explained.reason is not None
     assert (done.reason.code, explained.reason.code) == ("COST", "COST")
-    assert "full 5.0 s, incremental 50.0 s" in done.reason.why
+    assert "5.0 s in full, 50.0 s incrementally" in done.reason.why
     explain.save_cost(lake.storage, TableName(None, "v"), "full", explain.Cost(500.0, 10**9))
     lake.spark.sql(f"INSERT INTO {t} VALUES (5, 'b', 5)")
     assert (lake.views.explain("v").mode, lake.views.refresh("v").mode) == ("incremental",) * 2

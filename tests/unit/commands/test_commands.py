@@ -316,7 +316,7 @@ def test_a_reseed_and_an_undrop_are_only_said(run: Run, storage: Storage, tmp_pa
     before = everything_below(zone.local)
     assert "the rows of 1 kept file" in run("reseed", storage.root, "t").out
     assert "the rows of 1 new file" in run("reseed", storage.root, "t", load).out
-    assert "No dropped table" in run("undrop", storage.root, "t", "--dry-run", status=1).err
+    assert "no dropped table" in run("undrop", storage.root, "t", "--dry-run", status=1).err
     assert "was not applied" in run("replay", storage.root, "t", "--from", 1, status=1).err
     assert everything_below(zone.local) == before
     assert run("reseed", storage.root, "t", load, "--apply", "--json").json["applied"]
