@@ -99,7 +99,7 @@ def no_table(
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
-    return TableNotFoundError(f"There is no table {wanted} in {storage.root}.", hint=hint)
+    return TableNotFoundError(f"There is no table {wanted} in the lake.", hint=hint)
 
 
 @dataclass(frozen=True)

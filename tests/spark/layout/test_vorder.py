@@ -197,7 +197,10 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
     assert ordered
     assert table.read().groupBy("a day").count().collect() == told
     assert table.optimize.compact(where=where, vorder=True).files_ordered == 0
-    for wrong, says in (("store = 1", "not a partition column"), ("`a day` =", "not a SQL predicate")):
+    for wrong, says in (
+        ("store = 1", "not a partition column"),
+        ("`a day` =", "not a SQL predicate"),
+    ):
         with pytest.raises(UsageError, match=says):
             table.optimize.compact(where=wrong, vorder=True)
 

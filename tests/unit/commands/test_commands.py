@@ -174,7 +174,7 @@ def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
     run("publish", root, "t", bad)
     missing = run("history", root, "x", "--json", status=1)
     assert missing.json["error"] == {
-        "message": f"There is no table x in {root}.",
+        "message": "There is no table x in the lake.",
         "hint": "The lake has no tables: run `mirror` first.",
         "file": None,
         "row": None,
