@@ -194,7 +194,7 @@ def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) ->
                 file=file.name,
                 column=name,
                 hint="delete the table's folder and publish it again with the new type"
-                + ("." if wider is None else ", or mirror with widen=True."),
+                + ("." if wider is None else ", or mirror with widen=True (--widen)."),
             )
     if last is not None and not columns:
         raise SchemaError(
