@@ -24,7 +24,6 @@ from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
     from mirrorlake.history.maintenance import MaintenancePolicy
-    from mirrorlake.history.versions import plot_files as plot_files
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.guardrails import skus

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta.actions import file_actions, missing_files, recent_removals, removed_since
+from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
@@ -24,8 +24,6 @@ from mirrorlake.storage.files import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mirrorlake.delta.table import TableHandle
-    from mirrorlake.show.chart import Chart
 
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -322,33 +320,3 @@ def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int]
             return after
         before = after
     return None
-
-
-def plot_files(table: TableHandle, *, first: int = 0) -> Chart:
-    """Plot which Parquet files each version contains, and whether some of their rows are deleted.
-
-    Args:
-        table: the table; all commits since `first` are read.
-        first: the first version to show.
-    """
-    from mirrorlake.show.plots import plot_presence
-
-    numbers: dict[str, str] = {}  # in the order in which the files were added
-    live: dict[str, str] = {}
-    found: dict[tuple[str, str], str] = {}
-    newest = table.snapshot().version
-    for version in range(first, newest + 1):
-        for _, kind, action in file_actions(table.storage, table.name.table_path, version, version):
-            name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
-            live.pop(name, None)
-            if kind == "add":
-                live[name] = "some rows deleted" if action.get("deletionVector") else "all its rows"
-        found |= {(name, str(version)): kind for name, kind in live.items()}
-    seen = {name for name, _ in found}
-    return plot_presence(
-        [name for name in numbers.values() if name in seen],
-        [str(version) for version in range(first, newest + 1)],
-        found,
-        title=f"The Parquet files of {table.name}, version by version",
-        label="version",
-    )

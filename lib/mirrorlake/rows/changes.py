@@ -19,8 +19,7 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -34,7 +33,7 @@ from mirrorlake.delta.actions import (
     file_changes,
     vector_path,
 )
-from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
+from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
 from mirrorlake.delta.snapshot import (
@@ -55,10 +54,6 @@ from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
 from mirrorlake.storage.files import Storage
 
-if TYPE_CHECKING:
-    from mirrorlake.show.chart import Chart
-
-
 ID_NAMES = ("_row_id", "_row_commit_version")
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
@@ -67,7 +62,6 @@ ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
 _FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
 ROW_FILES = f"{STATE}/row-files"  # one folder per day; the logs contain no data
 _KEPT_DAYS = 1
-_MOST_ROWS = 200  # of all versions, in a plot of ids
 _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
 
@@ -349,34 +343,3 @@ def _add(file: DataFile, number: int, base: str) -> Action:
 def _absolute(path: str, base: str) -> str:
     is_full = "://" in path or path.startswith(("file:/", "/"))
     return path if is_full else f"{base}/{path}"
-
-
-def plot_row_ids(table: TableHandle, *, name: str, first: int = 1) -> Chart:
-    """Plot the row ids of a small table: one line per row, one column per version.
-
-    Args:
-        table: the table; rows must have ids in all versions since `first`.
-        name: the column that names the rows, unique in each version.
-        first: the first version to show.
-    """
-    from mirrorlake.show.plots import plot_matrix
-
-    newest = table.snapshot().version
-    log = CommitLog(table.storage, table.name.table_path)
-    parts = [
-        read_with_ids(table, version=version).select(
-            F.lit(version).alias("at"), F.col(quote(name)).cast("string").alias("row"), *ID_NAMES
-        )
-        for version in range(first, newest + 1)
-    ]
-    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
-    texts: dict[str, list[str]] = {}
-    for row in ordered.collect():
-        line = texts.setdefault(row["row"], [""] * len(parts))
-        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
-    labels = [
-        f"{commit.version}\n{commit.operation.lower()}"
-        for commit in reversed(log.read(newest, len(parts)).commits)
-    ]
-    title = f"Rows of {table.name}: id · version that changed it last"
-    return plot_matrix(labels, texts, title=title, x_label="version")
