@@ -14,12 +14,12 @@ _TOPICS = (
 )
 # What the first page names, and only the site has.
 _GENERATED = {
-    "the site also lists every parameter, error and method": (
+    "the documentation site also lists every parameter, error and method": (
         "every [parameter](reference/parameters.md), [error](reference/errors.md)"
         " and [method](reference/api/index.rst)"
     ),
-    "the site also lists every promise with the tests that show it": (
-        "every [promise](reference/promises.md) with the tests that show it"
+    "the documentation site also lists every promise (guarantee) with the tests that check it": (
+        "every [promise](reference/promises.md) (guarantee) with the tests that check it"
     ),
 }
 # Captions with their pages, as paths from the site's root; `*` stands for all of a folder.

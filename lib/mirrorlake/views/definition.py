@@ -330,7 +330,8 @@ class ViewStatus:
     Attributes:
         view: the name of the view.
         state: `current`, `behind` its sources, or `unknown` if the next refresh is a full one.
-        reason: the code of the reason for a full refresh, or `SOURCE_GONE`; None otherwise.
+        reason: the code of the reason for a full refresh, or `SOURCE_GONE` if a source was removed;
+            None otherwise.
         version: the newest version of the view's table.
         sources: the status of each source.
         lag_seconds: the age of the oldest commit of a source that the view does not show, in
@@ -391,7 +392,7 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
     )
 
 
-# Why no rule covers a query. `docs/views.md` lists all codes.
+# Why no rule covers a query. `docs/views.md` lists these codes, those below, and `SOURCE_GONE`.
 QUERY_REASONS = {
     "AGGREGATE_OF_WINDOW": "a window over groups has no rule",
     "DISTINCT_OF_GROUPS": "DISTINCT over groups or windows has no rule",
@@ -401,32 +402,37 @@ QUERY_REASONS = {
     "LATERAL_VIEW": "LATERAL VIEW, PIVOT and table functions have no rule",
     "LIMIT": "LIMIT keeps rows that depend on all others",
     "NESTED_COLUMN": "rows with nested values can't be distinguished by their hash",
-    "NONDETERMINISTIC": "a function returns other values at each call",
+    "NONDETERMINISTIC": "a function can return another value at each call",
     "ORDER_DEPENDENT": "an aggregate depends on the order in which rows are read",
-    "OUTER_JOIN": "an outer join has a rule only on equal columns, and FULL only with two tables",
+    "OUTER_JOIN": (
+        "an outer join has a rule only if its condition compares columns with `=`;"
+        " RIGHT must be the first join, FULL the only one"
+    ),
     "SET_OPERATION": "UNION, INTERSECT and EXCEPT have no rule",
     "STAR": "this `*` can't be expanded into columns",
     "SUBQUERY": "subqueries and WITH have no rule",
     "SYNTAX": "a clause of the query has no rule",
     "TIME_TRAVEL": "a table at a fixed version has no changes",
-    "UNKNOWN_FUNCTION": "a function is not one of Spark's own, so what it does is unknown",
-    "WINDOW_WITHOUT_PARTITION": "windows that share no PARTITION BY depend on all rows",
+    "UNKNOWN_FUNCTION": "a function is not one of Spark's own, so its effect is unknown",
+    "WINDOW_WITHOUT_PARTITION": "windows without a common PARTITION BY column depend on all rows",
 }
 # Why the state of a view or of its sources requires a full refresh.
 STATE_REASONS = {
     "ASKED": "a full refresh was asked for",
     "COST": "a full refresh is expected to be cheaper",
     "FIRST": "the view was never filled",
-    "STATE_LOST": "the log no longer has the versions that the view shows",
+    "STATE_LOST": "the log of the view's own table no longer contains the recorded source versions",
     "VIEW_CHANGED": "another writer changed the view's table",
-    "SOURCE_RECREATED": "a source was created again",
-    "FEED_OFF": "a source had no change feed, and no row ids to find its changes by",
-    "FEED_VACUUMED": "files of a source's change feed are gone",
+    "SOURCE_RECREATED": "a source was dropped and created again",
+    "FEED_OFF": "a source had no change feed for some versions, and no row ids to compare instead",
+    "FEED_VACUUMED": "VACUUM deleted files of a source's change feed",
     "FEED_RETENTION": "a source's changes are older than Delta's retention allows",
-    "LOG_LOST": "a source's log no longer reaches back to the version that the view shows",
-    "SCHEMA_CHANGED": "a source's columns changed, and its feed can't be read across that",
-    "OLD_VERSION_LOST": "the version of a source that the view shows can't be read any more",
-    "COLUMNS_CHANGED": "the view's own columns have other types now",
+    "LOG_LOST": "the log of a source no longer contains all commits since the recorded version",
+    "SCHEMA_CHANGED": (
+        "a column of a source was dropped, renamed or changed, so its feed can't be read"
+    ),
+    "OLD_VERSION_LOST": "the recorded version of a source can no longer be read",
+    "COLUMNS_CHANGED": "the query's columns have other types than those of the view's table",
 }
 
 

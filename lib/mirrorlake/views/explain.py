@@ -1,10 +1,12 @@
 """Plan a view's next refresh, and decide whether a full or an incremental one is cheaper.
 
-Every refresh is measured, also the full refresh that filled the view. Incremental refreshes are
-recorded by the bytes of their changes, the last one of each size. The cost of the next refresh is
-interpolated between these sizes, and extrapolated beyond them. There a rule of thumb is the lower
-bound, and it decides alone with fewer than two sizes. It consists of the cost of a commit, and a
-share of the full refresh's seconds that depends on the view's rule.
+Every refresh is measured, also the full refresh that filled the view. For incremental refreshes,
+the newest duration is recorded for each size of changes. The cost of the next refresh is
+interpolated between two recorded sizes. Beyond the largest size, the line through the two largest
+ones is continued, and a rule of thumb is the lower bound of its slope. With one recorded size, and
+below the smallest, the slope is that of the rule of thumb. Without any recorded size, the rule of
+thumb is the estimate: the cost of a commit, and a share of the full refresh's seconds that depends
+on the view's rule.
 """
 
 from __future__ import annotations
@@ -121,7 +123,10 @@ def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
 
 
 def _rising(measured: Sequence[Cost]) -> list[Cost]:
-    """Return costs by size. A smaller size that cost more was disturbed, and is lowered."""
+    """Return costs by size, each at most as high as that of the next larger size.
+
+    A smaller size that cost more was slowed down by other load.
+    """
     found: list[Cost] = []
     for cost in sorted(measured, key=lambda cost: cost.bytes, reverse=True):
         least = min(cost.seconds, found[-1].seconds) if found else cost.seconds

@@ -251,3 +251,4 @@ def test_the_documentation_lists_every_reason() -> None:
     text = (PROJECT / "docs" / "views.md").read_text(encoding="utf-8")
     for code, words in (definition.QUERY_REASONS | definition.STATE_REASONS).items():
         assert f"| `{code}` | {words} |" in text
+    assert "| `SOURCE_GONE` |" in text
