@@ -182,12 +182,13 @@ class Table(TableHandle):
         return self.read(version=version, timestamp=timestamp).toPandas()
 
     def history(self, limit: int = 20) -> History:
-        """Return the newest versions: when each was committed, by what, and its changed rows.
+        """Return the newest versions, with the time, operation and row counts of each commit.
 
-        Reads only the commits of these versions; needs no Spark.
+        The counts are the rows that the commit inserted, updated and deleted. Only the commits of
+        these versions are read; Spark is not needed.
 
         Args:
-            limit: the most versions to return.
+            limit: the largest number of versions to return.
 
         Returns:
             The versions, newest first: a table in a notebook, `.commits`, `.plot()` and
@@ -236,13 +237,19 @@ class Table(TableHandle):
         match: Match | str | None = None,
         keys: Sequence[str] = (),
     ) -> DataFrame:
-        """Return the changes between two versions, one row per change.
+        """Return the changes between two versions as rows.
+
+        The result has the columns of both versions and `_change_type`. An inserted row appears once
+        (`insert`), and so does a deleted row (`delete`). An updated row appears twice: with its
+        old values (`update_preimage`) and with its new values (`update_postimage`). If rows are
+        matched as whole rows, an update is a `delete` and an `insert`.
 
         Args:
             before: the older version.
             after: the newer version; by default the newest.
-            match: how rows are matched: `row-id`, `key` or `row`; by default the first of these
-                that both versions allow.
+            match: how a row is recognised in the other version: by its row id (`row-id`), by its
+                key (`key`), or as a whole row (`row`). By default, the first of these that both
+                versions allow. The default of `compare` is the key if the table has one.
             keys: the columns to match by, instead of the table's own keys.
 
         Raises:
@@ -264,7 +271,7 @@ class Table(TableHandle):
         keys: str | Sequence[str] = (),
         limit: int = 10,
     ) -> Difference:
-        """Count the changes between two versions, and return the first of them.
+        """Count the changes between two versions, and return the first `limit` of them.
 
         Args:
             before: the older version; by default the version before the newer one.
@@ -272,9 +279,10 @@ class Table(TableHandle):
             before_timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of
                 `before`; an empty text counts as not given.
             after_timestamp: likewise, instead of `after`.
-            keys: the columns to match rows by, as a sequence or separated by commas. By default
-                the table's keys, else row ids if both versions have them, else whole rows.
-            limit: the most rows to return.
+            keys: the columns to match rows by, as a sequence or separated by commas. By default,
+                rows are matched by the table's keys. If it has none, they are matched by row ids
+                if both versions have them, and otherwise as whole rows. (`diff` prefers row ids.)
+            limit: the largest number of rows to return.
 
         Returns:
             A result with `.counts`, `.rows` and `.columns`. `diff` returns all changes.
@@ -340,7 +348,10 @@ class Table(TableHandle):
         allow_short: bool = False,
         apply: bool = False,
     ) -> Vacuum:
-        """Delete files that no version, frame or change feed needs; a dry run unless `apply`.
+        """Delete files that are no longer needed; a dry run unless `apply`.
+
+        A file is kept if the newest version, the retention, a frame (pinned versions of a model) or
+        the change feed needs it.
 
         Args:
             retention_hours: how long files are kept after their removal, in hours; by default the
@@ -387,8 +398,9 @@ class Table(TableHandle):
         Args:
             into: the archive, created by the first call; by default the table's name with
                 `_history`.
-            start: the first version of a new archive. By default 0 if the feed contains everything
-                from there; otherwise the archive starts with the newest version's rows as inserts.
+            start: the version of this table at which a new archive begins. By default 0 if the feed
+                is complete from version 0. Otherwise, the archive begins with the rows of the
+                newest version, as inserts.
             dry_run: only report which versions are new.
 
         Returns:
@@ -425,13 +437,13 @@ class Table(TableHandle):
         """Bring a slowly changing dimension up to date with this table.
 
         By default, the changes are those of the table's change feed, ordered by version. With
-        `sequence_by`, each row of the table is one change event, and events can be late. Deleting
-        an event from the table then does not change the dimension, unless `apply_as_deletes`
-        selects it. With `from_snapshot`, the newest version is compared with the dimension, without
-        a feed.
+        `sequence_by`, each row of the table is one change event, and events can arrive late.
+        Removing an event row from the table then does not change the dimension, unless that row
+        satisfies `apply_as_deletes`. With `from_snapshot`, the newest version of the table is
+        compared with the dimension; no feed is needed.
 
-        The options are those of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT; give the same
-        ones in each run. Safe to interrupt: the next call completes the work.
+        The options have the names and effects of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT.
+        Give the same options in each run. Safe to interrupt: the next call completes the work.
 
         Args:
             into: the dimension, created by the first call; by default `dim_` and the table's name.

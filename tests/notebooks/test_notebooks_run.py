@@ -47,7 +47,7 @@ def test_papermill_runs_them_with_other_parameters(jvm: SharedJvm, tmp_path: Pat
     assert set(answers) - tasks == {
         "flights in the table",
         "flights cancelled",
-        "latest airline",
+        "airline with the longest average delay",
         "busiest route",
     }
 

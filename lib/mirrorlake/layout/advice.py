@@ -216,7 +216,8 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "features a reader may lack",
             None,
             f"the protocol requires readers to support {', '.join(demanding)}",
-            "more readers: one that lacks a feature refuses the table; see docs/readers.md",
+            "more readers can open the table; today, a reader without this feature refuses it;"
+            " see docs/readers.md",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
 
@@ -239,13 +240,13 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
     if used is not None and name.split(".")[0] not in used:
         yield Finding(
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
-            f"ALTER TABLE {table} DROP COLUMN {column}, then REORG TABLE {table} APPLY (PURGE)",
+            f"{_drop(analysis, name)}; REORG TABLE {table} APPLY (PURGE)",
         )  # fmt: skip
         return
     if distinct is not None and distinct <= 1 < rows:
         yield Finding(
             "constant column", name, f"{counted(distinct, 'value')} in {rows:,} rows",
-            "one column fewer to load", f"ALTER TABLE {table} DROP COLUMN {column}",
+            "one column fewer to load", _drop(analysis, name),
         )  # fmt: skip
         return
     if percent < _WORTH_PERCENT or distinct is None:
@@ -307,14 +308,23 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
                 name,
                 f"equal to {first} in every row of the sample",
                 f"{known[name]['Compressed Size']:,} bytes",
-                f"ALTER TABLE {table} DROP COLUMN {quote(name)}",
+                _drop(analysis, name),
             )
-    yield from _calculated(rows, table)
+    yield from _calculated(analysis, rows)
 
 
-def _calculated(rows: DataFrame, table: str) -> Iterator[Finding]:
+def _drop(analysis: Measured, *columns: str) -> str:
+    """Return the statements that drop columns; Delta refuses that without column mapping."""
+    table = f"ALTER TABLE {analysis.sql_name}"
+    drop = f"{table} DROP COLUMNS ({', '.join(map(quote, columns))})"
+    if analysis.snapshot.is_mapped:
+        return drop
+    return f"{table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'); {drop}"
+
+
+def _calculated(analysis: Measured, rows: DataFrame) -> Iterator[Finding]:
     """Yield products and full names, except those that some column already contains."""
-    kinds = dict(rows.dtypes)
+    kinds, table = dict(rows.dtypes), analysis.sql_name
     wanted = [
         (pair, "amount", "×", "{} * {}", "usually used as a product")
         for pair in _pairs(kinds, _QUANTITY, _PRICE, _NUMBERS)
@@ -341,7 +351,7 @@ def _calculated(rows: DataFrame, table: str) -> Iterator[Finding]:
             f" {sign} ".join(pair),
             f"{' and '.join(pair)} are {use}",
             "Direct Lake calculates no columns, so the result must be stored; if nothing else uses"
-            f" the parts: ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, pair))})",
+            f" the parts: {_drop(analysis, *pair)}",
             f"ALTER TABLE {table} ADD COLUMN {quote(free)} {kind};"
             f" UPDATE {table} SET {quote(free)} = {expression}",
         )
