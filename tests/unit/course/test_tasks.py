@@ -154,7 +154,7 @@ def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> N
     sentences = [said("02-1", 17, capsys) for _ in range(3)]
     assert [sentence.partition("Not yet. ")[2] for sentence in sentences[:2]] == list(task.hints)
     assert f"Read docs/{task.read}" in sentences[2]
-    assert "A reader between two" in said("02-1", 3, capsys)  # a mistake keeps its own hint
+    assert "Between two of these commits" in said("02-1", 3, capsys)  # a mistake keeps its own hint
     assert said("02-1", 1, capsys).startswith("✓ 02-1: Correct. A cycle makes one commit")
     check.demand("02-1")
 
