@@ -337,8 +337,8 @@ class Views:
         if plan.shape.method is not Method.FULL:
             # A refresh deletes single rows without rewriting their files.
             properties["delta.enableDeletionVectors"] = "true"
-        # A change feed of single rows doubles the cost of a MERGE, so it is off unless a user
-        # enables it. Delta 4.4 cannot write the change rows of an update if a column's name has a
+        # If a refresh must use MERGE, a change feed of single rows doubles its cost. So the feed is
+        # off unless a user enables it. Delta 4.4 cannot write the change rows of an update if a column's name has a
         # backtick.
         by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
         feed = not by_row and not any("`" in column for column in columns)
