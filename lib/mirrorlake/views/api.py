@@ -338,8 +338,8 @@ class Views:
             # A refresh deletes single rows without rewriting their files.
             properties["delta.enableDeletionVectors"] = "true"
         # If a refresh must use MERGE, a change feed of single rows doubles its cost. So the feed is
-        # off unless a user enables it. Delta 4.4 cannot write the change rows of an update if a column's name has a
-        # backtick.
+        # off unless a user enables it. Delta 4.4 cannot write the change rows of an update if a
+        # column's name has a backtick.
         by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
         feed = not by_row and not any("`" in column for column in columns)
         if not dry_run:
