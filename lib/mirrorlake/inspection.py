@@ -188,7 +188,7 @@ class Inspection:
         commits = self._log.read(version, 1).commits
         if not commits:
             raise VersionError(
-                f"The log of {self.name} no longer contains version {version}.",
+                f"The log of {self.name} does not contain version {version}.",
                 hint=f"choose one of the versions {self.earliest} to {self.version}.",
             )
         found: dict[str, list[tuple[str, int]]] = {"add": [], "remove": []}

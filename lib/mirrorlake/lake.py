@@ -209,7 +209,7 @@ class Lake:
     def _resolve(self, wanted: str | TableName) -> TableName:
         if (found := self.find(as_table(wanted))) is not None:
             return found
-        raise no_table(self.storage, wanted, self.tables())
+        raise no_table(wanted, self.tables())
 
     # Publish and check
 

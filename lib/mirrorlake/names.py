@@ -51,8 +51,8 @@ class TableName:
                 check_part(part)
         if self.schema is None and self.name.lower().endswith(SCHEMA_SUFFIX):
             raise InvalidNameError(
-                f"Table name {self.name!r} ends like a schema's folder.",
-                hint=f"a table's name must not end with {SCHEMA_SUFFIX}.",
+                f"The table name {self.name!r} ends with {SCHEMA_SUFFIX}, like a schema's folder.",
+                hint="choose another name.",
             )
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ def check_part(part: str) -> None:
     elif len(part.encode()) > 200:
         problem = "is longer than 200 bytes"
     if problem:
-        raise InvalidNameError(f"The name {part!r} {problem}.", hint="rename the folder.")
+        raise InvalidNameError(f"The name {part!r} {problem}.", hint="choose another name.")
 
 
 def file_name(number: int, extension: str = ".parquet") -> str:

@@ -58,7 +58,7 @@ def query_lake(
     if frame is not None and when is not None:
         raise UsageError(
             "Both frame and as_of are given, but a frame has its own versions.",
-            hint="give only one of them.",
+            hint="give only one of frame and as_of.",
         )
 
     def open_table(name: TableName) -> TableHandle | None:
@@ -104,7 +104,7 @@ def _when(as_of: int | str | datetime | None) -> When | None:
 
 def _refuse(name: TableName, when: When) -> None:
     raise UsageError(
-        f"A frame has one version of {name}, so {when} cannot be read in it.",
+        f"A frame has one version of {name}, so {when} can't be read in it.",
         hint="remove the version from the query, or query without a frame.",
     )
 

@@ -328,7 +328,7 @@ def read_status(
         rebuild: see there.
     """
     if (max_lag is not None and max_lag < 0) or (max_backlog is not None and max_backlog < 0):
-        raise UsageError("A limit is less than 0.", hint="give no limit, or one of 0 or more.")
+        raise UsageError("max_lag or max_backlog is less than 0.", hint="set both to 0 or more.")
     met = check_expectations(run, {} if expectations is None else expectations)
     tables = table_statuses(storage, rebuild=rebuild)
     return LakeStatus(_table_entries(tables), storage, max_lag, max_backlog, met)

@@ -120,7 +120,7 @@ class Table(TableHandle):
         if version is not None and timestamp is not None:
             raise UsageError(
                 "Both a version and a timestamp are given.",
-                hint="give either a version or a timestamp.",
+                hint="give only one of version and timestamp.",
             )
         if timestamp is not None and row_ids:
             raise UsageError(
@@ -202,7 +202,7 @@ class Table(TableHandle):
             12
         """
         if limit < 1:
-            raise UsageError(f"The limit is {limit}.", hint="ask for 1 version or more.")
+            raise UsageError(f"{limit} versions can't be shown.", hint="set limit to 1 or more.")
         return CommitLog(self.storage, self.name.table_path).read(self.version, limit)
 
     def readable_range(self) -> ReadableRange:

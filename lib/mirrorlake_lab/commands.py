@@ -57,7 +57,10 @@ def sample(
 def _source(folder: Path, what: str) -> Path:
     """Return a folder of the project's source, which an installed package lacks."""
     if not folder.is_dir():
-        raise UsageError(f"The {what} are not installed.", hint="use the project's source.")
+        raise UsageError(
+            f"The {what} are not installed.",
+            hint="clone the project's repository and run this there.",
+        )
     return folder
 
 
@@ -127,7 +130,7 @@ def bench(
 ) -> None:
     """Run benchmarks side by side with a peer; a ratio is how many times better it is."""
     if part and not name:
-        raise UsageError("--part needs a benchmark.", hint="give its name.")
+        raise UsageError("--part needs a benchmark.", hint="give the name of one.")
     sys.path.append(str(_source(PROJECT / "tests", "benches")))
     benches = importlib.import_module("helpers.bench")
     warm_up()
@@ -170,7 +173,7 @@ def course(
     from mirrorlake_lab.course.lessons import find_solution, make_course
 
     if (folder is None) == (show is None):
-        raise UsageError("Give a folder, or a task with --show.", hint="./mirrorlake course DIR")
+        raise UsageError("No folder and no task is named.", hint="give DIR or --show TASK.")
     if show is not None:
         solution = find_solution(show)
         tell(as_json, {"task": show, "solution": solution}, solution)

@@ -56,7 +56,9 @@ def build_site(folder: Path) -> Site:
         98
     """
     if not (PROJECT / "docs" / "index.md").is_file():
-        raise UsageError("The docs are not installed.", hint="use the project's source.")
+        raise UsageError(
+            "The docs are not installed.", hint="clone the project's repository and run this there."
+        )
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).is_file():
         raise UsageError(f"{folder} contains other files.", hint="choose an empty folder.")
     from sphinx.application import Sphinx

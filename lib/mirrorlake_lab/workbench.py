@@ -55,10 +55,13 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
         UsageError: the notebooks are not installed, or the folder contains other files.
     """
     if not NOTEBOOKS.is_dir():
-        raise UsageError("The notebooks are not installed.", hint="use the project's source.")
+        raise UsageError(
+            "The notebooks are not installed.",
+            hint="clone the project's repository and run this there.",
+        )
     mark = folder / MARK
     if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
-        raise UsageError(f"{folder} contains other files.", hint="choose another folder.")
+        raise UsageError(f"{folder} contains other files.", hint="choose an empty folder.")
     known = _read_mark(mark)
     folder.mkdir(parents=True, exist_ok=True)
     changed = 0

@@ -390,7 +390,9 @@ def prune_runs(
         >>> prune_runs(keep=30, apply=True)  # doctest: +SKIP
     """
     if keep < 0 or (keep_failed or 0) < 0:
-        raise UsageError("The number of runs to keep is negative.", hint="give at least 0.")
+        raise UsageError(
+            "The number of runs to keep is negative.", hint="give a number of 0 or more."
+        )
     limit = datetime.now(timezone.utc) - timedelta(days=days) if days is not None else None
     seen: Counter[tuple[str, bool]] = Counter()
     chosen = []

@@ -283,7 +283,7 @@ def _call_hook(hook: Any, summary: str, prepared: Prepared) -> dict[str, Any]:
             time.sleep(max(0.0, min(_HOOK_PAUSE * attempts, end - time.monotonic())))
         else:
             return {"hook": shown, "status": "done", "attempts": attempts, "error": None}
-    _log.warning(f"the hook {shown} failed: {error}")
+    _log.warning(f"The hook {shown} failed: {error}")
     return {"hook": shown, "status": "failed", "attempts": attempts, "error": error}
 
 
@@ -316,9 +316,9 @@ def _run_hook(command: list[str], summary: str, prepared: Prepared, limit: float
             raise
     text = prepared.scrubber.text(shown.decode(errors="replace")).strip()
     if text:
-        _log.info(f"the hook {command[0]} printed: {text}")
+        _log.info(f"The hook {command[0]} printed: {text}")
     if process.returncode:
-        raise UsageError(f"exit status {process.returncode}{': ' * bool(text)}{text[-300:]}")
+        raise UsageError(f"It ended with exit status {process.returncode}. {text[-300:]}".rstrip())
 
 
 def _post_hook(url: str, summary: str, run: str, key: str, limit: float) -> None:
@@ -329,7 +329,7 @@ def _post_hook(url: str, summary: str, run: str, key: str, limit: float) -> None
         digest = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
         headers["X-Mirrorlake-Signature"] = f"sha256={digest}"
     if not url.startswith(("http://", "https://")):
-        raise UsageError("the address of a hook must be http or https")
+        raise UsageError("The address of a hook must begin with http:// or https://.")
     request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - checked
     with _QUIET.open(request, timeout=limit) as answer:
         answer.read(1)

@@ -95,7 +95,7 @@ class OneSpark:
                 self._jvm.clear()
                 return
         except Exception as error:  # the next step gets a new JVM after any error
-            _log.warning(f"the JVM of the steps is replaced after an error: {error}")
+            _log.warning(f"The JVM of the steps is replaced after an error: {error}")
         self.close()
 
     def close(self) -> None:
@@ -358,7 +358,8 @@ def resume_run(
     if record.status == RUNNING:
         process = record.document["process"]
         raise AlreadyRunningError(
-            f"The run {record.run} is in progress: process {process['pid']} on {process['host']}.",
+            f"The run {record.run} is already running: process {process['pid']} on"
+            f" {process['host']}.",
             hint="wait for it, or stop that process.",
         )
     if record.status == "done":

@@ -611,7 +611,9 @@ class Uploads:
             self.sweep()
             if len(self._open) >= self._most and path not in self._open:
                 raise RequestError(
-                    429, "TooManyRequests", f"{self._most:,} uploads are open. Flush some of them."
+                    429,
+                    "TooManyRequests",
+                    f"{self._most:,} uploads are open. Hint: flush some of them.",
                 )
             self.discard(path)
             name = f"{fingerprint(path)}-{uuid.uuid4().hex[:8]}"

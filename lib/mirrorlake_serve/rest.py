@@ -222,7 +222,7 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise bad_request("InvalidRequest", "The body is not JSON.") from None
+        raise bad_request("InvalidRequest", "The body is not valid JSON.") from None
 
 
 _log = logging.getLogger("mirrorlake.serve.debezium")

@@ -103,7 +103,11 @@ class Checks:
         path = _NAMELESS
         with storage.open(path) as source:
             if not source.read(1):
-                raise DataFileError("The file has zero bytes.", file=name)
+                raise DataFileError(
+                    "The file has zero bytes.",
+                    file=name,
+                    hint="upload it again under the same name.",
+                )
         with TemporaryDirectory() as folder:
             if is_text(name, metadata.text):
                 scratch = Storage(folder)

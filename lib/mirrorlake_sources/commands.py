@@ -149,7 +149,7 @@ def _keys(given: list[str] | None) -> dict[str, list[str]]:
     for one in given or ():
         table, equals, columns = one.partition("=")
         if not equals or not split_names(columns):
-            raise UsageError(f"The key {one!r} is invalid.", hint="write TABLE=a,b.")
+            raise UsageError(f"{one!r} is not a key.", hint="write TABLE=a,b.")
         found[table] = split_names(columns)
     return found
 

@@ -413,6 +413,7 @@ class EventRows:
             raise SchemaError(
                 f"The events of {table} have the undeclared column {min(unknown)!r}.",
                 column=min(unknown),
+                hint="add it to SchemaDefinition in the folder's _metadata.json.",
             )
         arrays = []
         for name, kind in declared.items():
@@ -422,6 +423,6 @@ class EventRows:
                 arrays.append(pa.array(values).cast(wanted))
             except (pa.ArrowException, ValueError, TypeError) as error:
                 raise SchemaError(
-                    f"A value is not a valid {kind}: {error}.", column=name
+                    f"A value of {name!r} is not a valid {kind}: {error}.", column=name
                 ) from error
         return list(declared), arrays

@@ -160,7 +160,7 @@ class _Run:
                 table,
                 MetadataError(
                     f"The key of {table} was {list(kept)}, and is {list(keys)} now.",
-                    hint=f"load it again: --reseed {table}; its history is kept.",
+                    hint=f"load it again with reseed (--reseed {table}); its history is kept.",
                 ),
             )
         else:

@@ -35,6 +35,7 @@ from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
 from mirrorlake.names import TableName, check_part
+from mirrorlake.results import counted
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
 from mirrorlake_sources.source import HOME, Batch, ChangesOnly, Group, Position, sync
@@ -298,10 +299,9 @@ class CsvDrops(FolderSource):
         for line in chunk:
             row = _cells(line, label)
             if len(row) != len(columns):
+                values, wanted = counted(len(row), "value"), counted(len(columns), "column")
                 raise DataFileError(
-                    f"The line has {len(row)} values for {len(columns)} columns.",
-                    file=label,
-                    row=line.number,
+                    f"The line has {values} for {wanted}.", file=label, row=line.number
                 )
             cells.append([value or None for value in row])
         types = self._types.get(table, {})
@@ -438,7 +438,7 @@ class DebeziumFiles(FolderSource):
             found = json.loads(line.text)
         except (ValueError, RecursionError) as error:
             raise SourceError(
-                f"The line is not JSON: {error}.", file=label, row=line.number
+                f"The line is not valid JSON: {error}.", file=label, row=line.number
             ) from error
         try:
             return read_event(found, file=label, row=line.number)
@@ -519,7 +519,7 @@ class Journal:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise DataFileError(f"The body is not JSON: {error}.", file=self.name) from error
+            raise DataFileError(f"The body is not valid JSON: {error}.", file=self.name) from error
         events = found if isinstance(found, list) else [found]
         for row, event in enumerate(events, start=1):
             read_event(event, file=self.name, row=row)

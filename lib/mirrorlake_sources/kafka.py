@@ -310,7 +310,7 @@ class KafkaSource(ChangesOnly):
             found = value if key is None else {"key": key, "value": value}
             return read_event(found, file=label, row=row)
         except (ValueError, RecursionError) as error:
-            text, hint, column = f"The event is not JSON: {error}.", _CONVERTER, None
+            text, hint, column = f"The event is not valid JSON: {error}.", _CONVERTER, None
         except DataFileError as error:
             text, hint, column = error.message, error.hint or "", error.column
         raise SourceError(text, file=label, row=row, column=column, hint=hint)

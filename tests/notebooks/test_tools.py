@@ -113,9 +113,9 @@ MORE_BAD = [
     ("time_travel", PARTED | {"to_version": 9}, "no version 9", "Hint: it has versions 0 to 0"),
     ("time_travel", {"table": "by_spark", "from_version": 3, "to_version": 1}, "after", "Hint: "),
     ("time_travel", PARTED | {"to_version": 0, "to_time": "2024-05-01"}, "both given", "Hint: "),
-    ("maintain", {"policy": "{"}, "The policy is not JSON", "Hint: write it like"),
+    ("maintain", {"policy": "{"}, "The policy is not valid JSON", "Hint: write it like"),
     ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
-    ("operate", PARTED | {"action": "pause"}, "No publisher feeds parted", "Hint: pause is for"),
+    ("operate", PARTED | {"action": "pause"}, "No publisher feeds parted", "Hint: choose a table"),
     ("frames", {"action": "create"}, "create needs a model", "Hint: set the parameter model"),
 ]
 

@@ -113,8 +113,9 @@ def errors_page() -> str:
             *("# Errors", ""),
             "mirrorlake raises these errors, from `mirrorlake.errors`. A message has the problem"
             " and its place (file, row, column), followed by `Hint:` and the fix. A command that"
-            " fails with the error ends with the exit status. The findings of `lint` have"
-            " [rules](../docs/lint.md) instead.",
+            " fails with the error ends with the exit status. Their texts are listed as"
+            " [messages](messages.md). The findings of `lint` have [rules](../docs/lint.md)"
+            " instead.",
             *("", "| error | base class | exit status | meaning |", "|---|---|---|---|"),
             *rows,
             "",

@@ -14,9 +14,9 @@ _TOPICS = (
 )
 # What the first page names, and only the site has.
 _GENERATED = {
-    "the documentation site also lists every parameter, error and method": (
-        "every [parameter](reference/parameters.md), [error](reference/errors.md)"
-        " and [method](reference/api/index.rst)"
+    "the documentation site also lists every parameter, error, message and method": (
+        "every [parameter](reference/parameters.md), [error](reference/errors.md),"
+        " [message](reference/messages.md) and [method](reference/api/index.rst)"
     ),
     "the documentation site also lists every promise (guarantee) with the tests that check it": (
         "every [promise](reference/promises.md) (guarantee) with the tests that check it"
@@ -31,7 +31,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "Topics": tuple(f"docs/{name}" for name in _TOPICS),
     "Reference": (
         *("docs/commands", "reference/commands", "reference/parameters", "reference/errors"),
-        *("docs/lint", "reference/api/index", "docs/landing-zone", "docs/types", "docs/formats"),
+        *("reference/messages", "docs/lint", "reference/api/index"),
+        *("docs/landing-zone", "docs/types", "docs/formats"),
         *("docs/readers", "reference/promises", "docs/limits", "CHANGELOG", "CONTRIBUTING"),
     ),
 }

@@ -17,6 +17,7 @@ from mirrorlake_docs.api_pages import api_pages
 from mirrorlake_docs.code_facts import commands_page, errors_page, parameters_page, promises_page
 from mirrorlake_docs.contents import first_page
 from mirrorlake_docs.figures import draw_figures
+from mirrorlake_docs.messages import messages_page
 from mirrorlake_lab.course.lessons import SOLUTION
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
@@ -60,6 +61,7 @@ def _write_reference(folder: Path) -> None:
         "commands": commands_page(command()),
         "parameters": parameters_page(),
         "errors": errors_page(),
+        "messages": messages_page(),
         "promises": promises_page(),
     }
     for name, text in pages.items():

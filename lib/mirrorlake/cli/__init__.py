@@ -45,7 +45,10 @@ def open_lake(root: str) -> Lake:
     from mirrorlake.lake import Lake
 
     if not may_be_lake(root):
-        raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
+        raise UsageError(
+            f"{root} is not a lake: the folder does not exist.",
+            hint="check ROOT, or publish a file there first.",
+        )
     return Lake(root)
 
 

@@ -144,7 +144,9 @@ def advise(root: Root, table: Table, as_json: Json = False) -> None:
 
 def _policy_of(root: str, table: str) -> TablePolicy:
     if table == EVERY:
-        raise UsageError("A single table is needed.", hint="'*' is every table for run and stats.")
+        raise UsageError(
+            "A single table is needed, not '*'.", hint="only run and stats take all tables."
+        )
     return open_table(root, table).partitioning
 
 

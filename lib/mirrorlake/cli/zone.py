@@ -84,11 +84,6 @@ def publish(
             say(published[-1])
             columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
             warn(f"columns of {file.name}: {columns}")
-    if any(batch.warning for batch in published):
-        warn(
-            "mirrorlake: add --marker upsert to replace rows of the same keys, "
-            "or --marker insert if all keys are new."
-        )
     if as_json:
         print_json({"published": [asdict(batch) for batch in published]})
 
@@ -99,7 +94,9 @@ def _split_types(texts: list[str]) -> dict[str, str]:
     for one in (one for text in texts for one in re.split(r",(?![^(]*\))", text)):
         name, _, kind = one.rpartition("=")
         if not name.strip() or not kind.strip():
-            raise UsageError(f"{one!r} is not COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
+            raise UsageError(
+                f"{one!r} is not COLUMN=TYPE.", hint="write it like price=decimal(18,2)."
+            )
         types[name.strip()] = kind
     return types
 

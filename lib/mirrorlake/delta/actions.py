@@ -420,7 +420,9 @@ def deleted_positions(
     start = vector.get("offset", 1)
     data = storage.read_range(file, start, start + 4 + size)
     if struct.unpack_from(">i", data)[0] != size:
-        raise DataFileError("A deletion vector is not as long as the log says.", file=path)
+        raise DataFileError(
+            "The length of a deletion vector differs from its length in the log.", file=path
+        )
     return parse_vector(data[4:])
 
 

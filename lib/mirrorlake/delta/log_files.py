@@ -196,8 +196,8 @@ def find_segment(
     whole = [base for base in starts if all(v in commits for v in range(base + 1, wanted + 1))]
     if not whole or not 0 <= wanted <= newest:
         raise UsageError(
-            f"Version {wanted} can't be read: the log ends at version {newest}.",
-            hint="`history` lists the versions that exist.",
+            f"The log of {storage.path(table_path)} does not contain version {wanted}.",
+            hint=f"the newest version is {newest}; `history` lists the others.",
         )
     base = whole[0] if oldest else whole[-1]
     paths = checkpoints.get(base, ())

@@ -104,6 +104,15 @@ class Snapshot:
         return str(self.metadata["schemaString"]).count(_COLUMN_ID) < assigned
 
 
+def missing_table(
+    name: object,
+    *,
+    hint: str = "run `mirror` after publishing, or look at `status` for its error.",
+) -> TableNotFoundError:
+    """Return the error for a table that does not exist."""
+    return TableNotFoundError(f"There is no table {name} in the lake.", hint=hint)
+
+
 def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
     """Return the newest version of an existing table.
 
@@ -112,10 +121,7 @@ def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
-        raise TableNotFoundError(
-            f"There is no table {name} in the lake.",
-            hint="run `mirror` after publishing, or look at `status` for its error.",
-        )
+        raise missing_table(name)
     return snapshot
 
 

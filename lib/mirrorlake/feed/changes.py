@@ -430,7 +430,7 @@ def report_changes(
     """Return an overview of a range of a feed; see `Changes.report`."""
     timeline = read_versions(table.storage, table.name.table_path)
     if newest < 1:
-        raise UsageError(f"{newest} versions can't be shown.", hint="ask for 1 or more.")
+        raise UsageError(f"{newest} versions can't be shown.", hint="set newest to 1 or more.")
     has_keys = bool(keys or declared_keys(table.snapshot().properties))
     chosen = key_columns(table, list(keys) or None) if has_keys else ()
     span = _requested_span(table, timeline, start, end, newest)

@@ -121,7 +121,7 @@ def diff_versions(
         try:
             best = Match(match)
         except ValueError as error:
-            kinds = [one.value for one in Match]
+            kinds = ", ".join(one.value for one in Match)
             raise UsageError(
                 f"Rows can't be matched by {match!r}.", hint=f"choose one of {kinds}."
             ) from error
@@ -156,7 +156,9 @@ def diff_rows(
     known = {name.lower() for name in columns}
     columns += [name for name in before.columns if name.lower() not in known]
     if CHANGE_TYPE in {name.lower() for name in columns}:
-        raise UsageError(f"A column has the name {CHANGE_TYPE}.", hint="rename the column.")
+        raise UsageError(
+            f"A column has the reserved name {CHANGE_TYPE}.", hint="rename the column."
+        )
     both = _side(before, columns, _OLD, match).unionAll(_side(after, columns, _NEW, match))
     both = both.withColumn(_SAME, F.struct(*_comparable(both, columns)))
     if match is Match.ROW_ID:
@@ -195,8 +197,8 @@ def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:
     names = {name.lower(): name for name in columns}
     if not keys or any(key.lower() not in names for key in keys):
         raise UsageError(
-            f"Rows can't be matched by the columns {list(keys)}.",
-            hint=f"choose among the columns {columns}.",
+            f"Rows can't be matched by the columns {', '.join(keys) or '(none)'}.",
+            hint=f"choose one or more of {', '.join(columns)}.",
         )
     return [names[key.lower()] for key in keys]
 

@@ -165,7 +165,10 @@ class Frames:
             snapshot = read_snapshot(self._storage, table.table_path, version)
             committed = CommitLog(self._storage, table.table_path).timestamp(version)
             if snapshot is None or committed is None:
-                raise TableNotFoundError(f"The table {table} is being removed.")
+                raise TableNotFoundError(
+                    f"The table {table} was dropped while its version was read.",
+                    hint="frame the other tables.",
+                )
             timestamp = committed.isoformat(timespec="milliseconds")
             stamps.append(FramedTable(str(table), version, timestamp, str(snapshot.metadata["id"])))
         return tuple(stamps)

@@ -259,13 +259,13 @@ class MaintenancePolicy:
         try:
             values = json.loads(text) if text.strip() else {}
         except ValueError as error:
-            raise UsageError(f"The policy is not JSON: {error}.", hint=hint) from error
+            raise UsageError(f"The policy is not valid JSON: {error}.", hint=hint) from error
         if not isinstance(values, dict):
             raise UsageError("The policy is not a JSON object.", hint=hint)
         if taken := {"tables", "apply"} & set(values):
             raise UsageError(
-                f"The policy has the key {sorted(taken)[0]!r}.",
-                hint="this is a parameter of its own; remove it from the policy.",
+                f"The policy contains {min(taken)!r}, which is a parameter of its own.",
+                hint="remove it from the policy.",
             )
         return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
 
@@ -322,8 +322,7 @@ class Maintenance(Result):
         if self.failed:
             first = self.failed[0]
             raise CheckError(
-                f"{counted(len(self.failed), 'table')} failed; {first.table}: {first.error}",
-                hint="fix the error and run it again; the other tables are done.",
+                f"{counted(len(self.failed), 'table')} failed. {first.table}: {first.error}"
             )
 
     def plot(self) -> Chart | None:
@@ -376,7 +375,7 @@ def load_policy(path: Path) -> MaintenancePolicy:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} can't be read: {error}.") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{path} is not a YAML mapping of names to values.")
+        raise UsageError(f"{path} is not a mapping of names to values.")
     return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
 
 
@@ -390,13 +389,13 @@ def make_policy(values: dict[str, Any], source: str = "The policy") -> Maintenan
     for name, value in values.items():
         if name not in kinds:
             raise UsageError(
-                f"{source} has the unknown key {name!r}.", hint=f"choose one of {[*kinds]}."
+                f"{source} has the unknown key {name!r}.", hint=f"choose one of {', '.join(kinds)}."
             )
         allowed = (int, float) if kinds[name] is float else (kinds[name],)
         if not isinstance(value, allowed) or (isinstance(value, bool) and kinds[name] is not bool):
             raise UsageError(
-                f"{source} has {name}: {value!r}.",
-                hint=f"the type of {name} is {kinds[name].__name__}.",
+                f"{source} has {name}: {value!r}, which is not of type {kinds[name].__name__}.",
+                hint=f"give a value of type {kinds[name].__name__}.",
             )
     return MaintenancePolicy(**values)
 

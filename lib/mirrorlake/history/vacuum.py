@@ -140,13 +140,14 @@ def _check_retention(
         return safe
     if not math.isfinite(hours) or hours < 0:
         raise RetentionError(
-            f"Files can't be kept for {hours} hours.", hint="give a number of 0 or more."
+            f"A retention of {hours:g} h is not possible.", hint="give a number of 0 or more."
         )
     if hours < safe and not allow_short:
         raise RetentionError(
-            f"{hours:g} hours is less than the {safe:g} hours for which {table} keeps removed"
-            " files. Running queries and writers may need them.",
-            hint="give a longer retention, or set allow_short if nothing else runs.",
+            f"A retention of {hours:g} h is shorter than the {safe:g} h for which {table} keeps"
+            " removed files. Running queries and writers may need them.",
+            hint="give a longer retention, or set allow_short=True (--allow-short) if nothing else"
+            " runs.",
         )
     return hours
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
-from mirrorlake.delta.snapshot import Snapshot, open_snapshot
+from mirrorlake.delta.snapshot import Snapshot, missing_table, open_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
-from mirrorlake.errors import TableNotFoundError, VersionError
+from mirrorlake.errors import VersionError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.files import Storage
@@ -298,7 +298,7 @@ def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
     found = [find_newest(storage, table.table_path) for table in tables]
     for table, version in zip(tables, found, strict=True):
         if version is None:
-            raise TableNotFoundError(f"There is no table {table} in the lake.")
+            raise missing_table(table)
     return [version for version in found if version is not None]
 
 

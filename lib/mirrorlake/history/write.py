@@ -78,7 +78,9 @@ def create_table(
     if feed:
         check_reserved(delta_name(path), columns)
     if missing := [key for key in keys if key not in columns]:
-        raise UsageError(f"The key {missing[0]} is not a column.", column=missing[0])
+        raise UsageError(
+            f"The key column {missing[0]!r} is not among the columns.", column=missing[0]
+        )
     wanted = dict(properties or {})
     if feed is not None:
         wanted[FEED] = str(feed).lower()
@@ -106,7 +108,7 @@ def write_table(
     arguments and the errors are those of `Lake.write`.
     """
     if mode not in MODES:
-        raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
+        raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {', '.join(MODES)}.")
     snapshot = check_own(storage, table)
     frame = _as_frame(spark, rows)
     path = storage.path(table.table_path)
@@ -143,7 +145,7 @@ def check_own(storage: Storage, table: TableName) -> Snapshot | None:
     mirrored = snapshot is not None and INCARNATION_PROPERTY in snapshot.properties
     if mirrored or storage.list(table.folder) != Listing((), ()):
         raise UsageError(
-            f"A publisher feeds {table}, so rows can't be written or deleted here.",
+            f"A publisher feeds {table}, so its rows can't be written or deleted directly.",
             hint="publish the changes instead, or write to another table.",
         )
     if snapshot is not None and VIEW_PROPERTY in snapshot.properties:

@@ -120,7 +120,9 @@ def parse_text_format(
     for name, allowed in _CHOICES.items():
         value = properties.get(name.lower())
         if value is not None and value not in allowed:
-            raise MetadataError(f"{name} is {value!r}.", hint=f"choose one of {allowed}.")
+            raise MetadataError(
+                f"{name} is {value!r}.", hint=f"choose one of {', '.join(map(repr, allowed))}."
+            )
         chosen.append(allowed[0] if value is None else value)
     null = properties.get("nullvalue")
     if not isinstance(null, (str, type(None))):
@@ -274,7 +276,9 @@ def _word(value: Any, what: str, words: dict[str, Any]) -> Any:
     if value is None:
         return None
     if not isinstance(value, str) or value.lower() not in words:
-        raise MetadataError(f"{what} is {value!r}.", hint=f"choose one of {sorted(words)}.")
+        raise MetadataError(
+            f"{what} is {value!r}.", hint=f"choose one of {', '.join(sorted(words))}."
+        )
     return words[value.lower()]
 
 

@@ -401,8 +401,11 @@ class Publisher:
             "even if the table contains their keys."
         )
         if not self._warned:
-            hint = "pass marker='upsert' to replace such rows, or 'insert' if all keys are new."
-            _log.warning("%s Hint: %s", warning, hint)
+            hint = (
+                "pass marker='upsert' (--marker upsert) to replace such rows, or 'insert' if all"
+                " keys are new."
+            )
+            _log.warning(f"{warning} Hint: {hint}")
             self._warned = True
         return warning
 
@@ -520,7 +523,7 @@ def find_sources(source: str) -> list[Path]:
     )
     if not files:
         raise UsageError(
-            f"No file to publish exists at {path}.",
+            f"There is no file to publish at {path}.",
             hint=f"files of a folder or glob must end with {', '.join(_PUBLISHABLE)}.",
         )
     return files

@@ -72,7 +72,7 @@ def open_csv(
     if misfits:
         helps = all(column.wider is not None for column in misfits)
         hint = WIDEN_HINT if helps else "correct the values to fit the existing or declared type."
-        raise _refused(misfits, name, hint)
+        raise _refused(misfits, name, hint=hint)
     schema = pa.schema([(column.name, column.found) for column in columns])
 
     def typed() -> Iterator[pa.RecordBatch]:
@@ -414,7 +414,7 @@ def open_source(
         return _from_capsule(rows)
     if not isinstance(rows, Iterable):
         raise UsageError(
-            f"Can't publish a {type(rows).__name__}.",
+            f"Rows of the type {type(rows).__name__} can't be published.",
             hint="pass dicts, a data frame, Arrow data, or the path of a .parquet or .csv file.",
         )
     iterator = iter(rows)
@@ -428,7 +428,7 @@ def open_source(
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _alike(rest, first.schema))
     raise UsageError(
-        f"Can't publish an iterable of {type(first).__name__}.",
+        f"An iterable of {type(first).__name__} can't be published.",
         hint="pass an iterable of dicts or of Arrow record batches.",
     )
 
@@ -457,7 +457,8 @@ def _from_capsule(rows: Any) -> pa.RecordBatchReader:
         batch = pa.record_batch(rows)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise UsageError(
-            f"Can't publish a {type(rows).__name__}: {error}.", hint="pass data with named columns."
+            f"Rows of the type {type(rows).__name__} can't be published: {error}.",
+            hint="pass data with named columns.",
         ) from error
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
@@ -493,10 +494,10 @@ def _open_file(
             csv = open_csv(path, name, known, declared, widen=widen)
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
-            raise DataFileError("The file has zero bytes.", file=name)
+            raise DataFileError("The file has zero bytes.", file=name, hint="write the file again.")
         parquet = pq.ParquetFile(path)
     except FileNotFoundError as error:
-        raise UsageError(f"The file {path} does not exist.") from error
+        raise UsageError(f"There is no file {path}.") from error
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(name, error) from error
     batches = _readable(parquet.iter_batches(BATCH_ROWS), name)

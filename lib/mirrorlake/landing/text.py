@@ -483,7 +483,7 @@ class _Bytes:
                 hint="set Encoding in FileFormatTypeProperties to the file's encoding.",
             )
         return DataFileError(
-            f"A value begins with {self.text.quote} that is not closed.",
+            f"A value begins with {self.text.quote}, which is not closed.",
             row=row or None,
             hint="close the quote, or set QuoteCharacter and EscapeCharacter to those of the file.",
         )

@@ -112,6 +112,7 @@ def find_tables(
                 try:
                     yield TableName(schema, name)
                 except InvalidNameError as error:
+                    error.hint = "rename the folder."
                     yield BadFolder(schema, name, error)
 
 

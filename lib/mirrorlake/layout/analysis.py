@@ -506,9 +506,11 @@ class FilesOverview(Result):
         Raises:
             TableNotFoundError: the lake has no tables, or each has an error of its own.
         """
+        if not self.tables:
+            raise TableNotFoundError("The lake has no tables.", hint="run `mirror` first.")
         if not self.first:
-            why = self.tables[0].error if self.tables else "the lake has no tables"
-            raise TableNotFoundError(f"No table can be analysed: {why}.", hint="run `mirror`.")
+            one = self.tables[0]
+            raise TableNotFoundError(f"No table can be analyzed. {one.table}: {one.error}")
 
     def plot(self) -> Chart:
         """Draw the share of its nearest guardrail that each of the first 20 tables uses."""

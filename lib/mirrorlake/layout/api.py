@@ -230,7 +230,7 @@ class Optimize:
             if unknown := sorted(options.keys() - known):
                 raise UsageError(
                     f"The layout {name!r} has an unknown option {unknown[0]!r}.",
-                    hint=f"the options are {', '.join(sorted(known))}.",
+                    hint=f"choose one of {', '.join(sorted(known))}.",
                 )
         table = self._table
         frame = table.rows() if rows is None else rows
@@ -459,7 +459,7 @@ def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
     known = {field.name.lower() for field in fields}
     if unknown := [column for column in rows.columns if column.lower() not in known]:
         raise UsageError(
-            f"The table has no column {', '.join(unknown)}.", hint="add it with ALTER TABLE first."
+            f"The table has no column {unknown[0]}.", hint="add it with ALTER TABLE first."
         )
     given = {column.lower(): column for column in rows.columns}
     return rows.select(

@@ -186,7 +186,7 @@ def find_sku(name: str) -> Sku:
         UsageError: the SKU does not exist.
     """
     if (sku := skus().get(name.upper())) is None:
-        raise UsageError(f"There is no SKU {name!r}.", hint=f"choose from {', '.join(skus())}.")
+        raise UsageError(f"There is no SKU {name!r}.", hint=f"choose one of {', '.join(skus())}.")
     return sku
 
 

@@ -415,8 +415,8 @@ def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, 
     for column in sort_by:
         if column not in names or column in partitions:
             raise UsageError(
-                f"Can't sort by {column!r}.",
-                hint=f"choose from {', '.join(names)}, except partition columns.",
+                f"Rows can't be sorted by {column!r}.",
+                hint=f"choose one of {', '.join(n for n in names if n not in partitions)}.",
             )
     return tuple(names[column] for column in sort_by)
 

@@ -280,7 +280,7 @@ class Engine:
         try:
             if clash:
                 raise InvalidNameError(
-                    f"The table {table} is named like the schema {table.name}.",
+                    f"{table.name} can't be both a table and a schema.",
                     hint="rename one of the two folders.",
                 )
             settings = self._settings(table)
@@ -411,7 +411,7 @@ class TableCycle:
 
     @property
     def _skip(self) -> dict[int, str]:
-        return dict.fromkeys(self._settings.skip, "Skipped on demand.")
+        return dict.fromkeys(self._settings.skip, "An operator skipped the file.")
 
     def run(self) -> TableState:
         """Run the cycle.

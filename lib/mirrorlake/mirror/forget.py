@@ -30,13 +30,12 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.log_files import cut_before_checkpoint
-from mirrorlake.delta.snapshot import physical_names, read_snapshot
+from mirrorlake.delta.snapshot import missing_table, physical_names, read_snapshot
 from mirrorlake.delta.table import committing
 from mirrorlake.errors import (
     MirrorlakeError,
     SchemaError,
     SequenceError,
-    TableNotFoundError,
     TracesLeftError,
     UsageError,
 )
@@ -453,7 +452,7 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
                 hint="delete the rows with SQL, then vacuum the table.",
             )
         return dict(by_lower[key.lower()] for key in keys)
-    raise TableNotFoundError(f"There is no table {table} in the lake.", hint="mirror it first.")
+    raise missing_table(table)
 
 
 def delta_paths(storage: Storage, table: TableName) -> list[str]:
@@ -474,8 +473,8 @@ def read_key(
     given = {name.lower(): value for name, value in keys.items()}
     if given.keys() != {name.lower() for name in columns} or len(given) != len(keys):
         raise UsageError(
-            f"The key of {table} is {', '.join(map(repr, columns))}.",
-            hint="give each of these columns once, and no other.",
+            f"The columns {', '.join(map(repr, keys))} are not the key of {table}.",
+            hint=f"give a value for each of {', '.join(map(repr, columns))}, and no other column.",
         )
     key = tuple(KeyPart(name, kind, str(given[name.lower()])) for name, kind in columns.items())
     tried = [f"TRY_CAST({literal(part.text)} AS {part.kind}) IS NULL" for part in key]
@@ -498,7 +497,8 @@ def parse_key(texts: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
         name = next((n for n in names if text.lower().startswith(f"{n.lower()}=")), None)
         if name is None or name in found:
             raise UsageError(
-                f"The key is {', '.join(map(repr, names))}.", hint="write COLUMN=VALUE, each once."
+                f"{text.partition('=')[0]!r} is not a key column, or is given twice.",
+                hint=f"write COLUMN=VALUE once for each of {', '.join(map(repr, names))}.",
             )
         found[name] = text[len(name) + 1 :]
     return found

@@ -82,7 +82,10 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
     for key in keys:
         if key.lower() not in spelled:
             raise MetadataError(
-                f"The table does not have the key column {key!r}.", file=METADATA, column=key
+                f"The table has no key column {key!r}.",
+                file=METADATA,
+                column=key,
+                hint="correct keyColumns, or publish files with this column.",
             )
     return tuple(spelled[key.lower()] for key in keys)
 

@@ -78,7 +78,7 @@ class Operations:
             return name
         if (found := Catalog(storage).find(name)) is not None:
             return found
-        raise no_table(storage, wanted.strip(), sorted({*known, *delta_tables(storage)}, key=str))
+        raise no_table(wanted.strip(), sorted({*known, *delta_tables(storage)}, key=str))
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Pause a table: no further files are applied until it is resumed.
@@ -299,7 +299,7 @@ class Operations:
 
         Example:
             >>> lake.operations.run("orders", "skip", first=17)  # doctest: +SKIP
-            skip orders: file 17 is passed over. Nothing was changed: a dry run.
+            skip orders: file 17 is skipped. Nothing was changed: a dry run.
         """
         if action not in _ACTIONS:
             raise UsageError(
@@ -307,18 +307,19 @@ class Operations:
             )
         name = as_table(table)
         if action in _READ_ONLY:
-            return Outcome(action, str(name), "only looks; nothing is changed", applied=True)
+            return Outcome(action, str(name), "no change was requested", applied=True)
         with storage_errors(self._storage.root):
             if action == "undrop":
                 return self.undrop(name, dry_run=not apply)
             if name not in published_tables(self._storage):
                 raise UsageError(
                     f"No publisher feeds {name}: it has no folder in the landing zone.",
-                    hint=f"{action} is for tables that a mirror fills.",
+                    hint="choose a table with a folder in the landing zone.",
                 )
             if action in ("skip", "replay") and first < 1:
                 raise UsageError(
-                    f"{action} needs the number of a file.", hint="set first to 1 or more."
+                    f"The action {action} needs the number of a file.",
+                    hint="set first to 1 or more.",
                 )
             if action == "skip":
                 return self.skip(name, first, apply=apply)

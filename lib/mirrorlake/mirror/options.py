@@ -131,7 +131,8 @@ def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> 
     known = [field.name for field in fields(MirrorOptions)]
     if unknown := [name for name in settings if name not in known]:
         raise UsageError(
-            f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
+            f"The mirror has no setting {unknown[0]!r}.",
+            hint=f"choose one of {', '.join(known)}.",
         )
     made = replace(options or MirrorOptions(), **settings)
     if made.on_error not in (STOP, SKIP_ROW, SKIP_FILE):
@@ -141,7 +142,7 @@ def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> 
         )
     if made.batch_files < 1 or made.batch_bytes < 1:
         raise UsageError(
-            "A batch has at least one file.", hint="set batch_files and batch_bytes to 1 or more."
+            "batch_files or batch_bytes is less than 1.", hint="set both to 1 or more."
         )
     return made
 

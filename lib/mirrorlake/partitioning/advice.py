@@ -138,7 +138,7 @@ def survey_table(table: TableHandle, columns: Sequence[str] = ()) -> Survey:
         if name not in kinds:
             raise UsageError(
                 f"{table.name} has no text or timestamp column {name!r}.",
-                hint=f"choose from {', '.join(kinds)}.",
+                hint=f"choose one of {', '.join(kinds)}.",
             )
     looked = wanted if stats.rows else []
     texts = [name for name in looked if kinds[name] == "string"]

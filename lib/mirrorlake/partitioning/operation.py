@@ -353,11 +353,13 @@ def prove_files(
     proofs = {unquote(line[file]): line for line in found.collect()}
     if mixed := [name for name, line in proofs.items() if line["task"] != line["last_task"]]:
         raise RewriteError(
-            f"{mixed[0]} has rows of more than one partition.",
-            hint="nothing was committed; please report the table's schema.",
+            f"{mixed[0]} has rows of more than one partition, so nothing was committed.",
+            hint="report this with the table's schema.",
         )
     if missing := [add["path"] for add in adds if file_name(add["path"]) not in proofs]:
-        raise RewriteError(f"{missing[0]} can't be read back.", hint="nothing was committed.")
+        raise RewriteError(
+            f"{missing[0]} can't be read back, so nothing was committed.", hint="try again."
+        )
     return proofs
 
 

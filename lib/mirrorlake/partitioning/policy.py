@@ -196,7 +196,7 @@ def parse_policy(given: Any) -> Policy:
     if len(found) > 1 and type(found[0]) is type(found[1]):
         raise UsageError(
             f"PartitionKeys has two keys of kind {keys[0]['Kind']}.",
-            hint="at most one of each is allowed.",
+            hint="use at most one of each kind.",
         )
     effective = body.get("EffectiveDateTime")
     if effective is not None and not isinstance(effective, str):
@@ -258,18 +258,18 @@ def _parsed(given: Any) -> Any:
     try:
         return json.loads(given)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"The policy is not JSON: {error}.") from error
+        raise UsageError(f"The policy is not valid JSON: {error}.") from error
 
 
 def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UsageError(
-            f"{what} is not a JSON object.", hint=f"its properties: {', '.join(known)}."
+            f"{what} is not a JSON object.", hint=f"its properties are {', '.join(known)}."
         )
     if unknown := [str(name) for name in document if name not in known]:
         raise UsageError(
             f"{what} has an unknown property {unknown[0]!r}.",
-            hint=f"its properties: {', '.join(known)}.",
+            hint=f"its properties are {', '.join(known)}.",
         )
     return document
 

@@ -169,7 +169,7 @@ def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
         if field["type"] not in kinds:
             raise UsageError(
                 f"Column {key.column!r} is {field['type']} but must be {what}.",
-                hint=f"allowed types: {', '.join(kinds)}.",
+                hint=f"use a column of type {' or '.join(kinds)}.",
             )
         if reason := why_not_hashed(field):
             raise UsageError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mirrorlake.delta.log_files import has_log, is_dropped
-from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.delta.snapshot import delta_tables, missing_table
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.names import STATE, TABLES, TableName, quote
 from mirrorlake.results import Result, TextTable
@@ -84,13 +84,10 @@ class Catalog:
         return self._listed[folder]
 
 
-def no_table(
-    storage: Storage, wanted: str | TableName, tables: Iterable[TableName]
-) -> TableNotFoundError:
+def no_table(wanted: str | TableName, tables: Iterable[TableName]) -> TableNotFoundError:
     """Return the error for a name that no table has; its hint lists the nearest names.
 
     Args:
-        storage: the lake's files.
         wanted: the name that was asked for.
         tables: the lake's tables.
     """
@@ -99,7 +96,7 @@ def no_table(
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
-    return TableNotFoundError(f"There is no table {wanted} in the lake.", hint=hint)
+    return missing_table(wanted, hint=hint)
 
 
 @dataclass(frozen=True)

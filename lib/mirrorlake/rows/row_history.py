@@ -180,9 +180,8 @@ def read_row_history(
         UsageError: neither or both of key and id are given, or the rows have no ids.
     """
     if (key is None) == (row_id is None):
-        raise UsageError(
-            "A row is identified by a key or by a row id.", hint="give either a key or a row id."
-        )
+        given = "Neither a key nor a row id is" if key is None else "A key and a row id are both"
+        raise UsageError(f"{given} given.", hint="give either a key or a row id.")
     tracking = read_tracking(table)
     snapshot = table.snapshot()
     if tracking.numbered_from is None:
@@ -245,7 +244,7 @@ def _key_values(table: TableHandle, key: Any) -> Key:
     names = key_columns(table, None)
     if len(names) != 1:
         raise UsageError(
-            f"The keys of {table.name} are {', '.join(names)}.",
+            f"One value is given, but the key columns of {table.name} are {', '.join(names)}.",
             hint="give a value for each key column.",
         )
     return {names[0]: key}
@@ -441,7 +440,8 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
     if len(keys) != 1:
         named = f"has the keys {', '.join(keys)}" if keys else "declares no keys"
         raise UsageError(
-            f"The table {table} {named}.", hint='give the key as JSON: {"column": value}.'
+            f"{text!r} does not identify a row: the table {table} {named}.",
+            hint='give the key as JSON: {"column": value}.',
         )
     return {keys[0]: text}
 

@@ -247,7 +247,10 @@ class Choices:
             UsageError: the value is not one of the choices.
         """
         if chosen not in self.choices:
-            raise UsageError(f"{chosen!r} is none of the choices.", hint=f"{self.choices}.")
+            raise UsageError(
+                f"There is no choice {chosen!r}.",
+                hint=f"choose one of {', '.join(map(repr, self.choices))}.",
+            )
         self.chosen, self._chart = chosen, self._draw(chosen)
         if self._widget is not None:
             self._widget.children[1].value = self._picture()

@@ -109,7 +109,7 @@ def _compile(java: Java, jars: list[Path], target: Path) -> None:
         *(str(java.home / "bin" / "java"), "-cp", class_path, "org.codehaus.janino.SimpleCompiler"),
         *(str(_COMPILE), "Compile", str(_SOURCE), str(classes)),
     ]
-    _log.info("compiling the log store for S3 (once) …")
+    _log.info("Compiling the log store for S3 (once) …")
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     found = sorted(classes.rglob("*.class")) if classes.is_dir() else []
     if done.returncode != 0 or not found:
@@ -227,7 +227,7 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
     scheme = scheme_of(root)
     if scheme in ("az", "azure", "adl"):
         raise UsageError(
-            f"Spark cannot read {scheme}:// addresses.",
+            f"Spark can't read {scheme}:// addresses.",
             hint="use abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER for the lake.",
         )
     if is_s3(root):

@@ -74,7 +74,7 @@ def ensure_python(spark: SparkSession) -> None:
         told = context.range(0, tasks, numSlices=tasks).mapPartitions(make_probe(NEEDED)).collect()
     except Exception as error:
         raise SetupError(
-            f"The cluster's executors cannot run Python: {_cause(error)}", hint=f"{_HINT}."
+            f"The cluster's executors can't run Python: {_cause(error)}", hint=f"{_HINT}."
         ) from error
     for python, missing in told:
         if missing:

@@ -102,7 +102,7 @@ def _kept_name(name: str) -> str:
 
 
 def _fetch(jars: JarSet, folder: Path) -> None:
-    _log.info(f"fetching the {len(jars.sha256)} {jars.name} jars ({jars.size}, once) …")
+    _log.info(f"Fetching the {len(jars.sha256)} {jars.name} jars ({jars.size}, once) …")
     resolved = _resolve(jars, folder.parent)
     folder.mkdir()
     for name, pinned in jars.sha256.items():

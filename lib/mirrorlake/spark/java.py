@@ -223,7 +223,7 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
     try:
         make_once(path, path.is_file, _train)
     except SetupError as error:
-        _log.warning(f"the class archive could not be made, so Spark starts without it: {error}")
+        _log.warning(f"The class archive could not be made, so Spark starts without it: {error}")
         return None
     for older in path.parent.glob(f"{path.stem.partition('-')[0]}-*.jsa"):
         if older != path:
@@ -232,7 +232,7 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
 
 
 def _train(archive: Path) -> None:
-    _log.info("making a class archive, once, so that Spark starts in half the time …")
+    _log.info("Making a class archive, once, so that Spark starts in half the time …")
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
     command = [sys.executable, "-m", "mirrorlake.cli.training", str(archive.parent)]

@@ -109,7 +109,7 @@ def refuse_other_delta(error: Exception) -> None:
     """
     if _MISSING.search(str(error)):
         raise OtherDeltaError(
-            "Files cannot be rewritten: this version of Delta has other transactions than"
+            "Files can't be rewritten: this version of Delta has other transactions than"
             f" mirrorlake expects: {first_line(error)}",
             hint="use PySpark 4.1 with Delta 4.4 for this operation; operations in SQL work here.",
         ) from error
@@ -357,7 +357,7 @@ def transaction(
     """
     if not has_gateway(spark):
         raise UsageError(
-            "Files cannot be rewritten: Spark Connect has no access to Delta's own transactions.",
+            "Files can't be rewritten: Spark Connect has no access to Delta's own transactions.",
             hint="run this in a classic session, without SPARK_REMOTE.",
         )
     session: Any = prepare(spark.newSession()) if own else spark

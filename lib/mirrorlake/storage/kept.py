@@ -110,7 +110,9 @@ class NumberedDocuments:
             body = to_json({"format": self._known, **document})
             if self._storage.create(f"{self._folder}/{number:08d}.json", body):
                 return number
-        raise ConflictError(f"{what} is written by many at once.", hint="try again.")
+        raise ConflictError(
+            f"{what} changed during each of {_TRIES} attempts to write it.", hint="try again."
+        )
 
     def newest(self) -> dict[str, Any] | None:
         """Return the newest document, or None if there is none.

@@ -223,7 +223,7 @@ class Views:
         state = read_view_state(self._storage, definition)
         if not state.sources:
             raise UsageError(
-                f"The view {definition.name} cannot be checked: {state.reason}.",
+                f"The view {definition.name} can't be checked: {state.reason}.",
                 hint="refresh the view first.",
             )
         session = refresh_session(self._spark())
@@ -319,10 +319,10 @@ class Views:
             if found.sql == sql:
                 return found
             raise UsageError(
-                f"There is a view {name} with another query.", hint="drop the view first."
+                f"There is already a view {name} with another query.", hint="drop the view first."
             )
         if there is not None:
-            raise UsageError(f"There is a table {name}.", hint="choose another name.")
+            raise UsageError(f"There is already a table {name}.", hint="choose another name.")
         check_own(self._storage, name)
         definition = Definition(name, uuid.uuid4().hex, sql, _sources(self._storage, sql))
         plan = make_plan(session, definition, pin_sources(self._storage, definition, {}))
@@ -357,7 +357,7 @@ def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:
         snapshot = None if table is None else read_snapshot(storage, table.table_path)
         if table is None or snapshot is None:
             raise UsageError(
-                f"There is no table {named.name} in the lake, so a view cannot read it.",
+                f"There is no table {named.name} in the lake, so a view can't read it.",
                 hint="mirror or write the table first.",
             )
         found[table] = tuple(visible_columns(snapshot))

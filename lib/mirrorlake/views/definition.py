@@ -98,7 +98,7 @@ def parse_query(sql: str) -> Query:
     statement = parse_statement(sql.strip().rstrip(";").strip())
     if error := statement.error:
         raise QueryError(
-            f"The view's query cannot be parsed: {str(error).splitlines()[0]}"
+            f"The view's query can't be parsed: {str(error).splitlines()[0]}"
         ) from error
     tree = statement.trees[0] if len(statement.trees) == 1 else None
     if not isinstance(tree, exp.Query):

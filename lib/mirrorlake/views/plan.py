@@ -128,7 +128,9 @@ def pin_sources(
         snapshot = read_snapshot(storage, name.table_path, version)
         if snapshot is None:
             raise TableNotFoundError(
-                f"The table {name}, a source of {definition.name}, was removed."
+                f"The table {name}, a source of the view {definition.name}, was dropped while its"
+                " version was read.",
+                hint=f"restore {name}, or drop the view.",
             )
         there = {column.lower(): column for column in snapshot.schema}
         columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
@@ -343,7 +345,7 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
             kinds = [kind for _, kind in rows.dtypes]
     except Exception as error:
         raise QueryError(
-            f"Spark cannot analyze the query of {definition.name}: {spark_message(error)}"
+            f"Spark can't analyze the query of {definition.name}: {spark_message(error)}"
         ) from error
     if len({name.lower() for name in schema.names}) < len(schema.names):
         raise UsageError(

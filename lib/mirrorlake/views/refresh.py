@@ -20,7 +20,7 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
@@ -151,7 +151,9 @@ class Refresh(Result):
 def check_how(how: str) -> None:
     """Raise an error if `how` is not a way to refresh a view."""
     if how not in HOW:
-        raise UsageError(f"{how!r} is not a refresh mode.", hint=f"choose one of {', '.join(HOW)}.")
+        raise UsageError(
+            f"There is no refresh mode {how!r}.", hint=f"choose one of {', '.join(HOW)}."
+        )
 
 
 def refresh_view(
@@ -462,23 +464,20 @@ class ViewRuns(Result):
         """
         if self.failed:
             first = self.failed[0]
-            count = len(self.failed)
             raise QueryError(
-                f"{count} {'view' if count == 1 else 'views'} failed to refresh, first"
-                f" {first.status.view}: {first.error}"
+                f"{counted(len(self.failed), 'view')} failed to refresh. {first.status.view}:"
+                f" {first.error}"
             )
         if self.differences:
             raise QueryError(
-                f"The views differ from their queries by {self.differences:,}"
-                f" {'row' if self.differences == 1 else 'rows'}.",
+                f"The views differ from their queries by {counted(self.differences, 'row')}.",
                 hint="refresh them in full: how='full'.",
             )
 
     def __repr__(self) -> str:
         if not self.runs:
             return "the lake has no views"
-        count = len(self.runs)
-        return f"{count} {'view' if count == 1 else 'views'}, {len(self.failed)} failed"
+        return f"{counted(len(self.runs), 'view')}, {len(self.failed)} failed"
 
 
 def refresh_all(

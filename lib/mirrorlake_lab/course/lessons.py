@@ -179,7 +179,10 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
     """
     paths = list(lesson_paths().values())
     if not paths:
-        raise UsageError("The lessons are not installed.", hint="use the project's source.")
+        raise UsageError(
+            "The lessons are not installed.",
+            hint="clone the project's repository and run this there.",
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty.", hint="choose an empty folder.")
     place = folder / "source" / "mirrorlake" if solutions else folder

@@ -248,7 +248,7 @@ def preview_rows(storage: Storage, path: str, around: int = 1) -> TextTable:
             return _slice(reader, first)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFileError(
-            f"It can't be read: {str(error).splitlines()[0]}.", file=path.rpartition("/")[2]
+            f"The file can't be read: {first_line(error)}.", file=path.rpartition("/")[2]
         ) from error
 
 

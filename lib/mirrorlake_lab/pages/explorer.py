@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from mirrorlake import skus
-from mirrorlake.errors import MirrorlakeError, SetupError, TableNotFoundError
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName, as_table, file_number
@@ -181,10 +181,7 @@ class ViewsTab(Tab):
         self._query.value = html.view(code if sql else "")
 
     def _edges(self, tables: list[TableName]) -> list[tuple[TableName, TableName]]:
-        try:
-            self._definitions = self.lake.views.list(tables)
-        except ImportError as error:
-            raise SetupError("Views need the extra `spark`.", hint=str(error)) from error
+        self._definitions = self.lake.views.list(tables)
         return [(one.name, source) for one in self._definitions for source in one.sources]
 
     def _link(self, name: TableName) -> widgets.Button:
@@ -280,9 +277,7 @@ class Explorer:
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None
         if table is not None:
-            chosen = lake.find(as_table(table))
-            if chosen is None:
-                raise TableNotFoundError(f"There is no table {table} in {lake.storage.root}.")
+            chosen = lake.find(as_table(table)) or lake.inspect(table).name  # raises if unknown
         options = [(html.plain_text(str(name)), name) for name in self._names]
         self.picker = widgets.Dropdown(options=options, value=chosen, **label("Table"))
         again = widgets.Button(description="Refresh", tooltip="Read the lake again")

@@ -174,7 +174,7 @@ def seal_sample(lake: Lake) -> None:
     lake.write_marker("sealed", made)
     if foreign:
         _log.warning(
-            f"{lake.storage.root} contains files that are not the sample's: {_listed(foreign)}"
+            f"{lake.storage.root} contains files that are not the sample's: {_listed(foreign)}."
         )
 
 

@@ -155,7 +155,8 @@ class ColumnType:
             raise SchemaError(
                 f"A value of {column!r} can't be converted to {self.arrow}: {error}.",
                 column=column,
-                hint=f"publish the column as text: --text TABLE.{column}, then --reseed the table.",
+                hint=f"publish the column as text (text, --text TABLE.{column}), and load the table"
+                " again (reseed, --reseed TABLE).",
             ) from error
 
     def _from_text(self, texts: pa.Array) -> pa.Array:
@@ -406,7 +407,8 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
         return SourceError(
             f"{table.table}: an update does not contain unchanged large values"
             f" ({', '.join(large[:5])}).",
-            hint=f"{statements} Or --toast lookup, which reads them by key, or --toast keep.",
+            hint=f"{statements} Or set toast (--toast) to lookup, which reads them by key, or"
+            " to keep.",
             column=large[0],
         )
     return None

@@ -131,7 +131,7 @@ class Server:
             hint = "ALTER SYSTEM SET max_replication_slots = 20; then restart the server."
             return SourceError(text, hint=hint)
         if "must be superuser or replication role" in text:
-            hint = f'ALTER ROLE "{user}" REPLICATION;' if user else "ALTER ROLE … REPLICATION;"
+            hint = f"ALTER ROLE {ident(user) if user else '…'} REPLICATION;"
             return SourceError(text, hint=hint)
         if isinstance(error, psycopg.OperationalError) and (state or "08")[:2] in ("08", "57"):
             return UnreachableError(f"PostgreSQL: {text}", hint="check that the server runs.")
@@ -298,7 +298,7 @@ class Stream:
         if "can no longer get changes" in text or "invalidated" in text:
             return SourceError(
                 "The server has removed log files that the slot needs.",
-                hint="load the tables again with --reseed; consider a larger"
+                hint="load the tables again with reseed (--reseed); consider a larger"
                 " max_slot_wal_keep_size.",
             )
         return self._server.explain(psycopg.OperationalError(text))

@@ -350,7 +350,7 @@ class Gathering:
         name = table.table
         problem = SourceError(
             f"{name} was altered at the source: {found.value}.",
-            hint=f"load it again: --reseed {name}; its history is kept.",
+            hint=f"load it again with reseed (--reseed {name}); its history is kept.",
         )
         self._fail(one, None if found is Alteration.LOAD_AGAIN else problem)
         return False

@@ -100,8 +100,8 @@ class Slot:
         """Return the error for a slot whose changes are missing."""
         return SourceError(
             f"The slot {self.name} is lost: changes after the last published ones are missing.",
-            hint=f"load the tables again: --reseed {','.join(map(str, tables))}; consider a larger"
-            " max_slot_wal_keep_size.",
+            hint=f"load the tables again with reseed (--reseed {','.join(map(str, tables))});"
+            " consider a larger max_slot_wal_keep_size.",
         )
 
     def create(self) -> None:

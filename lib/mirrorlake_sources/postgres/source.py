@@ -102,7 +102,7 @@ class PostgresSource:
             raise UsageError("No tables are named.", hint="name at least one table.")
         if toast not in ("refuse", "lookup", "keep"):
             raise UsageError(
-                f"toast has the unknown value {toast!r}.", hint="use refuse, lookup or keep."
+                f"toast can't be {toast!r}.", hint="choose one of refuse, lookup, keep."
             )
         if not slot or not set(slot) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or slot[56:]:
             raise UsageError(
@@ -240,7 +240,7 @@ class PostgresSource:
                     raise SourceError(
                         f"The connection to the server is lost: {text}.", hint="run it again."
                     ) from None
-                _log.warning(f"{error}; connecting again in {wait:g} s …")
+                _log.warning(f"Connecting again in {wait:g} s: {error}")
             while not stop.wait(wait) and not self._connects_again():
                 wait = min(wait * 2, 30)
 

@@ -109,8 +109,8 @@ def test_a_batch_and_a_key_by_the_tables_metadata(served: Lake) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "says"),
     [
-        ("s", b"{", "not JSON"),
-        ("s", b"[" * 100_000, "not JSON"),
+        ("s", b"{", "not valid JSON"),
+        ("s", b"[" * 100_000, "not valid JSON"),
         ("s", b'{"id": 1}', "remove ExtractNewRecordState"),
         ("s", b'{"payload": {"op": "c", "source": 7}}', "not a Debezium event"),
         (

@@ -85,7 +85,8 @@ def test_the_first_page_leads_to_all_kinds_of_pages(site: Path, pages: dict[Path
     page = pages[(site / "index.html").resolve()]
     shown = page.path.read_text(encoding="utf-8").partition("<article")[2]
     names = [f"docs/how-to/{path.stem}" for path in (PROJECT / "docs" / "how-to").glob("*.md")]
-    names += [f"reference/{name}" for name in ("parameters", "errors", "api/index", "promises")]
+    kinds = ("parameters", "errors", "messages", "api/index", "promises")
+    names += [f"reference/{name}" for name in kinds]
     names += ["docs/start", "docs/course", "docs/notebooks", "docs/commands", "docs/limits"]
     assert [name for name in names if f'href="{name}.html"' not in shown] == []
     assert "02 Mirror the zone" in page.text  # the table of contents has the numbers of lessons

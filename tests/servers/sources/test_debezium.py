@@ -260,7 +260,7 @@ def test_wrong_keys_named_by_hand_can_be_corrected(drops: Drops) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[1]", "not a Debezium event"),
         ('{"id": 1}', "operation None"),
         ('{"payload": {"op": "c", "after": {"id": 1}, "source": {}}}', "does not name its table"),
@@ -292,7 +292,7 @@ def test_the_journal_refuses_and_survives(tmp_path: Path) -> None:
     for name in ("..", "a/b", "", "_x"):
         with pytest.raises(InvalidNameError):
             Journal(storage, name)
-    with pytest.raises(DataFileError, match="not JSON"):
+    with pytest.raises(DataFileError, match="not valid JSON"):
         journal.append(b"{")
     with pytest.raises(DataFileError, match="not a Debezium event"):
         journal.append(json.dumps([keyed(event("c", None, {"id": 1}), id=1), 7]).encode())

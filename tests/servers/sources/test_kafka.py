@@ -120,7 +120,7 @@ def test_several_topics_and_one_that_can_not_be_read(topics: Topics) -> None:
     report = topics.run()
     stopped = {one.table: one.error for one in report.tables if one.error}
     assert list(stopped) == ["b"]
-    assert "not JSON" in str(stopped["b"])
+    assert "not valid JSON" in str(stopped["b"])
     assert f"{bad}/0" in str(stopped["b"])
     assert topics.words("b") == {1: "x"}  # nothing is skipped
     topics.broker.send(good, record("c", 2, "y", table="a"))

@@ -20,7 +20,7 @@ def test_a_table_is_read_in_the_usual_ways(lake: Lake) -> None:
     assert [row.text for row in table.read(version=2, where="id > 5").collect()] == ["late"]
     tracked = table.read(version=1, row_ids=True, where="id = 3").collect()
     assert [row._row_commit_version for row in tracked] == [1]
-    with pytest.raises(UsageError, match="either a version or a timestamp"):
+    with pytest.raises(UsageError, match="only one of version and timestamp"):
         table.read(version=1, timestamp="2024-01-01")
 
 

@@ -104,7 +104,7 @@ def test_a_refused_query_says_why(stock: Lake, query: str, says: str) -> None:
 def test_a_table_that_is_not_there(stock: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table gone.*Hint: "):
         stock.table("gone")
-    with pytest.raises(UsageError, match="either a version or a timestamp"):
+    with pytest.raises(UsageError, match="only one of version and timestamp"):
         stock.table("Inventory").read(version=1, timestamp="2024-01-01")
 
 

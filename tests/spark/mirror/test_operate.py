@@ -94,7 +94,7 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
     assert [e.skipped for e in lake.operations.ledger("t").entries if e.number == 5] == [
-        "Skipped on demand. [file 00000000000000000005.parquet]"
+        "An operator skipped the file. [file 00000000000000000005.parquet]"
     ]
     lake.operations.reseed("t", apply=True)
     assert (lake.status().tables[0].last_file, lake.status().tables[0].backlog_files) == (0, 5)

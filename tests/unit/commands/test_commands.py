@@ -128,7 +128,7 @@ def test_each_command_has_help_of_its_own(name: str, run: Run) -> None:
         ("mirror ROOT --watch --dry-run", "exclude each other"),
         ("mirror ROOT --on-error never", "never"),
         ("skip ROOT t 0", "should be greater than or equal to 1"),
-        ("status /no/such/lake", "There is no lake at /no/such/lake."),
+        ("status /no/such/lake", "/no/such/lake is not a lake: the folder does not exist."),
         ("publish ROOT ../up f.parquet", "up"),
         ("run /no/such/plan.yaml", "/no/such/plan.yaml"),
     ],
@@ -192,12 +192,15 @@ def test_publish_with_wrong_keys_is_corrected_by_the_next_command(run: Run, tmp_
     run("publish", root, "t", load, "--keys", "v", status=1)
 
 
-def test_publish_warns_of_rows_that_may_be_there_twice(run: Run, tmp_path: Path) -> None:
+def test_publish_warns_of_rows_that_may_be_there_twice(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root, load = tmp_path / "lake", tmp_path / "load.csv"
     load.write_text("id,v\n1,a\n")
     assert "marker" not in run("publish", root, "t", load, "--keys", "id").err
     again = run("publish", root, "t", load, "--json")
-    assert "add --marker upsert" in again.err
+    assert "pass marker='upsert' (--marker upsert)" in caplog.text
+    assert "marker" not in again.err  # the hint is given once
     assert "the rows of load.csv have no marker" in again.json["published"][0]["warning"]
     assert "marker" not in run("publish", root, "t", load, "--marker", "upsert").err
     (found,) = run("lint", root, "--json").json["findings"]

@@ -73,7 +73,7 @@ def test_an_empty_frame_has_a_schema():
     "rows", [1, None, object(), [1], ["text"], [ROWS], b"bytes", pa.array([1, 2]), pd.Series([1])]
 )
 def test_what_does_not_hold_rows(rows):
-    with pytest.raises(UsageError, match="Can't publish") as caught:
+    with pytest.raises(UsageError, match="can't be published") as caught:
         sources.open_source(rows)
     assert caught.value.hint
 
@@ -300,7 +300,7 @@ def test_a_parquet_file_whose_pages_are_broken_is_named(tmp_path):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="There is no file"):
         sources.open_source(tmp_path / "a.parquet")
     with pytest.raises(MirrorlakeError):
         sources.open_source(tmp_path)

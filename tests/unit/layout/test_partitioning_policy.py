@@ -98,7 +98,7 @@ def test_two_keys_one_of_each_kind_and_their_types() -> None:
         store.check_columns(policies.parse_policy({"PartitionKeys": [key]}), SCHEMA)
     store.check_columns(policies.Policy(range=policies.RangeKey("local")), SCHEMA)
     for policy, said in (
-        (policies.Policy(policies.HashKey("n")), "'n' is long.*allowed types: string"),
+        (policies.Policy(policies.HashKey("n")), "'n' is long.*column of type string"),
         (policies.Policy(policies.HashKey("timestamp")), "'timestamp' is timestamp"),
         (
             policies.Policy(range=policies.RangeKey("tenant_id")),

@@ -247,7 +247,7 @@ def test_policies_are_stored_with_their_history(tmp_path: Path) -> None:
     assert kept.show().rows == (("DataPartitioning", "sales.o'brien", None, None, "Table"),)
     with pytest.raises(UsageError, match="set one first"):
         kept.alter_merge({})
-    with pytest.raises(UsageError, match="not JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         kept.set("{")
     with pytest.raises(UsageError, match="'n' is long"):
         kept.set({"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})

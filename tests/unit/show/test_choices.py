@@ -38,7 +38,7 @@ def test_numbers_get_a_slider_that_draws_when_it_is_let_go() -> None:
 def test_what_is_no_choice_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose"):
         plot_choices(draw, [])
-    with pytest.raises(UsageError, match="3 is none of"):
+    with pytest.raises(UsageError, match=r"no choice 3.*choose one of"):
         plot_choices(draw, [1, 2], chosen=3)
-    with pytest.raises(UsageError, match="3 is none of"):
+    with pytest.raises(UsageError, match=r"no choice 3.*choose one of"):
         plot_choices(draw, [1, 2]).choose(3)

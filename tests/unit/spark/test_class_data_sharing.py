@@ -115,7 +115,7 @@ def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(path.parent.iterdir()) == [path]
     (notice,) = notices.messages
-    assert notice.startswith("making a class archive, once")
+    assert notice.startswith("Making a class archive, once")
     assert java.ensure_archive(JAVA, PATHS) == path
     assert (folder / "calls").read_text() == "x"
     assert notices.messages == [notice]
@@ -137,7 +137,7 @@ def test_one_that_fails_leaves_nothing_and_says_so(training, notices, program, r
     assert list(java.archive_path(JAVA, PATHS).parent.iterdir()) == []
     assert java.archive_flags(JAVA, PATHS) == ""
     assert notices.messages[1:] == [
-        f"the class archive could not be made, so Spark starts without it: {reason}"
+        f"The class archive could not be made, so Spark starts without it: {reason}"
     ]
     training("TARGET.write_bytes(b'archive')")
     assert java.ensure_archive(JAVA, PATHS)

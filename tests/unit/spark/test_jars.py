@@ -67,7 +67,7 @@ def test_five_jars_are_put_in_place_once(resolver: Resolver, cache: Path, notice
     assert len(kept) == 6
     assert jars.delta_jars() == found
     assert (resolver.calls, entries(cache / "jars")) == (1, kept)
-    assert notices.messages == ["fetching the 5 Delta jars (12 MB, once) …"]
+    assert notices.messages == ["Fetching the 5 Delta jars (12 MB, once) …"]
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: Path) -> None:
