@@ -180,7 +180,7 @@ def register_tables(
 
 def _is_private(spark: SparkSession, catalog: str) -> bool:
     """Check whether a catalog ends with the Spark application, and is not a metastore's."""
-    kind = spark.conf.get("spark.sql.catalogImplementation", "hive")
+    kind = spark.conf.get("spark.sql.catalogImplementation")
     return catalog == "spark_catalog" and kind == "in-memory"
 
 

@@ -96,16 +96,6 @@ def test_a_life_that_comes_back_under_another_name_moves_whom_it_finds_there(sto
     assert storage.list("Tables").folders == ("b",)
 
 
-def test_a_new_table_can_have_the_path_of_a_dropped_one(storage: Storage):
-    make_table(storage, A, "old")
-    trash.drop_table(storage, A, None)
-    trash.make_room(storage, A)
-    make_table(storage, A, "new")
-    assert delta_tables(storage) == [A]
-    (dropped,) = trash.dropped_tables(storage)
-    assert (dropped.table, dropped.is_in_place) == (A, False)
-
-
 def test_what_was_dropped_long_ago_goes_for_good(storage: Storage):
     make_table(storage, A)
     trash.drop_table(storage, A, None)

@@ -60,7 +60,7 @@ def rules(table: Table) -> list[tuple[str, tuple[int, int]]]:
 def test_at_creation(lake: Lake) -> None:
     columns = {"id": "INT", "v": "STRING"}
     lake.create_table("source_table", columns)
-    lake.sql("INSERT INTO source_table SELECT CAST(id AS INT), 'a' FROM range(3)")
+    lake.sql("INSERT INTO source_table SELECT CAST(id AS INT), 'a' FROM range(0, 3, 1, 1)")
     lake.sql(
         "CREATE TABLE created (id INT, v STRING) TBLPROPERTIES (delta.enableRowTracking = true)"
     )
