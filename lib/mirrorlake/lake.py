@@ -550,7 +550,11 @@ class Lake:
         as_of: int | str | datetime | None = None,
         read_only: bool = False,
     ) -> DataFrame:
-        """Run a SQL query over the lake's tables.
+        """Run a SQL statement over the lake's tables.
+
+        CREATE TABLE without another format or a location makes a Delta table in the lake. DROP
+        TABLE drops a table that no publisher feeds; `operations.undrop` restores it. VACUUM runs
+        as `Table.vacuum(apply=True)`, with DRY RUN as its preview, and returns what it deleted.
 
         Args:
             query: names of tables are `name`, `schema.name`, `name@v2`, or
@@ -567,6 +571,8 @@ class Lake:
             VersionError: a version or timestamp can't be read; with the range that can.
             FrameError: the frame has expired, or lacks a table.
             FeedError: the feed does not hold what `table_changes` asks for.
+            UsageError: the name of a new table is taken, or a publisher feeds the table to drop.
+            RetentionError: as for `Table.vacuum`.
 
         Example:
             >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
@@ -618,6 +624,9 @@ class Lake:
         files. Mirror cycles in such a session add new tables and remove dropped ones; after other
         changes call it again.
 
+        The session then creates Delta tables by default. In its own database `default`, they are
+        created in the lake; in other databases, use `sql`.
+
         Args:
             catalog: which of the session's catalogs.
             database: the database of tables without a schema; a schema is a database of its name.
@@ -639,6 +648,8 @@ class Lake:
 
     def unregister(self, *, dry_run: bool = False) -> Registration:
         """Remove the names that `register` added from the catalog, but no tables or databases.
+
+        The database `default` creates tables in Spark's warehouse again.
 
         Args:
             dry_run: only report it.

@@ -1,5 +1,8 @@
 """Implement `Lake.sql`: find the tables, frames and change feeds of a statement, check versions.
 
+CREATE TABLE makes a Delta table in the lake, DROP TABLE drops one recoverably, and VACUUM keeps the
+files that frames and archives need.
+
 Tables are read by path, so two lakes in one session never conflict. In `table_changes('t', 0, 10)`
 the range is checked as in `Table.changes`, and the call is replaced with Delta's function that
 reads by path. Names that are no table of the lake are left to Spark.
@@ -7,6 +10,7 @@ reads by path. Names that are no table of the lake are left to Spark.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -16,17 +20,23 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.table import TableHandle
+from mirrorlake.delta.snapshot import open_snapshot
+from mirrorlake.delta.table import TableHandle, remove_empty_log
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
+from mirrorlake.history.vacuum import RETENTION_CHECK, vacuum_table
 from mirrorlake.history.versions import check_when, is_enforced, version_at
+from mirrorlake.history.write import check_own
+from mirrorlake.mirror.options import VIEW_PROPERTY
+from mirrorlake.mirror.trash import drop_table, make_room
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog
+from mirrorlake.query.catalog import Catalog, forget_name, keep_registered
 from mirrorlake.query.statement import (
     DIALECT,
+    Command,
     Edit,
     Relation,
     Statement,
@@ -38,7 +48,7 @@ from mirrorlake.query.statement import (
 )
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.views.definition import hiding_columns
 
 
@@ -87,9 +97,103 @@ def query_lake(
     statement = parse_statement(query)
     if read_only:
         check_reads_only(statement)
+    command, target = statement.command, None
+    placed: list[Edit] = []
+    if command is not None:
+        target = catalog.find(command.name)
+        if command.words.startswith("CREATE"):
+            target = _check_create(storage, command, target)
+    if command is not None and target is not None:
+        if frame is not None or when is not None:
+            raise UsageError(
+                f"{command.words} {target} is not a query, so it has no frame and no version.",
+                hint="leave out frame and as_of.",
+            )
+        if command.words.startswith("DROP"):
+            return _drop(spark, storage, target, command)
+        if command.words == "VACUUM":
+            return _vacuum(TableHandle(spark, storage, target), command)
+        placed = command.place(storage.path(target.table_path))
     feeds = _resolve_feeds(statement, open_table)
     tables = resolve_tables(statement, find, partial(_evaluate, spark))
-    return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
+    done = spark.sql(apply_edits(statement.text, [*placed, *feeds, *tables]))
+    if command is not None and target is not None and command.words.startswith("CREATE"):
+        keep_registered(storage, lambda: spark, [target], ())
+    return done
+
+
+def _check_create(storage: Storage, command: Command, found: TableName | None) -> TableName | None:
+    """Return the table of the lake that a CREATE TABLE makes; None if Spark makes another one.
+
+    Args:
+        storage: the lake's files.
+        command: the command.
+        found: the lake's table of this name, if there is one.
+
+    Raises:
+        UsageError: the name is taken.
+        InvalidNameError: the name is a schema's, or the schema's name is a table's.
+    """
+    if found is not None and command.words.endswith("EXISTS"):
+        return found
+    table = found or command.name
+    check_own(storage, table)
+    if found is not None and "REPLACE" not in command.words:
+        raise UsageError(
+            f"There is a table {found}.",
+            hint="choose another name, or write CREATE OR REPLACE TABLE.",
+        )
+    if command.is_elsewhere:
+        return None
+    make_room(storage, table)
+    if storage.local is not None:
+        remove_empty_log(storage.path(table.table_path))
+    return table
+
+
+def _drop(spark: SparkSession, storage: Storage, table: TableName, command: Command) -> DataFrame:
+    snapshot = open_snapshot(storage, table)
+    if command.clauses:
+        raise UsageError(
+            f"DROP TABLE {table} {' '.join(command.clauses)}: a dropped table is kept for 7 days.",
+            hint=f"write DROP TABLE {table}.",
+        )
+    if storage.list(table.folder) != Listing((), ()):
+        raise UsageError(
+            f"A publisher feeds {table}, so the mirror would create it again.",
+            hint=f"delete its folder in the landing zone, {table.folder}; the next cycle of the"
+            " mirror drops the table.",
+        )
+    if VIEW_PROPERTY in snapshot.properties:
+        raise UsageError(
+            f"{table} is a view.", hint=f"drop it with lake.views.drop({str(table)!r}, apply=True)."
+        )
+    drop_table(storage, table, None)
+    forget_name(spark, storage, table)
+    return spark.range(0).select()
+
+
+_RETAIN = re.compile(
+    r"(?:FULL ?)?(?:RETAIN (?P<hours>\d+(?:\.\d+)?) HOURS ?)?(?P<preview>DRY RUN)?"
+)
+
+
+def _vacuum(table: TableHandle, command: Command) -> DataFrame:
+    """Run a VACUUM as `Table.vacuum` does, and return its report."""
+    options = _RETAIN.fullmatch(" ".join(command.clauses))
+    if options is None:
+        raise UsageError(
+            f"VACUUM {table.name} {' '.join(command.clauses)} is not supported.",
+            hint="write VACUUM name [RETAIN number HOURS] [DRY RUN].",
+        )
+    done = vacuum_table(
+        table,
+        retention_hours=float(options["hours"]) if options["hours"] else None,
+        allow_short=table.spark.conf.get(RETENTION_CHECK, "true") == "false",
+        apply=not options["preview"],
+    ).shown()
+    rows = [(what, None if files == "" else int(files), size) for what, files, size in done.rows]
+    return table.spark.createDataFrame(rows, "what string, files bigint, size string")
 
 
 def _when(as_of: int | str | datetime | None) -> When | None:

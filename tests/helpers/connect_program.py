@@ -39,7 +39,10 @@ def connect() -> SparkSession:
 
 
 def mirrored(lake: Lake) -> dict[str, Any]:
-    """Run two cycles; return the table now and at a version, and the history of a row."""
+    """Run two cycles; return the table now and at a version, and the history of a row.
+
+    Another table is created and dropped in SQL.
+    """
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     failed = [line.error for line in lake.mirror().failed]
@@ -47,9 +50,13 @@ def mirrored(lake: Lake) -> dict[str, Any]:
     publisher.delete([{"id": 1}])
     failed += [line.error for line in lake.mirror().failed]
     table = lake.table("t")
+    lake.sql("CREATE TABLE made AS SELECT id FROM t")
+    made = [row["id"] for row in lake.sql("SELECT * FROM made").collect()]
+    lake.sql("DROP TABLE made")
     story = table.row_tracking.history(key=2).events.collect()
     return {
         "failed": failed,
+        "made": [made, [str(name) for name in lake.tables()]],
         "now": [tuple(row) for row in lake.sql("SELECT * FROM t").collect()],
         "was": [tuple(row) for row in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()],
         "rows": [row["_row_id"] for row in table.row_tracking.read().collect()],

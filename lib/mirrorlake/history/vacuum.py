@@ -42,7 +42,7 @@ from mirrorlake.spark.sql import query_errors, temporary_view
 from mirrorlake.storage.files import Storage
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
-_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _NEWEST, _REMOVED, _FRAME, _FEED = range(1, 5)
 _WHY = {_NEWEST: "newest version", _REMOVED: "removed within the retention", _FEED: "change feed"}
 _YOUNG = "written within the retention"
@@ -147,7 +147,7 @@ def _check_retention(
             f"A retention of {hours:g} h is shorter than the {safe:g} h for which {table} keeps"
             " removed files. Running queries and writers may need them.",
             hint="give a longer retention, or set allow_short=True (--allow-short) if nothing else"
-            " runs.",
+            f" runs; in SQL, set {RETENTION_CHECK} = false.",
         )
     return hours
 
@@ -197,7 +197,7 @@ class _Job:
                     (F.col("length") < 0).alias("isDir"),  # always false; Delta needs it nullable
                     "modificationTime",
                 )
-                self.table.spark.conf.set(_CHECK, "false")  # see _check_retention
+                self.table.spark.conf.set(RETENTION_CHECK, "false")  # see _check_retention
                 with temporary_view(inventory) as view:
                     self.table.spark.sql(
                         f"VACUUM {self.table.sql_name} USING INVENTORY (SELECT * FROM {view})"

@@ -20,6 +20,7 @@ from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.options import INCARNATION_PROPERTY, KEYS_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.trash import make_room
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
@@ -114,6 +115,7 @@ def write_table(
     path = storage.path(table.table_path)
     with query_errors():
         if snapshot is None:
+            make_room(storage, table)
             wanted = OWN_TABLE | dict(properties or {})
             create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
         (write or _save)(spark, storage, table, frame, mode)

@@ -221,7 +221,7 @@ class Operations:
         return found
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Restore a table that was dropped with its folder in the last 7 days.
+        """Restore a table that was dropped in the last 7 days, and its folder if it had one.
 
         Args:
             table: the table's name.

@@ -41,7 +41,7 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
-from mirrorlake.mirror.options import declared_keys
+from mirrorlake.mirror.options import INCARNATION_PROPERTY, declared_keys
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
@@ -202,8 +202,10 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     if dry_run:
         return done
     snapshot = read_snapshot(storage, chosen.path, dropped=True)
+    properties = snapshot.properties if snapshot else {}
     # The folder first: a mirror that finds it without a table restores the table itself.
-    declare_keys(storage, table, declared_keys(snapshot.properties) if snapshot else ())
+    if chosen.identity is not None or INCARNATION_PROPERTY in properties:
+        declare_keys(storage, table, declared_keys(properties))
     if chosen.identity is not None:
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
     _move_back(storage, chosen, table)
@@ -229,10 +231,7 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
     if dropped.path == table.table_path:
         take_note_back(storage, table)
         return True
-    other = _in_place(storage, table) if storage.local is None else None
-    if other is not None:  # another dropped table is in this place
-        _move_aside(storage, table, other.identity, other.when.strftime(_STAMP))
-        take_note_back(storage, table)
+    make_room(storage, table)
     if not storage.move_folder(dropped.path, table.table_path):
         return False
     if dropped.is_in_place:
@@ -240,6 +239,14 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
     else:
         storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
+
+
+def make_room(storage: Storage, table: TableName) -> None:
+    """Move a table that was dropped in place aside, so that another one can have its path."""
+    other = _in_place(storage, table) if storage.local is None else None
+    if other is not None:
+        _move_aside(storage, table, other.identity, other.when.strftime(_STAMP))
+        take_note_back(storage, table)
 
 
 def follow_folders(

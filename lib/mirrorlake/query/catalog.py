@@ -33,6 +33,7 @@ ADDED, KEPT, REMOVED, REFUSED = OUTCOMES = ("added", "kept", "removed", "refused
 _LOCATION = re.compile(r"^Location: (.*)$", re.MULTILINE)
 _log = logging.getLogger(__name__)
 _LOG = "_delta_log"
+_DEFAULT = "default"
 
 
 class Catalog:
@@ -153,6 +154,8 @@ def register_tables(
 ) -> Registration:
     """Register the lake's tables in a catalog, and remove the names of dropped tables.
 
+    The session then creates Delta tables, those of its own database `default` in the lake.
+
     Args:
         spark: the session that has the catalog.
         storage: the lake's files.
@@ -164,6 +167,31 @@ def register_tables(
     Raises:
         UsageError: the lake is registered in another catalog or database.
     """
+    done = _register(spark, storage, catalog, database, dry_run=dry_run)
+    if not dry_run:
+        spark.conf.set("spark.sql.sources.default", "delta")
+        if _is_private(spark, catalog) and database == _DEFAULT:
+            _locate(spark, storage.path(TABLES))
+    return done
+
+
+def _is_private(spark: SparkSession, catalog: str) -> bool:
+    """Check whether a catalog ends with the Spark application, and is not a metastore's."""
+    kind = spark.conf.get("spark.sql.catalogImplementation")
+    return catalog == "spark_catalog" and kind == "in-memory"
+
+
+def _locate(spark: SparkSession, place: str) -> None:
+    """Set the folder for new tables of the database `default`.
+
+    DROP DATABASE deletes the folder of every other database, so theirs must not be in a lake.
+    """
+    spark.sql(f"ALTER DATABASE {_DEFAULT} SET LOCATION {literal(place)}")
+
+
+def _register(
+    spark: SparkSession, storage: Storage, catalog: str, database: str, *, dry_run: bool = False
+) -> Registration:
     record = _read(storage)
     place = {"catalog": catalog, "database": database}
     if record is not None and {key: record[key] for key in place} != place:
@@ -199,6 +227,8 @@ def unregister_tables(
 ) -> Registration:
     """Remove the registered names from the catalog; tables, databases and other names stay.
 
+    New tables of the database `default` are created in Spark's warehouse again.
+
     Args:
         spark: the session that has the catalog.
         storage: the lake's files.
@@ -217,6 +247,10 @@ def unregister_tables(
     ]
     if not dry_run:
         storage.delete(RECORD)
+        if _is_private(spark, record["catalog"]):
+            there = spark.catalog.getDatabase(_DEFAULT).locationUri
+            if _plain(there) == _plain(storage.path(TABLES)):
+                _locate(spark, str(spark.conf.get("spark.sql.warehouse.dir")))
     return Registration(record["catalog"], tuple(removed), dry_run)
 
 
@@ -247,9 +281,20 @@ def keep_registered(
             return
         session, catalog = spark(), record["catalog"]
         if session.catalog.databaseExists(f"{quote(catalog)}.{quote(record['database'])}"):
-            register_tables(session, storage, catalog=catalog, database=record["database"])
+            _register(session, storage, catalog, record["database"])
     except Exception as error:
         _log.warning("The names in the catalog were not updated: %s", spark_message(error))
+
+
+def forget_name(spark: SparkSession, storage: Storage, table: TableName) -> None:
+    """Remove the name of a dropped table from the catalog that the lake is registered in."""
+    if record := _read(storage):
+        name = TableName(table.schema or record["database"], table.name)
+        catalog = _SessionCatalog(spark, storage, record["catalog"])
+        gone = catalog.remove(str(table), str(name), dry_run=False)
+        if gone.outcome != REMOVED:
+            _log.warning("The name %s was not removed from the catalog: %s", name, gone.why)
+    keep_registered(storage, lambda: spark, (), [table])
 
 
 class _SessionCatalog:
@@ -296,6 +341,8 @@ class _SessionCatalog:
             there = self._place(name)
             if there is not None and _plain(there) != _plain(self._storage.path(place)):
                 return RegisteredTable(table, made, KEPT, f"the name now refers to {there}")
+            if self._owns_files(name) and self._storage.files_below(place):
+                return RegisteredTable(table, made, KEPT, "the catalog would delete its files")
             if there is not None and not dry_run:
                 self._spark.sql(f"DROP TABLE {self._database(name)}.{quote(name.name)}")
         except Exception as error:
@@ -304,12 +351,20 @@ class _SessionCatalog:
 
     def _place(self, name: TableName) -> str | None:
         """Return the location of a registered name; None if the name does not exist."""
+        found = self._information(name)
+        return None if found is None else _location(found)
+
+    def _owns_files(self, name: TableName) -> bool:
+        """Check whether DROP TABLE would delete the files of a registered name."""
+        return "\nType: MANAGED" in (self._information(name) or "")
+
+    def _information(self, name: TableName) -> str | None:
         database = self._database(name)
         if database not in self._listed:
             known = self._spark.catalog.databaseExists(database)
             rows = self._spark.sql(f"SHOW TABLE EXTENDED IN {database} LIKE '*'") if known else None
             self._listed[database] = {
-                row["tableName"].lower(): _location(row["information"])
+                row["tableName"].lower(): row["information"]
                 for row in (rows.collect() if rows is not None else ())
             }
         return self._listed[database].get(name.name.lower())

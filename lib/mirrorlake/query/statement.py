@@ -1,6 +1,7 @@
 """Parses SQL statements: resolves `t@v3`, and replaces tables and functions in the text for Spark.
 
-The text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
+The text is changed only where sqlglot's parser finds a table, or where a `Command` names one;
+strings and comments stay untouched.
 Besides Spark's `VERSION AS OF 2`, these forms work: `name@v2`, `name@20240428091500000`
 (yyyyMMddHHmmssSSS, UTC), `name AS OF VERSION 2`, `name AS OF TIMESTAMP '…'`.
 """
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, takewhile
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -33,6 +35,15 @@ _SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTR", 
 
 class AsWritten(Spark):
     """Spark's SQL dialect, in which every function call keeps its own name and spelling."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """A tokenizer for all statements; sqlglot's own leaves OPTIMIZE and VACUUM as one text."""
+
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            word: kind
+            for word, kind in Spark.Tokenizer.KEYWORDS.items()
+            if word not in ("OPTIMIZE", "VACUUM")
+        }
 
     class Parser(SparkParser):
         """A parser that interprets only functions with special syntax or without parentheses.
@@ -103,19 +114,55 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A statement that creates, drops, maintains or describes one table.
+
+    Attributes:
+        words: its words before the table's name, such as `CREATE OR REPLACE TABLE`.
+        name: the table's name.
+        start: the offset of the name in the text.
+        end: the offset of the end of the name.
+        body: the offset of the end of the list of columns, or of the name without such a list.
+        clauses: the words from there up to a query, without those in parentheses.
+    """
+
+    words: str
+    name: TableName
+    start: int
+    end: int
+    body: int
+    clauses: tuple[str, ...]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if a CREATE TABLE names another format than Delta, or a location."""
+        has_format = self.clauses[:1] == ("USING",) and self.clauses[1:2] != ("DELTA",)
+        return has_format or not {"LOCATION", "STORED", "ROW"}.isdisjoint(self.clauses)
+
+    def place(self, path: str) -> list[Edit]:
+        """Return the edits that name the table by its path; a CREATE TABLE gets Delta as format."""
+        edits = [(self.start, self.end, delta_name(path))]
+        if self.words.startswith("CREATE") and self.clauses[:1] not in _WITH_FORMAT:
+            edits.append((self.body, self.body, " USING delta"))
+        return edits
+
+
+@dataclass(frozen=True)
 class Statement:
     """A parsed query.
 
     Attributes:
         text: the query, with shorthands such as `@v2` expanded.
         trees: the syntax trees of sqlglot, one per statement; empty if sqlglot cannot parse the
-            query.
+            query, and for a command without a query.
         error: the error of sqlglot in this case.
+        command: the command, if the statement is one.
     """
 
     text: str
     trees: tuple[exp.Expr, ...] = ()
     error: SqlglotError | None = None
+    command: Command | None = None
 
 
 @dataclass(frozen=True)
@@ -145,17 +192,64 @@ def parse_statement(query: str) -> Statement:
 
     Raises:
         QueryError: the timestamp of a shorthand is invalid.
+        InvalidNameError: no new table can have the name in a CREATE TABLE.
     """
-    text = query
+    text, command = query, None
     try:
         tokens = DIALECT.tokenize(query)
         if edits := _shorthands(tokens):
             text = apply_edits(query, edits)
             tokens = DIALECT.tokenize(text)
+        command = _parse_command(tokens, text)
+        if command is not None and not command.words.startswith("CREATE"):
+            return Statement(text, command=command)
         trees = DIALECT.parser().parse(tokens, text)
     except SqlglotError as error:
-        return Statement(text, error=error)
-    return Statement(text, tuple(tree for tree in trees if tree is not None))
+        return Statement(text, error=error, command=command)
+    return Statement(text, tuple(tree for tree in trees if tree is not None), command=command)
+
+
+_COMMAND = re.compile(
+    r"(CREATE(?: OR REPLACE)? TABLE(?: IF NOT EXISTS)?|DROP TABLE(?: IF EXISTS)?"
+    r"|OPTIMIZE|REORG TABLE|VACUUM|DESC(?:RIBE)? DETAIL) "
+)
+_QUERY = ("SELECT", "WITH", "AS")
+_WITH_FORMAT = (("USING",), ("LIKE",), ("SHALLOW",), ("DEEP",), ("CLONE",))
+_NAME = re.compile(r"[\w`]")
+_DEPTH = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
+
+
+def _parse_command(tokens: list[Token], text: str) -> Command | None:
+    """Return the command that a statement is; None if it is another one, or names a path.
+
+    Raises:
+        InvalidNameError: no new table can have this name.
+    """
+    written = [text[token.start : token.end + 1] for token in tokens]
+    words = [word.upper() for word in written]
+    found = _COMMAND.match(" ".join(words[:7]) + " ")
+    first = last = 0 if found is None else len(found[1].split())
+    while words[last + 1 : last + 2] == ["."]:
+        last += 2
+    name = "".join(written[first : last + 1])
+    is_path = "/" in name or not _NAME.match(name)
+    if found is None or last > first + 2 or is_path or ";" in words[:-1]:
+        return None
+    depths = [*accumulate(_DEPTH.get(token.token_type, 0) for token in tokens)]
+    body = last + 1
+    has_list = words[body : body + 1] == ["("] and words[body + 1 : body + 2] != ["("]
+    if has_list and 0 in depths[body:] and words[body + 1] not in _QUERY:
+        body = depths.index(0, body) + 1
+    outer = (word for word, depth in zip(words[body:], depths[body:], strict=True) if depth == 0)
+    clauses = tuple(takewhile(lambda word: word not in (";", *_QUERY), outer))
+    start, end = tokens[first].start, tokens[last].end + 1
+    try:
+        table = TableName.parse(name)
+    except InvalidNameError:
+        if words[0] == "CREATE":
+            raise
+        return None
+    return Command(found[1], table, start, end, tokens[body - 1].end + 1, clauses)
 
 
 _READS = (exp.Query, exp.Values, exp.Table, exp.Describe, exp.Show)
@@ -264,9 +358,10 @@ def resolve_tables(
             evaluation to Spark.
     """
     edits: list[Edit] = []
+    created = statement.command and statement.command.start
     for tree in statement.trees:
         for named in named_tables(tree):
-            relation = find(named.name)
+            relation = None if named.start == created else find(named.name)
             if relation is not None:
                 edits += _table_edits(statement, named, relation, evaluate)
     return edits

@@ -15,7 +15,9 @@ from helpers.feed_model import RESERVED
 from helpers.quiet import QUIET, commit_quietly
 from helpers.tables import describe_history
 from mirrorlake import Lake, Table
+from mirrorlake.delta.snapshot import FEED
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
+from mirrorlake.feed.doctor import DEFAULT_CONF
 from mirrorlake.spark.sql import delta_name
 
 Change = tuple[int, str, int]
@@ -280,19 +282,21 @@ def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
 def test_switching_it_on(lake: Lake) -> None:
     spark = lake.spark
 
-    def new(name: str, columns: str, properties: str = "") -> Table:
-        path = delta_name(lake.storage.path(f"Tables/{name}"))
-        spark.sql(f"CREATE TABLE {path} ({columns}) USING delta {properties}")
+    def new(name: str, columns: str) -> Table:
+        lake.sql(f"CREATE TABLE {name} ({columns})")
         return lake.table(name)
 
-    made = lake.create_table("new", {"the id": "INT", "v": "STRING"}, keys=["the id"])
-    assert (made.snapshot().properties["delta.enableChangeDataFeed"], made.keys) == (
-        "true",
-        ("the id",),
+    lake.sql(
+        "CREATE TABLE student (id INT, name STRING, age INT)"
+        " TBLPROPERTIES (delta.enableChangeDataFeed = true)"
     )
-    old = new("old", "id INT")
+    lake.sql("INSERT INTO student VALUES (1, 'Ada', 36)")
+    assert [row.name for row in lake.table("student").changes.read(0).collect()] == ["Ada"]
+    made = lake.create_table("new", {"the id": "INT", "v": "STRING"}, keys=["the id"])
+    assert (made.snapshot().properties[FEED], made.keys) == ("true", ("the id",))
+    old = new("myDeltaTable", "id INT")
     spark.sql(f"INSERT INTO {old.sql_name} VALUES (1)")
-    assert old.changes.enable() == 2
+    lake.sql("ALTER TABLE myDeltaTable SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     spark.sql(f"INSERT INTO {old.sql_name} VALUES (2)")
     assert [row.id for row in old.changes.read(2).collect()] == [2]
     with pytest.raises(FeedError, match=r"not enabled in version 1.*start at version 2"):
@@ -302,12 +306,18 @@ def test_switching_it_on(lake: Lake) -> None:
     with pytest.raises(FeedError, match="not enabled"):
         old.changes.stream(0)
     assert old.changes.enable() == 3  # no change
-    lake.enable_feed_for_new_tables()
-    try:
-        assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
-    finally:
-        spark.conf.set("spark.databricks.delta.properties.defaults.enableChangeDataFeed", "false")
-    assert new("after", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "false"
+    for name, enable in {
+        "by_setting": lambda: lake.sql(f"set {DEFAULT_CONF} = true;"),
+        "by_call": lake.enable_feed_for_new_tables,
+    }.items():
+        enable()
+        try:
+            assert new(name, "id INT").snapshot().properties[FEED] == "true"
+        finally:
+            spark.conf.set(DEFAULT_CONF, "false")
+    after = new("after", "id INT")
+    assert after.snapshot().properties[FEED] == "false"
+    assert after.changes.enable() == 1
     with pytest.raises(FeedError, match=r"_change_type.*Hint: rename"):
         lake.create_table("bad", {"_change_type": "STRING"})
     clash = new("clash", "id INT, `_Commit_Version` BIGINT, commit_version INT")

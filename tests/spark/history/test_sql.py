@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from datetime import timezone
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from helpers.tables import describe_history
 from mirrorlake import Lake
-from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.errors import (
+    MirrorlakeError,
+    QueryError,
+    RetentionError,
+    TableNotFoundError,
+    UsageError,
+)
+from mirrorlake.history.vacuum import RETENTION_CHECK
+from mirrorlake.spark.session import new_session
 from mirrorlake.storage.files import Listing, Storage
 
 
@@ -106,6 +116,126 @@ def test_a_table_that_is_not_there(stock: Lake) -> None:
         stock.table("gone")
     with pytest.raises(UsageError, match="only one of version and timestamp"):
         stock.table("Inventory").read(version=1, timestamp="2024-01-01")
+
+
+def test_created_tables_are_delta_tables_of_the_lake(lake: Lake) -> None:
+    lake.sql("CREATE TABLE Plain (id INT, n INT) PARTITIONED BY (n)")
+    lake.sql("INSERT INTO Plain VALUES (1, 10)")
+    lake.sql("CREATE TABLE sales.`odd.name` USING delta AS (SELECT * FROM plain)")
+    lake.sql("CREATE TABLE IF NOT EXISTS plain (other STRING)")
+    lake.sql("CREATE OR REPLACE TABLE sales.copied AS SELECT n FROM plain")
+    lake.sql("CREATE OR REPLACE TABLE sales.copied AS SELECT n + 1 AS n FROM sales.copied")
+    lake.sql("CREATE TABLE cloned SHALLOW CLONE plain")
+    names = {"Plain", "cloned", "sales.`odd.name`", "sales.copied"}
+    assert set(map(str, lake.tables())) == names
+    assert lake.table("Plain").snapshot().partition_columns == ["n"]
+    assert values(lake, "SELECT n FROM sales.`odd.name`") == [10]
+    assert values(lake, "SELECT n FROM sales.copied UNION ALL SELECT n FROM cloned") == [11, 10]
+    Path(lake.storage.path("Tables/killed/_delta_log")).mkdir(parents=True)
+    lake.sql("CREATE TABLE killed (id INT)")
+    assert lake.table("killed").version == 0
+    for query, says in {
+        "CREATE TABLE plain (id INT)": "There is a table Plain",
+        "CREATE TABLE plain (id INT) USING parquet": "There is a table Plain",
+        "CREATE TABLE sales AS SELECT 1 AS id": "sales can't be both a table and a schema",
+        "CREATE TABLE _hidden (id INT)": "which hides a folder",
+    }.items():
+        with pytest.raises(MirrorlakeError, match=says):
+            lake.sql(query)
+    with pytest.raises(UsageError, match="is not a query"):
+        lake.sql("CREATE TABLE other (id INT)", as_of=0)
+
+
+def test_other_formats_and_locations_stay_as_they_are_written(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "csv").mkdir()
+    try:
+        lake.sql(f"CREATE TABLE elsewhere (id INT) USING csv LOCATION '{tmp_path}/csv'")
+        assert lake.tables() == []
+        assert lake.sql("SELECT * FROM elsewhere").count() == 0
+    finally:
+        lake.sql("DROP TABLE elsewhere")  # left to Spark, because it is no table of the lake
+    with pytest.raises(QueryError, match="elsewhere"):
+        lake.sql("SELECT * FROM elsewhere")
+
+
+@pytest.fixture
+def registered(tmp_path: Path, spark: SparkSession) -> Iterator[Lake]:
+    """Return a registered lake with a session of its own, whose settings `register` changes."""
+    lake = Lake(tmp_path / "lake", spark=new_session(spark))
+    lake.register()
+    yield lake
+    lake.unregister()
+
+
+def test_a_registered_session_creates_tables_in_the_lake(registered: Lake) -> None:
+    session, names = registered.spark, registered.spark.catalog
+    session.sql("CREATE TABLE managed AS SELECT 8L AS id")
+    registered.sql("CREATE TABLE external AS SELECT * FROM managed")
+    assert {table.name for table in registered.tables()} == {"managed", "external"}
+    assert [row["id"] for row in session.table("external").collect()] == [8]
+    for name in ("managed", "external"):
+        assert registered.sql(f"DROP TABLE {name}").collect() == []
+        assert not names.tableExists(name)
+        registered.operations.undrop(name)
+    registered.register()
+    registered.unregister()
+    assert registered.table("managed").read().count() == 1
+    assert not names.tableExists("external")
+    assert str(registered.storage.root) not in names.getDatabase("default").locationUri
+    registered.register()
+
+
+def test_dropped_tables_are_kept_and_fed_ones_are_refused(stock: Lake, lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"publisher feeds Inventory.*Hint: delete its folder"):
+        stock.sql("DROP TABLE inventory")
+    with pytest.raises(UsageError, match="publisher feeds Inventory"):
+        stock.sql("CREATE OR REPLACE TABLE inventory AS SELECT 1 AS id")
+    lake.create_table("notes", {"id": "BIGINT"}, keys=["id"])
+    lake.sql("INSERT INTO notes VALUES (7)")
+    lake.views.create("totals", "SELECT id FROM notes")
+    with pytest.raises(UsageError, match=r"totals is a view.*views\.drop\('totals'"):
+        lake.sql("DROP TABLE totals")
+    with pytest.raises(UsageError, match="PURGE"):
+        lake.sql("DROP TABLE notes PURGE")
+    assert lake.sql("DROP TABLE notes").collect() == []
+    assert list(map(str, lake.tables())) == ["totals"]
+    lake.sql("DROP TABLE IF EXISTS notes")
+    with pytest.raises(QueryError, match="notes"):
+        lake.sql("DROP TABLE notes")
+    lake.operations.undrop("notes")
+    lake.write("notes", [{"id": 8}])  # it has no folder in the landing zone now either
+    assert sorted(row["id"] for row in lake.table("notes").read().collect()) == [7, 8]
+
+
+def test_tables_are_maintained_by_name(lake: Lake) -> None:
+    for number in range(3):
+        lake.write("t", [{"id": number}])
+    lake.sql("DELETE FROM t WHERE id = 0")
+    lake.frames.create("model", ["t"])
+    (detail,) = lake.sql("DESCRIBE DETAIL T").collect()
+    assert (detail["format"], detail["numFiles"]) == ("delta", 2)
+    lake.sql("OPTIMIZE t")
+    lake.sql("REORG TABLE t APPLY (PURGE)")
+    files = {path.name for path in Path(lake.table("t").path).glob("*.parquet")}
+
+    def vacuum(query: str) -> dict[str, int]:
+        return {row["what"]: row["files"] or 0 for row in lake.sql(query).collect()}
+
+    with pytest.raises(RetentionError, match=r"0 hours is less.*in SQL, set spark"):
+        lake.sql("VACUUM t RETAIN 0 HOURS")
+    with pytest.raises(UsageError, match="VACUUM t LITE is not supported"):
+        lake.sql("VACUUM t LITE")
+    assert vacuum("VACUUM t")["deleted"] == 0
+    lake.sql(f"SET {RETENTION_CHECK} = false")
+    try:
+        planned = vacuum("VACUUM t RETAIN 0 HOURS DRY RUN")
+        assert files == {path.name for path in Path(lake.table("t").path).glob("*.parquet")}
+        done = vacuum("VACUUM t RETAIN 0 HOURS")
+    finally:
+        lake.spark.conf.unset(RETENTION_CHECK)
+    assert planned["would be deleted"] == done["deleted"] == 1
+    assert sum(done.values()) == len(files)
+    assert sorted(row["id"] for row in lake.frames.read("model", "t").collect()) == [1, 2]
 
 
 class ListedStorage(Storage):

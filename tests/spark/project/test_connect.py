@@ -25,6 +25,7 @@ def test_connect(tmp_path: Path) -> None:
     (row_id,) = mirrored["rows"]
     assert mirrored == {
         "failed": [],
+        "made": [[2], ["t"]],
         "now": [[2, "c", 1.5]],
         "was": [[1, "a"], [2, "b"]],
         "rows": [row_id],

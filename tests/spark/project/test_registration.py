@@ -42,8 +42,11 @@ def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: 
     assert seen["followed"] == ["late", "orders", "stock"]
     assert seen["dropped"] == ["Orders"]
     assert seen["forgotten"] == ["late", "stock"]
+    assert seen["created"] == [["fresh", "late", "stock"], 1]
+    assert seen["gone"] == ["late", "stock"]
+    assert seen["own"] == "delta"  # in the folder of its database, which DROP DATABASE deletes
     said = seen["elsewhere"]["said"]
     assert said.startswith("The lake is registered in spark_catalog.sales")
     assert seen["undone"] == ["sales.late", "shop.items"]
-    assert seen["left"] == [["byhand", "stock"], [], 1]  # other names stay, and the rows
+    assert seen["left"] == [["byhand", "stock"], ["own"], 1]  # other names stay, and the rows
     assert seen["once more"]["said"].startswith("The lake is not registered.")

@@ -58,19 +58,18 @@ def rules(table: Table) -> list[tuple[str, tuple[int, int]]]:
 
 @pytest.mark.promise("RT-01", "RT-03", "RT-09")
 def test_at_creation(lake: Lake) -> None:
-    created = make(
-        lake,
-        "created",
-        "CREATE TABLE {T} (id INT, v STRING) USING delta"
-        " TBLPROPERTIES (delta.enableRowTracking = true)",
-    )
-    ctas = make(
-        lake,
-        "ctas",
-        "CREATE TABLE {T} USING delta TBLPROPERTIES (delta.enableRowTracking = true)"
-        " AS SELECT CAST(id AS INT) AS id, 'a' AS v FROM range(3)",
-    )
     columns = {"id": "INT", "v": "STRING"}
+    lake.create_table("source_table", columns)
+    lake.sql("INSERT INTO source_table SELECT CAST(id AS INT), 'a' FROM range(0, 3, 1, 1)")
+    lake.sql(
+        "CREATE TABLE created (id INT, v STRING) TBLPROPERTIES (delta.enableRowTracking = true)"
+    )
+    lake.sql(
+        "CREATE TABLE table_name\n"
+        "TBLPROPERTIES (delta.enableRowTracking = true)\n"
+        "AS SELECT * FROM source_table;"
+    )
+    created, ctas = lake.table("created"), lake.table("table_name")
     empty = lake.create_table("empty", columns, row_tracking=True)
     written = lake.write("written", [{"id": 7, "_ROW_ID": 1}])
     for table in (created, ctas, empty, written):
@@ -80,7 +79,7 @@ def test_at_creation(lake: Lake) -> None:
     assert ids(ctas) == {0: (0, 0), 1: (1, 0), 2: (2, 0)}
     # Hidden columns are returned only by name.
     assert ctas.read().columns == ["id", "v"]
-    seen = lake.sql("SELECT id, _metadata.row_id, _metadata.row_commit_version FROM ctas")
+    seen = lake.sql("SELECT id, _metadata.row_id, _metadata.row_commit_version FROM table_name")
     assert {tuple(row) for row in seen.collect()} == {(n, n, 0) for n in range(3)}
     assert [kind for _, kind in seen.dtypes[1:]] == ["bigint", "bigint"]
     with pytest.raises(UsageError, match="has a column _row_id of its own"):

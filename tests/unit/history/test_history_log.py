@@ -170,6 +170,69 @@ def test_every_way_to_say_when(query: str, expected: str) -> None:
     assert expected in statement.apply_edits(parsed.text, edits)
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "CREATE TABLE t (id INT, n DECIMAL(5, 2)) TBLPROPERTIES (a.b = true)",
+            "CREATE TABLE delta.`/t` (id INT, n DECIMAL(5, 2)) USING delta"
+            " TBLPROPERTIES (a.b = true)",
+        ),
+        (
+            "create or replace table s . `a.b`\nPARTITIONED BY (n) AS SELECT 1 AS n;",
+            "create or replace table delta.`/t` USING delta\nPARTITIONED BY (n) AS SELECT 1 AS n;",
+        ),
+        ("CREATE TABLE t (SELECT 1 AS n)", "CREATE TABLE delta.`/t` USING delta (SELECT 1 AS n)"),
+        (
+            "CREATE TABLE IF NOT EXISTS t (id INT) USING delta COMMENT 'LOCATION'",
+            "CREATE TABLE IF NOT EXISTS delta.`/t` (id INT) USING delta COMMENT 'LOCATION'",
+        ),
+        ("CREATE TABLE t SHALLOW CLONE u", "CREATE TABLE delta.`/t` SHALLOW CLONE u"),
+        (
+            "-- OPTIMIZE u\nOPTIMIZE /* u */ t ZORDER BY (t)",
+            "-- OPTIMIZE u\nOPTIMIZE /* u */ delta.`/t` ZORDER BY (t)",
+        ),
+        ("REORG TABLE t APPLY (PURGE);", "REORG TABLE delta.`/t` APPLY (PURGE);"),
+        ("describe detail t", "describe detail delta.`/t`"),
+    ],
+)
+def test_a_command_names_its_table_by_path(query: str, expected: str) -> None:
+    parsed = statement.parse_statement(query)
+    assert parsed.command is not None
+    assert not parsed.command.is_elsewhere
+    assert statement.apply_edits(parsed.text, parsed.command.place("/t")) == expected
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "CREATE TABLE t (id INT) USING parquet",
+        "CREATE TABLE t (id INT) TBLPROPERTIES (a = 'b') LOCATION '/t'",
+        "CREATE TABLE t STORED AS parquet AS SELECT 1",
+    ],
+)
+def test_a_table_with_another_format_or_a_location_is_elsewhere(query: str) -> None:
+    command = statement.parse_statement(query).command
+    assert command is not None
+    assert command.is_elsewhere
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "VACUUM '/t'",
+        "OPTIMIZE delta.`/t`",
+        "CREATE TABLE a.b.c (id INT)",
+        "CREATE VIEW t AS SELECT 1",
+        "CREATE TABLE",
+        "DROP TABLE t; DROP TABLE u",
+        "SELECT 'VACUUM t'",
+    ],
+)
+def test_other_statements_are_no_commands(query: str) -> None:
+    assert statement.parse_statement(query).command is None
+
+
 def test_a_moment_that_has_to_be_worked_out() -> None:
     asked: list[str] = []
 

@@ -85,6 +85,7 @@ def test_a_policy_vacuums_only_if_it_says_so() -> None:
         "SELECT 'DROP TABLE x' AS text",
         "SHOW TABLES",
         "DESCRIBE TABLE x",
+        "DESCRIBE DETAIL x",
     ],
 )
 def test_queries_are_let_through(query: str) -> None:
@@ -104,6 +105,8 @@ def test_queries_are_let_through(query: str) -> None:
         "SELECT 1; DROP TABLE x",
         "OPTIMIZE x",
         "VACUUM x",
+        "REORG TABLE x APPLY (PURGE)",
+        "DESCRIBE DETAIL x; DROP TABLE y",
         "SET a = b",
         "MERGE INTO x USING y ON x.a = y.a WHEN MATCHED THEN DELETE",
     ],

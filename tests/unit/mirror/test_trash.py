@@ -96,6 +96,16 @@ def test_an_existing_table_is_never_replaced_by_a_restore(storage: Storage):
     assert len(trash.dropped_tables(storage)) == 1
 
 
+def test_a_new_table_can_have_the_path_of_a_dropped_one(any_storage: Storage):
+    make_table(any_storage, A, "old")
+    trash.drop_table(any_storage, A, None)
+    trash.make_room(any_storage, A)
+    make_table(any_storage, A, "new")
+    assert content(any_storage, A) == "new"
+    (dropped,) = trash.dropped_tables(any_storage)
+    assert any_storage.read(f"{dropped.path}/part.parquet") == b"old"
+
+
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
 def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table: TableName):
     make_table(any_storage, table)
