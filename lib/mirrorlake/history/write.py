@@ -19,7 +19,12 @@ from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, KEYS_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    KEYS_PROPERTY,
+    VIEW_PROPERTY,
+    new_table_properties,
+)
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
@@ -95,15 +100,15 @@ def write_table(
     table: TableName,
     rows: Any,
     *,
+    write: Writer,
     mode: str = "append",
-    write: Writer | None = None,
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to a table that no publisher feeds, or replace its rows.
 
-    `write` writes the rows once the table exists; by default Delta's own writer does. The other
-    arguments and the errors are those of `Lake.write`.
+    `write` writes the rows once the table exists. The other arguments and the errors are those of
+    `Lake.write`.
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
@@ -112,14 +117,15 @@ def write_table(
     path = storage.path(table.table_path)
     with query_errors():
         if snapshot is None:
-            wanted = OWN_TABLE | dict(properties or {})
+            wanted = OWN_TABLE | new_table_properties(storage) | dict(properties or {})
             create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
-        (write or _save)(spark, storage, table, frame, mode)
+        write(spark, storage, table, frame, mode)
 
 
-def _save(
+def write_delta(
     spark: SparkSession, storage: Storage, table: TableName, rows: DataFrame, mode: str
 ) -> None:
+    """Write rows with Delta's own writer; columns that the table lacks are added to it."""
     path = storage.path(table.table_path)
     writer = rows.write.format("delta").mode(mode)
     if mode == "append":
