@@ -16,13 +16,23 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
+from mirrorlake.delta.files import (
+    files_of,
+    files_to_purge,
+    full_path,
+    hadoop_path,
+    matching_files,
+    total,
+)
+from mirrorlake.delta.purge import purge_apart
 from mirrorlake.delta.snapshot import VECTORS
 from mirrorlake.delta.table import TableHandle, row_groups
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.spark.jvm import has_gateway
+from mirrorlake.spark.rewrite import Rewrite
 from mirrorlake.spark.sql import query_errors
 
 DEFAULT_TARGET = 1024 * 2**20  # Delta's default
@@ -133,7 +143,8 @@ def purge_files(
 ) -> Compaction:
     """Rewrite files with deleted rows or dropped columns; see `Optimize.purge`."""
     work = table.for_one_operation()
-    figures = _figures(files_to_purge(work))
+    files = files_to_purge(work)
+    figures = _figures(files)
     found = Compaction(table.name, "reorg", version=work.snapshot().version, **figures)
     if dry_run:
         return found
@@ -142,11 +153,31 @@ def purge_files(
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
         work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+    apart = _purge_apart(work, files) if figures["files"] else []
     done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
+    done = replace(
+        done,
+        files=done.files + sum(one.files_in for one in apart),
+        bytes=done.bytes + sum(one.bytes_in for one in apart),
+        files_added=(done.files_added or 0) + sum(one.files_out for one in apart),
+        bytes_added=(done.bytes_added or 0) + sum(one.bytes_out for one in apart),
+    )
     if drops:
         work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
         return replace(done, version=table.snapshot().version)
     return done
+
+
+def _purge_apart(work: TableHandle, files: DataFrame) -> list[Rewrite]:
+    """Purge those of the files that REORG skips or would merge, which only some tables have."""
+    is_clustered = "clustering" in work.snapshot().writer_features
+    if not has_gateway(work.spark) or not (
+        is_clustered or has_partitioning_policy(work.storage, work.name)
+    ):
+        return []
+    paths = [row["path"] for row in files.select("path").collect()]
+    path = full_path(F.col("path"), hadoop_path(work.storage, work.name.table_path))
+    return purge_apart(work.spark, work.path, lambda found: found.where(path.isin(paths)))
 
 
 def _check_columns(where: str, parts: list[str]) -> None:

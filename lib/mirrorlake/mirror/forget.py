@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.log_files import cut_before_checkpoint
+from mirrorlake.delta.purge import purge_apart
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import committing
 from mirrorlake.errors import (
@@ -62,6 +63,7 @@ from mirrorlake.names import (
     quote,
 )
 from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, escape_glob, literal, temporary_view
 from mirrorlake.storage.files import Storage
@@ -373,12 +375,15 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     session, storage = new_session(tracer.spark), tracer.storage
     # Set in this session only: VACUUM must delete the newest removed files, too.
     session.conf.set(_RETENTION_CHECK, "false")
-    target = delta_name(storage.path(traces.path))
+    path = storage.path(traces.path)
+    target = delta_name(path)
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
-        # A deletion vector hides rows that are still in the file.
+        # A deletion vector hides rows that are still in the file. REORG skips some files.
+        if has_gateway(session):
+            purge_apart(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)
