@@ -23,10 +23,10 @@ from mirrorlake import errors
 from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
-    from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.lake import Lake
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.guardrails import skus
+    from mirrorlake.layout.maintenance import MaintenancePolicy
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.spark.dataframes import save_rows, show_rows
     from mirrorlake.table import Table
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "history.maintenance": ["MaintenancePolicy"],
+    "layout.maintenance": ["MaintenancePolicy"],
     "lake": ["Lake"],
     "landing.publisher": ["Publisher"],
     "layout.guardrails": ["skus"],

@@ -17,7 +17,12 @@ from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
-from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options
+from mirrorlake.mirror.options import (
+    MirrorOptions,
+    StepListener,
+    make_options,
+    new_table_properties,
+)
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
 from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
@@ -39,11 +44,11 @@ if TYPE_CHECKING:
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import FeedBatch
     from mirrorlake.history.frames import Frames
-    from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.inspection import Inspection
     from mirrorlake.landing.lint_rules import LintReport
     from mirrorlake.landing.publisher import PublishedFiles
     from mirrorlake.layout.analysis import FilesOverview
+    from mirrorlake.layout.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.lint import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
@@ -671,8 +676,9 @@ class Lake:
         rows: Any,
         *,
         mode: str = "append",
-        vorder: bool = False,
+        vorder: bool | None = None,
         sort_by: Sequence[str] = (),
+        row_group_rows: int = 0,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> Table:
@@ -682,8 +688,10 @@ class Lake:
             table: its name.
             rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
             mode: `append`, or `overwrite`, which also takes the new rows' columns.
-            vorder: write the files in V-Order, in the same commit.
+            vorder: write the files in V-Order, in the same commit. By default if the table asks for
+                it (see `operations.defaults`) and the rows have its columns.
             sort_by: with `vorder`, columns that every file is sorted by first.
+            row_group_rows: the most rows of a row group; 0 for the writer's default.
             partition_by: columns whose values become folders; only for a new table.
             properties: Delta properties of a new table, besides change feed and row tracking.
 
@@ -701,7 +709,7 @@ class Lake:
             1
         """
         from mirrorlake.history.write import write_table
-        from mirrorlake.layout.api import write_ordered
+        from mirrorlake.layout.api import write_rows
 
         name = as_table(table)
         name = self.find(name) or name
@@ -711,7 +719,9 @@ class Lake:
             name,
             rows,
             mode=mode,
-            write=partial(write_ordered, sort_by=sort_by) if vorder else None,
+            write=partial(
+                write_rows, vorder=vorder, sort_by=sort_by, row_group_rows=row_group_rows
+            ),
             partition_by=partition_by,
             properties=properties,
         )
@@ -746,7 +756,15 @@ class Lake:
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
-        create_table(self.spark, path, columns, keys=keys, feed=feed, row_tracking=row_tracking)
+        create_table(
+            self.spark,
+            path,
+            columns,
+            keys=keys,
+            feed=feed,
+            row_tracking=row_tracking,
+            properties=new_table_properties(self.storage),
+        )
         return self.table(table)
 
     def enable_feed_for_new_tables(self) -> None:
@@ -849,7 +867,7 @@ class Lake:
             >>> lake.maintain(MaintenancePolicy(vacuum=False))  # doctest: +SKIP
             would maintain 3 tables, 0 failed
         """
-        from mirrorlake.history.maintenance import maintain
+        from mirrorlake.layout.maintenance import maintain
 
         tables = self.tables(policy.tables)
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)

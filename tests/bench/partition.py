@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
-from mirrorlake.partitioning import operation
+from mirrorlake.spark.rewrite import BACKGROUND_CONFS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +55,7 @@ def raw_table(lake: Lake, name: str, files: int = FILES, hour: int = 0) -> str:
 
 def encode_alike(lake: Lake, source: str, target: str) -> None:
     """Write the same files with the settings of operations, one per task, in the same order."""
-    with settings(lake, operation.CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
+    with settings(lake, BACKGROUND_CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
         rows = lake.spark.read.format("delta").load(source)
         rows.write.format("delta").save(lake.storage.path(f"Tables/{target}"))
 
@@ -130,7 +130,7 @@ class Bench:
             target = self.lake.storage.path(f"Tables/{self.copy()}")
             rows = self.lake.spark.read.format("delta").load(target)
             arranged = rows.repartition(BUCKETS, "tenant").sortWithinPartitions("tenant", "at")
-            with settings(self.lake, operation.CONFS):
+            with settings(self.lake, BACKGROUND_CONFS):
                 return clock(arranged.write.format("delta").mode("overwrite").save, target)
 
         return self.timed("operation against a sorted rewrite", ours, peer)
@@ -175,7 +175,7 @@ class Bench:
     def small_files(self) -> dict[str, str]:
         """Return settings with which the peers write about as many files as the policy."""
         largest = size(self.lake, Path(self.raw).name) // BUCKETS
-        return operation.CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
+        return BACKGROUND_CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
 
     def layout(self, label: str, make: Callable[[str], None] | None = None) -> BenchResult:
         """Measure the files and bytes that an equality filter reads of one layout, and its seconds.

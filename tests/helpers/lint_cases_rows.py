@@ -27,6 +27,7 @@ for name in (FIRST, "00000000000000000001.csv"):
         zone.write(f"t/{name}", b"")
 
 
+add("file-codec", at(FIRST, column="id"), None, compression="brotli")
 add("file-without-rows", at(SECOND), None, {"id": pa.array([], pa.int64()),
     "item": pa.array([], pa.string())})  # fmt: skip
 add("file-without-columns", at(FIRST), {MARKER: [0]}, metadata={})

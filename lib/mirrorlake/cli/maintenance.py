@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrorlake.cli import app, open_lake, open_table
-from mirrorlake.cli.options import Apply, DryRun, Json, Root, Table, VOrder
+from mirrorlake.cli.options import Apply, DryRun, Json, Root, RowGroups, Table
 from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, progress, tell
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable
@@ -65,7 +65,14 @@ def optimize(
     ] = None,
     target_mib: Annotated[int, typer.Option(help="Target size of files, in MiB.", min=1)] = 1024,
     zorder_by: Annotated[str, typer.Option(help="Columns to Z-order by: a,b.")] = "",
-    vorder: VOrder = False,
+    vorder: Annotated[
+        bool | None,
+        typer.Option(
+            "--vorder/--no-vorder",
+            help="Then write files in V-Order; by default if they were, or the table asks for it.",
+        ),
+    ] = None,
+    row_group_rows: RowGroups = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -74,8 +81,13 @@ def optimize(
         optimize = open_table(root, table).optimize
         columns = split_names(zorder_by)
         verb = partial(optimize.z_order, columns) if columns else optimize.compact
-        size = target_mib * 2**20
-        done = verb(where=where, target_bytes=size, vorder=vorder, dry_run=dry_run)
+        done = verb(
+            where=where,
+            target_bytes=target_mib * 2**20,
+            vorder=vorder,
+            row_group_rows=row_group_rows,
+            dry_run=dry_run,
+        )
     tell(as_json, facts_of(done), done.shown(), DRY_RUN * (not done.applied))
 
 
@@ -103,13 +115,17 @@ def vorder(
     table: Table,
     sort_by: Annotated[str, typer.Option(help="Columns to sort by first: a,b.")] = "",
     again: Annotated[bool, typer.Option(help="Also files that are in V-Order already.")] = False,
+    row_group_rows: RowGroups = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Order the rows within each file (V-Order): smaller files, faster reads."""
     by = split_names(sort_by)
     with progress("ordering files …"):
-        done = open_table(root, table).optimize.vorder(dry_run=dry_run, sort_by=by, again=again)
+        optimize = open_table(root, table).optimize
+        done = optimize.vorder(
+            dry_run=dry_run, sort_by=by, again=again, row_group_rows=row_group_rows
+        )
     tell(as_json, done.shown().document(), done, DRY_RUN * dry_run)
 
 
@@ -151,7 +167,7 @@ def maintain(
     as_json: Json = False,
 ) -> None:
     """Run a maintenance policy over all tables; the policy can also set apply."""
-    from mirrorlake.history.maintenance import load_policy
+    from mirrorlake.layout.maintenance import load_policy
 
     lake = open_lake(root)
     chosen = load_policy(policy or PARAMETERS / "learn/07_maintain.yaml")

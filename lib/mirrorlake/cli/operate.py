@@ -91,12 +91,16 @@ def defaults(
             help="Whether new tables have deletion vectors.",
         ),
     ] = None,
+    vorder: Annotated[
+        bool | None,
+        typer.Option("--vorder/--no-vorder", help="Whether new tables ask for V-Order."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Show or set what new tables of the lake are made with."""
     operations = open_lake(root).operations
-    found = operations.defaults(deletion_vectors=deletion_vectors, dry_run=dry_run)
+    found = operations.defaults(deletion_vectors=deletion_vectors, vorder=vorder, dry_run=dry_run)
     tell(as_json, asdict(found), found, DRY_RUN * dry_run)
 
 

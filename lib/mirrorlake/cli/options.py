@@ -20,6 +20,7 @@ Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min
 Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
 Keys = Annotated[str, typer.Option(help="Key columns, if the table declares none.")]
+RowGroups = Annotated[int, typer.Option(help="Most rows of a row group; 0: the default.", min=0)]
 VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
 
 

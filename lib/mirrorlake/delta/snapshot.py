@@ -31,6 +31,12 @@ ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 OPEN_TAG = "mirrorlake.vorder"
 """The tag of a file that this project wrote in V-Order; its value is the sort key, as JSON."""
+MICROSOFT_TAG = "VORDER"
+VORDER = "mirrorlake.vorder"
+"""The property of a table that asks for files in V-Order. Open Delta refuses to set Fabric's."""
+FABRIC_VORDER = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
+PARTITION_TAG = "mirrorlake.partition.policy"
+"""The tag of a file that contains one partition of a policy, so that it must not be merged."""
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _COLUMN_ID = '"delta.columnMapping.id":'
 
@@ -90,6 +96,13 @@ class Snapshot:
     def has_vectors(self) -> bool:
         """Whether rows may be deleted by deletion vectors."""
         return self.properties.get(VECTORS, "false").lower() == "true"
+
+    @property
+    def wants_vorder(self) -> bool:
+        """Whether the table asks for files in V-Order, by our property or by one of Fabric's."""
+        return any(
+            self.properties.get(name, "").lower() == "true" for name in (VORDER, *FABRIC_VORDER)
+        )
 
     @property
     def is_mapped(self) -> bool:

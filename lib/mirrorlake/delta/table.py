@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
 _TRIES, _PAUSE = 6, 0.1
+_ROW_LIMIT = "parquet.block.row.count.limit"
 _ODD = " ,;{}()\n\t="
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """Properties of tables that no publisher feeds: change data feed and row tracking."""
@@ -209,6 +210,27 @@ def committing(
     finally:
         for name in settings:
             session.conf.unset(name)
+
+
+@contextmanager
+def row_groups(session: SparkSession, rows: int) -> Iterator[None]:
+    """Limit the row groups of the files that a session writes within the block.
+
+    Args:
+        session: the session.
+        rows: the most rows of a row group; 0 for the writer's default.
+    """
+    # Delta ignores Parquet options, but the writer reads the session's settings.
+    before = session.conf.get(_ROW_LIMIT, None)
+    if rows > 0:
+        session.conf.set(_ROW_LIMIT, str(rows))
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(_ROW_LIMIT)
+        else:
+            session.conf.set(_ROW_LIMIT, before)
 
 
 def remove_empty_log(path: str) -> None:

@@ -1,49 +1,42 @@
-"""Compact and purge the files of tables, and maintain a whole lake by a policy.
+"""Compact and purge the files of tables.
 
 OPTIMIZE combines small files; REORG removes rows that are only marked as deleted. Both change no
 row, and leave the old files to VACUUM.
-
-A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook of that
-name runs it, and a scheduler can run the notebook. Nothing is changed unless the policy has
-`apply: true`.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlglot
-import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
+from mirrorlake.delta.files import (
+    files_of,
+    files_to_purge,
+    full_path,
+    hadoop_path,
+    matching_files,
+    total,
+)
+from mirrorlake.delta.purge import purge_apart
 from mirrorlake.delta.snapshot import VECTORS
-from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
-from mirrorlake.history.frames import Frames
-from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.delta.table import TableHandle, row_groups
+from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.spark.jvm import has_gateway
+from mirrorlake.spark.rewrite import Rewrite
 from mirrorlake.spark.sql import query_errors
-from mirrorlake.storage.files import Storage
 
-if TYPE_CHECKING:
-    from mirrorlake.show.chart import Chart
-
-
-MIB = 2**20
-DEFAULT_TARGET = 1024 * MIB  # Delta's default
+DEFAULT_TARGET = 1024 * 2**20  # Delta's default
 _CONF = "spark.databricks.delta.optimize"
-_OTHERS = {"root", "demo"}  # keys of a parameter file that are not part of the policy
 
 
 @dataclass(frozen=True)
@@ -57,11 +50,11 @@ class Compaction(Result):
             files that were removed.
         masked_rows: rows in these files that deletion vectors mark as deleted.
         version: the table's newest version after the operation.
-        in_vorder: the number of these files that are in V-Order, which compaction loses.
+        in_vorder: the number of these files that are in V-Order, which Delta's commands lose.
         files_added, bytes_added: the files that replace them; None for a dry run.
         applied: whether the files were rewritten.
-        files_ordered: the number of files written in V-Order, or to be written; None if V-Order was
-            not requested.
+        files_ordered: the number of files written in V-Order afterwards, or the most that would
+            be; None if the files are not ordered.
     """
 
     table: TableName
@@ -108,6 +101,7 @@ def compact_files(
     where: str | None = None,
     target_bytes: int = DEFAULT_TARGET,
     zorder_by: Sequence[str] = (),
+    row_group_rows: int = 0,
     dry_run: bool = False,
 ) -> Compaction:
     """Combine small files; see `Optimize.compact`.
@@ -139,7 +133,8 @@ def compact_files(
     work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
     clause = f" WHERE {where}" if where else ""
     order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
-    return _run_statement(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
+    with row_groups(work.spark, row_group_rows):
+        return _run_statement(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
 
 
 @query_errors()
@@ -148,7 +143,8 @@ def purge_files(
 ) -> Compaction:
     """Rewrite files with deleted rows or dropped columns; see `Optimize.purge`."""
     work = table.for_one_operation()
-    figures = _figures(files_to_purge(work))
+    files = files_to_purge(work)
+    figures = _figures(files)
     found = Compaction(table.name, "reorg", version=work.snapshot().version, **figures)
     if dry_run:
         return found
@@ -157,11 +153,31 @@ def purge_files(
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
         work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+    apart = _purge_apart(work, files) if figures["files"] else []
     done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
+    done = replace(
+        done,
+        files=done.files + sum(one.files_in for one in apart),
+        bytes=done.bytes + sum(one.bytes_in for one in apart),
+        files_added=(done.files_added or 0) + sum(one.files_out for one in apart),
+        bytes_added=(done.bytes_added or 0) + sum(one.bytes_out for one in apart),
+    )
     if drops:
         work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
         return replace(done, version=table.snapshot().version)
     return done
+
+
+def _purge_apart(work: TableHandle, files: DataFrame) -> list[Rewrite]:
+    """Purge those of the files that REORG skips or would merge, which only some tables have."""
+    is_clustered = "clustering" in work.snapshot().writer_features
+    if not has_gateway(work.spark) or not (
+        is_clustered or has_partitioning_policy(work.storage, work.name)
+    ):
+        return []
+    paths = [row["path"] for row in files.select("path").collect()]
+    path = full_path(F.col("path"), hadoop_path(work.storage, work.name.table_path))
+    return purge_apart(work.spark, work.path, lambda found: found.where(path.isin(paths)))
 
 
 def _check_columns(where: str, parts: list[str]) -> None:
@@ -210,235 +226,3 @@ def _run_statement(
         version=table.snapshot().version,
         applied=True,
     )
-
-
-@dataclass(frozen=True)
-class MaintenancePolicy:
-    """The operations to run on each table, in this order: reorg, optimize, vacuum.
-
-    Attributes:
-        tables: table names separated by commas; empty for all tables.
-        reorg: purge deleted rows and dropped columns, if there are any.
-        optimize: combine small files.
-        target_mib: the target size of files, in MiB.
-        min_files: the least number of small files that is compacted.
-        vacuum: delete files that are no longer needed.
-        retention_hours: how long removed files are kept; 0 or less for the table's own retention.
-        feed_hours: how far back change feeds must be readable; 0 for as long as files are kept.
-        apply: change the tables; by default the run is only a preview.
-    """
-
-    tables: str = ""
-    reorg: bool = True
-    optimize: bool = True
-    target_mib: int = 128
-    min_files: int = 4
-    vacuum: bool = True
-    retention_hours: float = 0.0
-    feed_hours: float = 0.0
-    apply: bool = False
-
-    @classmethod
-    def parse(cls, text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
-        """Parse a policy from JSON, such as a notebook's parameter; vacuum is off by default.
-
-        Args:
-            text: a JSON object with keys of `MaintenancePolicy`; empty for the defaults.
-            tables: names separated by commas; empty for all.
-            apply: change the tables; by default the run only previews.
-
-        Raises:
-            UsageError: the text is not a JSON object, has an unknown key, or a value of the wrong
-                type.
-
-        Example:
-            >>> MaintenancePolicy.parse('{"min_files": 8}').vacuum
-            False
-        """
-        hint = 'write it like {"min_files": 4}.'
-        try:
-            values = json.loads(text) if text.strip() else {}
-        except ValueError as error:
-            raise UsageError(f"The policy is not valid JSON: {error}.", hint=hint) from error
-        if not isinstance(values, dict):
-            raise UsageError("The policy is not a JSON object.", hint=hint)
-        if taken := {"tables", "apply"} & set(values):
-            raise UsageError(
-                f"The policy contains {min(taken)!r}, which is a parameter of its own.",
-                hint="remove it from the policy.",
-            )
-        return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
-
-
-@dataclass(frozen=True)
-class TableMaintenance:
-    """The result for one table.
-
-    Attributes:
-        table: the table's name.
-        reorg, optimize, vacuum: the results; None if the policy or the table did not need the
-            operation.
-        error: the error, or None.
-    """
-
-    table: TableName
-    reorg: Compaction | None = None
-    optimize: Compaction | None = None
-    vacuum: Vacuum | None = None
-    error: str | None = None
-
-    @property
-    def note(self) -> str:
-        """The error, or the versions that are no longer readable; empty if there are none."""
-        if self.error:
-            return self.error
-        lost = self.vacuum.unreadable if self.vacuum else None
-        return f"versions {lost[0]} to {lost[1]} no longer readable" if lost else ""
-
-
-@dataclass(frozen=True)
-class Maintenance(Result):
-    """The result of running a policy on a lake.
-
-    Attributes:
-        policy: the policy.
-        tables: one result per table.
-    """
-
-    policy: MaintenancePolicy
-    tables: tuple[TableMaintenance, ...]
-
-    @property
-    def failed(self) -> tuple[TableMaintenance, ...]:
-        """The tables with an error."""
-        return tuple(line for line in self.tables if line.error)
-
-    def check(self) -> None:
-        """Raise an error if a table failed.
-
-        Raises:
-            CheckError: with the first table's error.
-        """
-        if self.failed:
-            first = self.failed[0]
-            raise CheckError(
-                f"{counted(len(self.failed), 'table')} failed. {first.table}: {first.error}"
-            )
-
-    def plot(self) -> Chart | None:
-        """Plot the number of files that are kept, by reason.
-
-        Returns:
-            None if the policy does not vacuum, or if no file is kept.
-        """
-        from mirrorlake.show.plots import plot_bars
-
-        counts: Counter[str] = Counter()
-        for line in self.tables:
-            for share in line.vacuum.kept if line.vacuum else ():
-                counts[share.why] += share.files
-        if not counts:
-            return None
-        return plot_bars(
-            dict(counts.most_common()), title="Files that are kept, by reason", label="files"
-        )
-
-    def shown(self) -> TextTable:
-        """Return one row per table."""
-        rows = tuple(
-            (
-                str(line.table),
-                line.reorg.files if line.reorg else 0,
-                line.optimize.files if line.optimize else 0,
-                line.vacuum.delete_files if line.vacuum else 0,
-                line.note,
-            )
-            for line in self.tables
-        )
-        return TextTable(
-            ("table", "files purged", "files compacted", "files deleted", "note"), rows
-        )
-
-    def __repr__(self) -> str:
-        verb = "maintained" if self.policy.apply else "would maintain"
-        return f"{verb} {counted(len(self.tables), 'table')}, {len(self.failed)} failed"
-
-
-def load_policy(path: Path) -> MaintenancePolicy:
-    """Read a policy from a YAML file; missing keys have their defaults.
-
-    Raises:
-        UsageError: the file can't be read, has an unknown key, or a value of the wrong type.
-    """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} can't be read: {error}.") from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{path} is not a mapping of names to values.")
-    return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
-
-
-def make_policy(values: dict[str, Any], source: str = "The policy") -> MaintenancePolicy:
-    """Return the policy with these values.
-
-    Raises:
-        UsageError: a key is unknown, or a value has the wrong type.
-    """
-    kinds = {field.name: type(field.default) for field in fields(MaintenancePolicy)}
-    for name, value in values.items():
-        if name not in kinds:
-            raise UsageError(
-                f"{source} has the unknown key {name!r}.", hint=f"choose one of {', '.join(kinds)}."
-            )
-        allowed = (int, float) if kinds[name] is float else (kinds[name],)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and kinds[name] is not bool):
-            raise UsageError(
-                f"{source} has {name}: {value!r}, which is not of type {kinds[name].__name__}.",
-                hint=f"give a value of type {kinds[name].__name__}.",
-            )
-    return MaintenancePolicy(**values)
-
-
-def maintain(
-    spark: Callable[[], SparkSession],
-    storage: Storage,
-    tables: Iterable[TableName],
-    policy: MaintenancePolicy,
-    *,
-    on_table: Callable[[str], None],
-) -> Maintenance:
-    """Run a policy on tables; see `Lake.maintain`."""
-    lines = []
-    for table in tables:
-        on_table(str(table))
-        try:
-            lines.append(_maintain_table(TableHandle(spark, storage, table), policy))
-        except MirrorlakeError as error:
-            lines.append(TableMaintenance(table, error=str(error)))
-    if policy.apply and policy.vacuum:
-        Frames(storage, spark).sweep()
-    return Maintenance(policy, tuple(lines))
-
-
-def _maintain_table(table: TableHandle, policy: MaintenancePolicy) -> TableMaintenance:
-    reorg = optimize = vacuum = None
-    if policy.reorg:
-        found = purge_files(table, dry_run=True)
-        if found.files:
-            reorg = purge_files(table) if policy.apply else found
-    if policy.optimize and not has_partitioning_policy(
-        table.storage, table.name
-    ):  # its policy merges files
-        target = policy.target_mib * MIB
-        found = compact_files(table, target_bytes=target, dry_run=True)
-        if found.files >= policy.min_files:
-            optimize = compact_files(table, target_bytes=target) if policy.apply else found
-    if policy.vacuum:
-        vacuum = vacuum_table(
-            table,
-            retention_hours=policy.retention_hours if policy.retention_hours > 0 else None,
-            feed_hours=policy.feed_hours if policy.feed_hours > 0 else None,
-            apply=policy.apply,
-        )
-    return TableMaintenance(table.name, reorg, optimize, vacuum)

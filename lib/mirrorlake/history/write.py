@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
-
 from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_delta
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, KEYS_PROPERTY, VIEW_PROPERTY
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    KEYS_PROPERTY,
+    VIEW_PROPERTY,
+    new_table_properties,
+)
 from mirrorlake.mirror.trash import make_room
-from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.names import SCHEMA_SUFFIX, TABLES, TableName, ZONE
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage.files import Listing, Storage
+from pyspark.sql import DataFrame, SparkSession
+from typing import Any
+
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
@@ -98,15 +102,15 @@ def write_table(
     table: TableName,
     rows: Any,
     *,
+    write: Writer,
     mode: str = "append",
-    write: Writer | None = None,
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to a table that no publisher feeds, or replace its rows.
 
-    `write` writes the rows once the table exists; by default Delta's own writer does. The other
-    arguments and the errors are those of `Lake.write`.
+    `write` writes the rows once the table exists. The other arguments and the errors are those of
+    `Lake.write`.
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {', '.join(MODES)}.")
@@ -116,14 +120,15 @@ def write_table(
     with query_errors():
         if snapshot is None:
             make_room(storage, table)
-            wanted = OWN_TABLE | dict(properties or {})
+            wanted = OWN_TABLE | new_table_properties(storage) | dict(properties or {})
             create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
-        (write or _save)(spark, storage, table, frame, mode)
+        write(spark, storage, table, frame, mode)
 
 
-def _save(
+def write_delta(
     spark: SparkSession, storage: Storage, table: TableName, rows: DataFrame, mode: str
 ) -> None:
+    """Write rows with Delta's own writer; columns that the table lacks are added to it."""
     path = storage.path(table.table_path)
     writer = rows.write.format("delta").mode(mode)
     if mode == "append":

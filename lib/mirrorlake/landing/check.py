@@ -48,6 +48,9 @@ Bounds = tuple[Any, Any]
 _NAMELESS_HINT = "name the column; in a text file, look for an extra separator in the first row."
 _KEY_HINT = f"every row needs the columns that {METADATA} declares as keyColumns."
 _NULL_KEY_HINT = "fill in the key; a row without it could never be found again."
+_CODEC_HINT = "publish it uncompressed, or compressed with Snappy, GZIP, ZSTD or LZ4."
+# Spark has no decoder for these codecs; the first row that it reads would fail.
+_NO_DECODER = {"BROTLI": "Brotli", "LZO": "LZO"}
 _LEAVES_HINT = "only updates (marker 1) of a table with keys can keep columns other than its keys."
 # The hidden column of Spark's file source, the mirror's own columns, and those of the change feed.
 _RESERVED = (
@@ -242,6 +245,8 @@ def _inspect_parquet(
 ) -> FileFacts:
     try:
         with pq.ParquetFile(source) as parquet:
+            if (unreadable := codec_fault(parquet)) is not None:
+                raise unreadable
             schema = published_schema(parquet)
             columns = read_columns(schema, metadata.keys)
             for _rule, error in columns.faults:
@@ -261,6 +266,16 @@ def _inspect_parquet(
     return FileFacts(
         name, 0, columns.data, marker, rows, marker_read, unchanged=unchanged, bounds=bounds
     )
+
+
+def codec_fault(parquet: pq.ParquetFile) -> DataFileError | None:
+    """Return an error if a file's footer names a codec that Spark can't decompress."""
+    for group in map(parquet.metadata.row_group, range(parquet.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.compression in _NO_DECODER:
+                text = f"The file is compressed with {_NO_DECODER[chunk.compression]}."
+                return DataFileError(text, column=chunk.path_in_schema, hint=_CODEC_HINT)
+    return None
 
 
 def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:

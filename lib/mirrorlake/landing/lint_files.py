@@ -23,6 +23,7 @@ from mirrorlake.landing.check import (
     Columns,
     FileFacts,
     SeenKeys,
+    codec_fault,
     convert_text,
     describe_fault,
     inspect_file,
@@ -145,6 +146,8 @@ def _explain(
     report: partial[LintFinding],
 ) -> Iterator[LintFinding]:
     """Yield all problems of a file that the check has refused."""
+    if (unreadable := codec_fault(parquet)) is not None:
+        yield report("file-codec", unreadable.message, column=unreadable.column)
     for rule, error in columns.faults:
         hint = f" {error.hint.capitalize()}" if rule == "marker-type" else ""
         yield report(rule, f"{error.message}{hint}", column=error.column)

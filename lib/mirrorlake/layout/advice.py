@@ -17,7 +17,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from mirrorlake.layout.measures import PROPERTIES, Measured
+from mirrorlake.delta.snapshot import FABRIC_VORDER
+from mirrorlake.layout.measures import Measured
 from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable, counted
 
@@ -159,7 +160,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             "V-Order signals disagree",
             None,
             f"{counted(s['VOrder Disagreements'], 'footer')} contradicting the file's tag or the"
-            f" table's {' or '.join(PROPERTIES)}",
+            f" table's {' or '.join(FABRIC_VORDER)}",
             "tags and properties that match the files",
             f"./mirrorlake vorder ROOT {name}",
         )

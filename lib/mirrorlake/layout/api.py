@@ -24,17 +24,19 @@ from pyspark.sql.types import StructType
 
 from mirrorlake.delta.files import tag
 from mirrorlake.delta.snapshot import (
+    MICROSOFT_TAG,
     OPEN_TAG,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
     Snapshot,
+    open_snapshot,
     physical_names,
 )
-from mirrorlake.delta.table import TableHandle
+from mirrorlake.delta.table import TableHandle, row_groups
 from mirrorlake.errors import UsageError
 from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
+from mirrorlake.history.write import write_delta
 from mirrorlake.layout.analysis import analyze_table
-from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.vorder import (
     SORTED_TAG,
     FileOutcome,
@@ -45,7 +47,7 @@ from mirrorlake.layout.vorder import (
 )
 from mirrorlake.names import STATE, TableName, quote
 from mirrorlake.results import Result, TextTable, counted, size_text
-from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
 
 
 _REPEATS = 3
-_ROW_LIMIT = "parquet.block.row.count.limit"
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
 
@@ -81,7 +82,8 @@ class Optimize:
         *,
         where: str | None = None,
         target_bytes: int = DEFAULT_TARGET,
-        vorder: bool = False,
+        vorder: bool | None = None,
+        row_group_rows: int = 0,
         dry_run: bool = False,
     ) -> Compaction:
         """Compact the small files of each partition (Delta's OPTIMIZE).
@@ -90,9 +92,12 @@ class Optimize:
             where: a predicate on partition columns that selects partitions; by default all.
             target_bytes: the size of the new files in bytes, 1 GiB by default; smaller files are
                 compacted.
-            vorder: write the new files in V-Order, in a second commit. If the process is killed
-                between the two commits, the table is compacted but not in V-Order; call again to
-                complete it.
+            vorder: write files that are not in V-Order in V-Order, in a second commit. By default
+                if compacted files were in V-Order, or the table asks for it (the property
+                `mirrorlake.vorder`, or Fabric's `delta.parquet.vorder.enabled`). If the process is
+                killed between the two commits, the table is compacted but not in V-Order; call
+                again with `vorder=True` to complete it.
+            row_group_rows: the most rows of a row group in the new files; 0 for the default.
             dry_run: only preview.
 
         Returns:
@@ -106,8 +111,14 @@ class Optimize:
             >>> lake.table("sales").optimize.compact(where="month = 3")  # doctest: +SKIP
             sales: optimize rewrote 12 files as 1 file
         """
-        done = compact_files(self._table, where=where, target_bytes=target_bytes, dry_run=dry_run)
-        return self._ordered(done, where, dry_run) if vorder else done
+        done = compact_files(
+            self._table,
+            where=where,
+            target_bytes=target_bytes,
+            row_group_rows=row_group_rows,
+            dry_run=dry_run,
+        )
+        return order_after(self._table, done, vorder, where, row_group_rows, dry_run=dry_run)
 
     def z_order(
         self,
@@ -115,7 +126,8 @@ class Optimize:
         *,
         where: str | None = None,
         target_bytes: int = DEFAULT_TARGET,
-        vorder: bool = False,
+        vorder: bool | None = None,
+        row_group_rows: int = 0,
         dry_run: bool = False,
     ) -> Compaction:
         """Cluster rows with similar values of some columns into the same files (ZORDER BY).
@@ -125,6 +137,7 @@ class Optimize:
             where: as for `compact`.
             target_bytes: as for `compact`.
             vorder: as for `compact`.
+            row_group_rows: as for `compact`.
             dry_run: as for `compact`.
 
         Returns:
@@ -143,9 +156,10 @@ class Optimize:
             where=where,
             target_bytes=target_bytes,
             zorder_by=columns,
+            row_group_rows=row_group_rows,
             dry_run=dry_run,
         )
-        return self._ordered(done, where, dry_run) if vorder else done
+        return order_after(self._table, done, vorder, where, row_group_rows, dry_run=dry_run)
 
     def vorder(
         self,
@@ -153,6 +167,7 @@ class Optimize:
         sort_by: Sequence[str] = (),
         again: bool = False,
         where: str | None = None,
+        row_group_rows: int = 0,
         dry_run: bool = False,
     ) -> VOrderReport:
         """Write files in V-Order, so that they are smaller and faster to read.
@@ -164,6 +179,8 @@ class Optimize:
                 file.
             again: include files that are in V-Order already, or that no order made smaller.
             where: a predicate on partition columns that selects partitions; by default all.
+            row_group_rows: the most rows of a row group; 0 for 4 million. If given, files are
+                written even if they do not get smaller.
             dry_run: only estimate the savings, from as many files as one commit may rewrite.
 
         Returns:
@@ -178,11 +195,19 @@ class Optimize:
             sales: 3 of 3 files in V-Order, 9,214 bytes would become 5,436 (41.0 % less)
         """
         return vorder_table(
-            self._table, apply=not dry_run, sort_by=sort_by, again=again, where=where
+            self._table,
+            apply=not dry_run,
+            sort_by=sort_by,
+            again=again,
+            where=where,
+            row_group_rows=row_group_rows,
         )
 
     def purge(self, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
         """Rewrite files that contain deleted rows or dropped columns (Delta's REORG … PURGE).
+
+        If purged files were in V-Order, files that are not are then written in V-Order. Files of a
+        partitioning policy are rewritten one by one, so that they still contain one partition.
 
         Args:
             drop_vectors: also remove the feature of deletion vectors from the table, so that
@@ -194,12 +219,14 @@ class Optimize:
 
         Raises:
             QueryError: Delta refused the operation.
+            ConflictError: other writers won each attempt; earlier commits remain.
 
         Example:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP
             people: reorg rewrote 2 files as 2 files
         """
-        return purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
+        done = purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
+        return order_after(self._table, done, None if done.in_vorder else False, dry_run=dry_run)
 
     def compare_layouts(
         self,
@@ -237,9 +264,32 @@ class Optimize:
         wanted = {name: Layout(**options) for name, options in layouts.items()}
         return compare_layouts(table.spark, table.storage, frame, wanted, queries)
 
-    def _ordered(self, done: Compaction, where: str | None, dry_run: bool) -> Compaction:
-        ordered = self.vorder(where=where, dry_run=dry_run).ordered
-        return replace(done, files_ordered=ordered, version=self._table.snapshot().version)
+
+def order_after(
+    table: TableHandle,
+    done: Compaction,
+    vorder: bool | None,
+    where: str | None = None,
+    row_group_rows: int = 0,
+    *,
+    dry_run: bool,
+) -> Compaction:
+    """Write files in V-Order after an operation that loses it, and return both as one result.
+
+    Arguments and errors are those of `Optimize.compact`. Without a JVM, only an explicit request
+    for V-Order is an error.
+    """
+    if vorder is None:
+        asked = done.in_vorder > 0 or table.snapshot().wants_vorder
+        vorder = asked and has_gateway(table.spark)
+    if not vorder:
+        return done
+    if dry_run:  # at most these, because the operation also merges them
+        ordered = _Job(table, where=where).count() + done.in_vorder
+    else:
+        report = vorder_table(table, apply=True, where=where, row_group_rows=row_group_rows)
+        ordered = report.ordered
+    return replace(done, files_ordered=ordered, version=table.snapshot().version)
 
 
 @dataclass(frozen=True)
@@ -360,7 +410,8 @@ def _measure(
         _write(scratch.path(copied.table_path), rows, layout)
         table = TableHandle(spark, scratch, copied)
         if layout.vorder:
-            vorder_table(table, apply=True, sort_by=layout.sort_by)
+            size = layout.row_group_rows
+            vorder_table(table, apply=True, sort_by=layout.sort_by, row_group_rows=size)
         write_seconds = time.perf_counter() - began
         analysis = analyze_table(table, scan=False)
         analysis.release()
@@ -383,18 +434,8 @@ def _write(path: str, rows: DataFrame, layout: Layout) -> None:
     writer = frame.write.format("delta")
     if layout.partition_by:
         writer = writer.partitionBy(*layout.partition_by)
-    settings = rows.sparkSession.conf
-    before = settings.get(_ROW_LIMIT, None)
-    if layout.row_group_rows:
-        # Delta ignores Parquet options, but the writer reads the session's settings.
-        settings.set(_ROW_LIMIT, str(layout.row_group_rows))
-    try:
+    with row_groups(rows.sparkSession, layout.row_group_rows):
         writer.save(path)
-    finally:
-        if before is None:
-            settings.unset(_ROW_LIMIT)
-        else:
-            settings.set(_ROW_LIMIT, before)
 
 
 def _median_read(spark: SparkSession, query: str) -> float:
@@ -406,6 +447,34 @@ def _median_read(spark: SparkSession, query: str) -> float:
     return statistics.median(times[1:])
 
 
+def write_rows(
+    spark: SparkSession,
+    storage: Storage,
+    name: TableName,
+    rows: DataFrame,
+    mode: str,
+    *,
+    vorder: bool | None,
+    sort_by: Sequence[str],
+    row_group_rows: int,
+) -> None:
+    """Write rows to an existing table, in V-Order if requested; see `Lake.write`.
+
+    If only the table asks for V-Order, rows with other columns are written as Delta does, because
+    they change the schema. The next `optimize` orders their files.
+    """
+    if vorder is None and has_gateway(spark) and open_snapshot(storage, name).wants_vorder:
+        table = spark.sql(f"SELECT * FROM {delta_name(storage.path(name.table_path))}")
+        vorder = sorted(rows.dtypes) == sorted(table.dtypes)
+    if vorder:
+        write_ordered(
+            spark, storage, name, rows, mode, sort_by=sort_by, row_group_rows=row_group_rows
+        )
+    else:
+        with row_groups(spark, row_group_rows):
+            write_delta(spark, storage, name, rows, mode)
+
+
 def write_ordered(
     spark: SparkSession,
     storage: Storage,
@@ -414,6 +483,7 @@ def write_ordered(
     mode: str,
     *,
     sort_by: Sequence[str] = (),
+    row_group_rows: int = 0,
 ) -> None:
     """Write rows in V-Order to an existing table.
 
@@ -427,6 +497,7 @@ def write_ordered(
         rows: columns by the table's names; missing ones become NULL.
         mode: `append` or `overwrite`.
         sort_by: columns by which every file is sorted first.
+        row_group_rows: the most rows of a row group; 0 for 4 million.
 
     Raises:
         UsageError: the table lacks a column.
@@ -440,7 +511,9 @@ def write_ordered(
             gone = txn.take([row["path"] for row in txn.files().select("path").collect()])
         written = txn.write(_as_table(spark, path, rows), checked=False)
         prefix = sort_prefix(txn.metadata(), sort_by)
-        tasks = [Task(add, prefix=prefix, write=True) for add in written]
+        tasks = [
+            Task(add, prefix=prefix, write=True, row_group_rows=row_group_rows) for add in written
+        ]
         outcomes = order_files(spark, storage, name, tasks) if tasks else ()
         better = {one.path: one for one in outcomes if not one.reason}
         adds = [
@@ -560,6 +633,7 @@ def vorder_table(
     sort_by: Sequence[str] = (),
     again: bool = False,
     where: str | None = None,
+    row_group_rows: int = 0,
 ) -> VOrderReport:
     """Write files in V-Order that are not yet, in commits of bounded size.
 
@@ -567,7 +641,7 @@ def vorder_table(
     `Optimize.vorder`.
     """
     sort_prefix(table.snapshot().metadata, sort_by)  # raises before anything is read
-    job = _Job(table, tuple(sort_by), again, where)
+    job = _Job(table, tuple(sort_by), again, where, row_group_rows)
     if not apply:
         return VOrderReport(str(table.name), False, (), job.dry_run())
     commits: list[Rewrite] = []
@@ -585,9 +659,10 @@ class _Job:
     """The choice and the writing of one table's files."""
 
     table: TableHandle
-    sort_by: tuple[str, ...]
-    again: bool
-    where: str | None
+    sort_by: tuple[str, ...] = ()
+    again: bool = False
+    where: str | None = None
+    row_group_rows: int = 0
     outcomes: tuple[FileOutcome, ...] = ()
     done: set[str] = field(default_factory=set)
 
@@ -616,6 +691,11 @@ class _Job:
                 adds.append(ordered_add(add, one))
         return Written(replaced, adds, kept)
 
+    def count(self) -> int:
+        """Count the chosen files; this reads only the log."""
+        with transaction(self.table.spark, self.table.path) as txn:
+            return self.choose(txn.files()).count()
+
     def dry_run(self) -> tuple[FileOutcome, ...]:
         """Order files in memory, without writing them."""
         with transaction(self.table.spark, self.table.path) as txn:
@@ -638,7 +718,8 @@ class _Job:
         key = [(add.get("tags") or {}).get(SORTED_TAG) for add in chosen]
         firsts = [prefix if name is None else (name, *prefix) for name in key]
         tasks = [
-            Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)
+            Task(add, *hidden, first, write, self.row_group_rows)
+            for add, first in zip(chosen, firsts, strict=True)
         ]
         table = self.table
         return order_files(table.spark, table.storage, table.name, tasks)

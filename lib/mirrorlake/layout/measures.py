@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import (
+    FABRIC_VORDER,
+    MICROSOFT_TAG,
     OPEN_TAG,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
@@ -29,8 +31,6 @@ from mirrorlake.names import TableName, quote
 from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.storage.files import Storage
 
-MICROSOFT_TAG = "VORDER"
-PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
 _MIB = 2**20
 _SIZES = (1, 8, 32, 128, 512, 1024)
 _GROUP_ROWS = (100_000, 500_000, 1_000_000, 2_000_000, 6_000_000)
@@ -333,7 +333,7 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     The footer is the most reliable. A footer without the key means no; a missing tag or property
     means nothing.
     """
-    wanted = next((properties[name] for name in PROPERTIES if name in properties), None)
+    wanted = next((properties[name] for name in FABRIC_VORDER if name in properties), None)
     footer = F.lower(F.coalesce("footer.vorder", F.lit("false"))) == "true"
     footer = F.when(F.col("footer.problem").isNull(), footer)
     tag = F.lower(F.get_json_object("tags", f"$.{MICROSOFT_TAG}")) == "true"

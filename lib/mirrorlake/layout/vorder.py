@@ -29,10 +29,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import without_deleted
-from mirrorlake.delta.snapshot import OPEN_TAG, physical_names
+from mirrorlake.delta.snapshot import MICROSOFT_TAG, OPEN_TAG, physical_names
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY, Storages
-from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.thrift import Ints
 from mirrorlake.names import TableName
 from mirrorlake.spark.executors import map_in_arrow, parallelism
@@ -83,6 +82,8 @@ class Task:
         commit_version: the hidden column of commit versions.
         prefix: columns, by the files' names, with which the order must start.
         write: write the new file, not only determine its size.
+        row_group_rows: the most rows of a row group; 0 for 4 million. If given, a file is replaced
+            even if it does not get smaller.
     """
 
     add: dict[str, Any]
@@ -90,6 +91,7 @@ class Task:
     commit_version: str = ""
     prefix: tuple[str, ...] = ()
     write: bool = False
+    row_group_rows: int = 0
 
 
 def read_rows(stores: Storages, task: Task) -> tuple[pa.Table, dict[str, str], list[str]]:
@@ -122,6 +124,7 @@ def encode(
     level: int = _LEVEL,
     row_id: str = "",
     integers: bool = True,
+    row_group_rows: int = 0,
 ) -> pa.Buffer:
     """Encode rows as a Parquet file with ZSTD, and dictionaries and pages as large as a row group.
 
@@ -131,6 +134,7 @@ def encode(
         level: ZSTD's level.
         row_id: a column of distinct ids, for which a dictionary is useless.
         integers: store small decimals as integers, as Spark does; else as bytes of fixed length.
+        row_group_rows: the most rows of a row group; 0 for 4 million.
     """
     sink = pa.BufferOutputStream()
     ids = {row_id: "DELTA_BINARY_PACKED"} if row_id else {}
@@ -148,7 +152,7 @@ def encode(
         store_decimal_as_integer=integers,
         column_encoding=ids or None,
     ) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        writer.write_table(rows, row_group_size=row_group_rows or ROW_GROUP_ROWS)
         if keys:
             writer.add_key_value_metadata(keys)
     return sink.getvalue()
@@ -469,14 +473,19 @@ class FileOutcome:
 
 
 def order_file(stores: Storages, task: Task) -> FileOutcome:
-    """Order one file; it is replaced only by a smaller one."""
+    """Order one file; it is replaced only by a smaller one, or for its row groups."""
     add = task.add
     stays = FileOutcome(add["path"], add["size"], add["size"])
     try:
         rows, keys, shape = read_rows(stores, task)
         hidden = [name for name in (task.row_id, task.commit_version) if name]
         prefix = [name for name in task.prefix if name in rows.column_names]
-        put = partial(encode, row_id=task.row_id, integers=stores_integers(shape))
+        put = partial(
+            encode,
+            row_id=task.row_id,
+            integers=stores_integers(shape),
+            row_group_rows=task.row_group_rows,
+        )
         order, tried = choose_order(
             rows,
             lambda some: len(put(some, {}, level=SCORING_LEVEL)),
@@ -498,7 +507,7 @@ def order_file(stores: Storages, task: Task) -> FileOutcome:
         columns=order.columns,
         tried=tuple((one.kind, one.size) for one in tried),
     )
-    if len(data) >= add["size"]:
+    if len(data) >= add["size"] and not task.row_group_rows:
         return replace(outcome, reason=f"no smaller in any order: {len(data):,} bytes")
     new_path = _new_path(add["path"])
     if task.write:

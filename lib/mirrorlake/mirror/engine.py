@@ -60,6 +60,7 @@ from mirrorlake.mirror.options import (
     has_partitioning_policy,
     is_stale_incarnation,
     map_concurrently,
+    new_table_properties,
     read_defaults,
     retention,
 )
@@ -564,10 +565,11 @@ class TableCycle:
 
     def _write(self, batch: Batch, note: dict[str, Any]) -> None:
         """Write a batch with its commit metadata and the table properties from the options."""
-        vectors = self._options.deletion_vectors
+        vectors, properties = self._options.deletion_vectors, retention(self._options)
         if batch.at.snapshot is None:
             vectors = vectors or read_defaults(self._storage).deletion_vectors
-        properties = retention(self._options) | ({VECTORS: "true"} if vectors else {})
+            properties |= new_table_properties(self._storage)
+        properties |= {VECTORS: "true"} if vectors else {}
         noted = replace(batch, note=note, properties=properties)
         write_batch(self._spark, noted, self._done)
 

@@ -194,13 +194,20 @@ class Operations:
         return reseed(self._storage, as_table(table), files, footer=self._footer, apply=apply)
 
     def defaults(
-        self, *, deletion_vectors: bool | None = None, dry_run: bool = False
+        self,
+        *,
+        deletion_vectors: bool | None = None,
+        vorder: bool | None = None,
+        dry_run: bool = False,
     ) -> TableDefaults:
         """Return the defaults of the lake's new tables, and set them if arguments are given.
 
         Args:
             deletion_vectors: whether new mirrored tables have deletion vectors, as with
                 `mirror(deletion_vectors=True)`. By default, the setting is not changed.
+            vorder: whether new tables ask for files in V-Order, by the property
+                `mirrorlake.vorder`. `write`, `optimize` and maintenance follow it; the mirror does
+                not, because ordering takes longer than a small batch.
             dry_run: preview the new defaults and change nothing.
 
         Returns:
@@ -211,14 +218,14 @@ class Operations:
 
         Example:
             >>> lake.operations.defaults(deletion_vectors=True)  # doctest: +SKIP
-            TableDefaults(deletion_vectors=True)
+            TableDefaults(deletion_vectors=True, vorder=False)
         """
         found = read_defaults(self._storage)
-        if deletion_vectors is not None and deletion_vectors != found.deletion_vectors:
-            found = replace(found, deletion_vectors=deletion_vectors)
-            if not dry_run:
-                write_defaults(self._storage, found)
-        return found
+        asked = {"deletion_vectors": deletion_vectors, "vorder": vorder}
+        wanted = replace(found, **{name: on for name, on in asked.items() if on is not None})
+        if wanted != found and not dry_run:
+            write_defaults(self._storage, wanted)
+        return wanted
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Restore a table that was dropped in the last 7 days, and its folder if it had one.

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import Identity, TableMetadata
 from mirrorlake.names import STATE, TableName
@@ -286,10 +286,13 @@ class TableDefaults:
     """The defaults of a lake's new tables.
 
     Attributes:
-        deletion_vectors: whether new tables have deletion vectors; see `MirrorOptions`.
+        deletion_vectors: whether new mirrored tables have deletion vectors; see `MirrorOptions`.
+        vorder: whether new tables ask for files in V-Order, which `optimize`, maintenance and
+            `Lake.write` then write.
     """
 
     deletion_vectors: bool = False
+    vorder: bool = False
 
 
 def read_defaults(storage: Storage) -> TableDefaults:
@@ -299,12 +302,17 @@ def read_defaults(storage: Storage) -> TableDefaults:
         FormatError: The defaults have a newer format.
     """
     document = read_kept(storage, _DEFAULTS, DEFAULTS_FORMAT) or {}
-    return TableDefaults(bool(document.get("deletion_vectors", False)))
+    return TableDefaults(**{f.name: bool(document.get(f.name)) for f in fields(TableDefaults)})
 
 
 def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
     """Write a lake's defaults."""
     storage.write_json(_DEFAULTS, {"format": DEFAULTS_FORMAT} | asdict(defaults))
+
+
+def new_table_properties(storage: Storage) -> dict[str, str]:
+    """Return the properties that a lake's defaults give to every new table."""
+    return {VORDER: "true"} if read_defaults(storage).vorder else {}
 
 
 def partitioning_policies(storage: Storage, table: TableName) -> NumberedDocuments:

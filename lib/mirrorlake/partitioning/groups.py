@@ -32,6 +32,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import tag, total
+from mirrorlake.delta.snapshot import PARTITION_TAG
 from mirrorlake.names import quote
 from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey, Setting, now_micros
 from mirrorlake.spark.jvm import Add
@@ -54,7 +55,7 @@ _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 Span = tuple[int, int]
 """The first and the last bin of a range, both included, in microseconds since 1970."""
-POLICY = "mirrorlake.partition.policy"
+POLICY = PARTITION_TAG
 BUCKET = "mirrorlake.partition.bucket"
 BIN = "mirrorlake.partition.bin"
 OUTLIER = "mirrorlake.partition.outlier"

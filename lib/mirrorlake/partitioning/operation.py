@@ -67,6 +67,7 @@ from mirrorlake.results import counted
 from mirrorlake.spark.jvm import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
+    BACKGROUND_CONFS,
     Bounds,
     Written,
     as_pair,
@@ -88,13 +89,6 @@ _TRIES = 5
 MOST_FILES = 1_000
 _PATIENCE = 1.0  # seconds to wait for the lock
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
-# Files are written in the background and read more often than written, so ZSTD uses a slower level.
-# Timestamps are the standard's microseconds; Spark's default, INT96, takes 50 % more bytes.
-CONFS = {
-    "spark.sql.parquet.compression.codec": "zstd",
-    "parquet.compression.codec.zstd.level": "9",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
 
 
 @dataclass(frozen=True)
@@ -453,7 +447,7 @@ def run_operation(
             job.write,
             note=json.dumps({"mirrorlake": "partitioning", "operation": job.id}),
             bounds=_bounds(setting.policy),
-            confs=CONFS,
+            confs=BACKGROUND_CONFS,
         )
         if commit is None or job.receipt is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
 from helpers.project import PARAMETERS
+from helpers.tables import describe_history
 from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import (
     QueryError,
@@ -25,7 +27,7 @@ from mirrorlake.errors import (
     UsageError,
     VersionError,
 )
-from mirrorlake.history import maintenance
+from mirrorlake.layout import maintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -287,21 +289,31 @@ def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
 def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     for number in range(4):
         lake.write("a", some(spark, number, 1), properties=VECTORS)
-    lake.write("s.b", some(spark, 0, 3))
+    lake.write("s.b", some(spark, 0, 3), properties=VECTORS)
     spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
+    (marked,) = data_files(folder(lake, "s/b"))
+    assert pq.read_metadata(folder(lake, "s/b") / marked).num_rows == 3
     policy = maintenance.load_policy(PARAMETERS / "learn/07_maintain.yaml")
     assert not policy.apply
     said = lake.maintain(policy)
     assert [(str(line.table), line.error) for line in said.tables] == [("a", None), ("s.b", None)]
-    (first, _) = said.tables
+    first, second = said.tables
     assert first.optimize is not None
-    assert (first.optimize.files, first.optimize.applied) == (4, False)
+    assert (first.optimize.files, first.optimize.applied, first.reorg) == (4, False, None)
+    assert second.reorg is not None
+    assert (second.reorg.files, second.reorg.applied) == (1, False)
     assert len(data_files(folder(lake, "a"))) == 4
+    assert data_files(folder(lake, "s/b")) == {marked}
     file = tmp_path / "policy.yaml"
     file.write_text("tables: a\napply: true\nvacuum: false\n")
     done = lake.maintain(maintenance.load_policy(file))
     assert [str(line.table) for line in done.tables] == ["a"]
     assert len(data_files(folder(lake, "a"))) == 1
+    assert data_files(folder(lake, "s/b")) == {marked}
+    file.write_text("apply: true\nvacuum: false\n")
+    lake.maintain(maintenance.load_policy(file))
+    (purged,) = data_files(folder(lake, "s/b"))
+    assert pq.read_metadata(folder(lake, "s/b") / purged).num_rows == 2
     then = time.time() - 9 * 86_400
     for path in folder(lake, "a").glob("*.parquet"):
         os.utime(path, (then, then))
@@ -310,6 +322,54 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
     assert done.tables[0].vacuum.delete_files == 0  # just removed, so kept for seven days
     with pytest.raises(TableNotFoundError, match="There is no table nowhere"):
         lake.maintain(MaintenancePolicy(tables="nowhere"))
-    for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
+    for wrong in (
+        {"colour": 1},
+        {"zorder": ["id"]},
+        {"apply": "yes"},
+        {"target_mib": 1.5},
+        {"retention_hours": True},
+    ):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             maintenance.make_policy(wrong)
+
+
+@pytest.mark.promise("DL-22", "DL-25")
+def test_a_policy_keeps_and_writes_vorder(lake: Lake, spark: SparkSession) -> None:
+    """Files that are in V-Order, or whose table or policy asks for it, are compacted to such."""
+    frame = spark.range(0, 20_000, 1, 4).selectExpr("hash(id) % 50 AS a", "hash(id, 1) % 9 AS b")
+    kept = lake.write("kept", frame, vorder=True)
+    lake.operations.defaults(vorder=True)
+    asks = lake.write("asks", frame)
+    assert (asks.version, asks.snapshot().wants_vorder) == (1, True)
+    lake.operations.defaults(vorder=False)
+    plain = lake.write("plain", frame)
+
+    def in_order() -> list[tuple[int, int]]:
+        found = (table.analyze(scan=False).summary for table in (asks, kept, plain))
+        return [(one["Parquet Files"], one["Open V-Order Files"]) for one in found]
+
+    assert in_order() == [(4, 4), (4, 4), (4, 0)]  # the table asked when it was written
+    # Delta writes rows that add a column; maintenance orders their file.
+    lake.write("asks", spark.range(0, 9, 1, 1).selectExpr("id AS other"))
+    policy = MaintenancePolicy(vacuum=False, apply=True)
+    lines = lake.maintain(replace(policy, apply=False)).tables
+    planned = [line.optimize for line in lines]
+    assert [one and (one.files, one.files_ordered) for one in planned] == [
+        (5, 5),
+        (4, 4),
+        (4, None),
+    ]
+    lake.maintain(policy)
+    assert in_order() == [(1, 1), (1, 1), (1, 0)]
+    # Too few small files to compact: they are only ordered.
+    (line,) = lake.maintain(replace(policy, tables="plain", vorder=True)).tables
+    assert line.optimize is not None
+    assert (line.optimize.files, line.optimize.files_ordered) == (0, 1)
+    assert in_order() == [(1, 1), (1, 1), (1, 1)]
+    assert [one.optimize for one in lake.maintain(policy).tables] == [None] * 3
+    lake.write("plain", frame)
+    lake.maintain(replace(policy, tables="plain", zorder="b, a"))
+    last = {row.operation: row for row in describe_history(plain).limit(2).collect()}
+    assert json.loads(last["OPTIMIZE"].operationParameters["zOrderBy"]) == ["b", "a"]
+    assert in_order()[2] == (1, 1)
+    assert plain.read().count() == 40_000

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from helpers.partition_tables import (
 from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
+from mirrorlake.mirror.options import KEYS_PROPERTY
 from mirrorlake.spark.jvm import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
 
@@ -119,6 +121,43 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
     assert table.partitioning.policy is None
     kept = [row[1] for row in table.partitioning.history().rows]
     assert kept == ["set", "altered", "deleted"]
+
+
+@pytest.mark.promise("DL-24")
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_purge_rewrites_each_partitioned_file_by_itself(lake: Lake, guard: bool) -> None:
+    """REORG skips the files of a guarded table, and would merge those of several partitions."""
+    mapping, vectors = "delta.columnMapping.mode", {"delta.enableDeletionVectors": "true"}
+    rows = lake.spark.createDataFrame(some_rows(0, 300)).selectExpr("*", "'hush' AS secret")
+    table = lake.write("t", rows, properties=vectors | {mapping: "none", KEYS_PROPERTY: '["id"]'})
+    policy = table.partitioning.set({"PartitionKeys": [hashed(3)], **PAST}, guard=guard)
+    lake.partitioning.run()
+    before = live_files(table.path)
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ('{mapping}' = 'name')")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 10 = 7")
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN secret")
+    query = f"SELECT *, _metadata.row_id, _metadata.row_commit_version FROM {table.sql_name}"
+    told = Counter(map(repr, lake.spark.sql(query).collect()))
+    planned = table.optimize.purge(dry_run=True)
+    purged = table.optimize.purge()
+    assert planned.files == purged.files == purged.files_added == len(before) == 3
+    files = live_files(table.path)
+    assert check_homogeneous(files, policy) == len(files) == 3
+    assert rows_of(files) == sum(told.values()) == 270
+    assert not [file.path for file in files if "secret" in file.rows.column_names]
+    assert {file.modified for file in files} == {file.modified for file in before}
+    for file in files:  # a point query needs few row groups only if the rows are still sorted
+        keys = file.rows["k"].to_pylist()
+        assert keys == sorted(keys, key=lambda key: (key is not None, key or ""))
+    assert Counter(map(repr, lake.spark.sql(query).collect())) == told
+    assert table.optimize.purge(dry_run=True).files == 0
+    newest = Path(table.path, "_delta_log", f"{table.version:020d}.json").read_text()
+    assert ('"clusteringProvider":"mirrorlake"' in newest) == guard
+    assert lake.partitioning.run().operations == 0
+    lake.forget("t", {"id": 5}, apply=True)
+    left = [pq.read_table(file)["id"].to_pylist() for file in Path(table.path).glob("*.parquet")]
+    assert (len(left), sum(map(len, left))) == (3, 269)
+    assert not [ids for ids in left if 5 in ids]
 
 
 @pytest.mark.promise("PP-10", "PP-12", "PP-13")

@@ -115,7 +115,7 @@ def csv_case(what: str, name: str, content: str | bytes, **document: Any) -> Cas
 CASES = [
     Case(
         "LZ-07",
-        "Parquet in four codecs",
+        "Parquet in five codecs",
         [
             Cycle(
                 [
@@ -123,8 +123,9 @@ CASES = [
                     parquet(2, [B], compression="snappy"),
                     parquet(3, [C], compression="gzip"),
                     parquet(4, [{"id": 4, "v": "d"}], compression="zstd"),
+                    parquet(5, [{"id": 5, "v": "e"}], compression="lz4"),
                 ],
-                [A, B, C, {"id": 4, "v": "d"}],
+                [A, B, C, {"id": 4, "v": "d"}, {"id": 5, "v": "e"}],
             )
         ],
     ),

@@ -230,10 +230,20 @@ def test_errors_may_call_the_file_otherwise(storage: Storage):
 
 
 @pytest.mark.promise("LZ-07")
-@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4"])
 def test_every_compression(storage: Storage, codec):
     facts = inspect(storage, {"id": range(1000), MARKER: [4] * 1000}, compression=codec)
     assert facts.rows == {Marker.UPSERT: 1000}
+
+
+def test_a_codec_that_spark_lacks_is_refused(storage: Storage):
+    """Spark would fail with an error of its own, also if only one column has this codec."""
+    codecs = {"id": "snappy", "item": "brotli", MARKER: "none"}
+    error = refused(storage, {"id": [1], "item": ["a"], MARKER: [4]}, compression=codecs)
+    assert isinstance(error, DataFileError)
+    assert (error.file, error.column) == (NAME, "item")
+    assert error.message == "The file is compressed with Brotli."
+    assert error.hint == "publish it uncompressed, or compressed with Snappy, GZIP, ZSTD or LZ4."
 
 
 def test_text_annotated_as_json_is_text(storage: Storage):
