@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlglot
 import yaml
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -33,7 +33,7 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.spark.sql import query_errors
+from mirrorlake.spark.sql import query_errors, retry_conflicts
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ def purge_files(
     drops = drop_vectors and feature in work.snapshot().reader_features
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
-        work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+        _execute(work.spark, f"ALTER TABLE {name} {off}")
     done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
     if drops:
-        work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
+        _execute(work.spark, f"ALTER TABLE {name} DROP FEATURE {feature}")
         return replace(done, version=table.snapshot().version)
     return done
 
@@ -197,10 +197,14 @@ def _figures(files: DataFrame) -> dict[str, Any]:
     )
 
 
+def _execute(session: SparkSession, statement: str) -> list[Row]:
+    return retry_conflicts(lambda: session.sql(statement).collect())
+
+
 def _run_statement(
     session: SparkSession, table: TableHandle, planned: Compaction, statement: str
 ) -> Compaction:
-    row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
+    row = _execute(session, statement)[0]["metrics"].asDict(recursive=True)
     return replace(
         planned,
         files=row["numFilesRemoved"],

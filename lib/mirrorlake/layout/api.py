@@ -101,6 +101,7 @@ class Optimize:
         Raises:
             UsageError: the predicate uses other columns, or the table has a partitioning policy.
             QueryError: Delta refused the operation.
+            ConflictError: other writers won each attempt.
 
         Example:
             >>> lake.table("sales").optimize.compact(where="month = 3")  # doctest: +SKIP
@@ -133,6 +134,7 @@ class Optimize:
         Raises:
             UsageError: as for `compact`.
             QueryError: Delta refused the operation.
+            ConflictError: as for `compact`.
 
         Example:
             >>> lake.table("sales").optimize.z_order(["customer", "day"])  # doctest: +SKIP
@@ -194,6 +196,7 @@ class Optimize:
 
         Raises:
             QueryError: Delta refused the operation.
+            ConflictError: as for `compact`.
 
         Example:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP

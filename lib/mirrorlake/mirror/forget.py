@@ -44,7 +44,6 @@ from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import Identity, TableMetadata, read_identity, read_metadata
 from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.next_batch import Plan, is_as_planned, plan_of, rewrite_plan, staging
@@ -63,7 +62,7 @@ from mirrorlake.names import (
 )
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob, literal, temporary_view
+from mirrorlake.spark.sql import delta_name, escape_glob, literal, retry_conflicts, temporary_view
 from mirrorlake.storage.files import Storage
 
 UNKNOWN = -1  # the row count of an unreadable file that contains the key's texts
@@ -375,11 +374,11 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     session.conf.set(_RETENTION_CHECK, "false")
     target = delta_name(storage.path(traces.path))
     if traces.current:
-        commit_with_retries(lambda: _delete(session, target, columns, condition))
+        retry_conflicts(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that are still in the file.
-        session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
+        retry_conflicts(lambda: session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect())
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)
     session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
