@@ -22,7 +22,7 @@ from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
-from mirrorlake.history.versions import check_when, is_enforced, version_at
+from mirrorlake.history.versions import check_when, version_at
 from mirrorlake.names import TableName
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.query.statement import (
@@ -73,15 +73,15 @@ def query_lake(
             return None
         else:
             path = storage.path(found.table_path)
-            check = partial(check_when, storage, found, enforced=is_enforced(spark))
+            check = partial(check_when, storage, found)
             version = _version(found, when)
         return Relation(path, hiding_columns(storage, found), check, version)
 
     def _version(table: TableName, when: When | None) -> int | None:
         if isinstance(when, datetime):
-            return version_at(storage, table, when, enforced=is_enforced(spark))
+            return version_at(storage, table, when)
         if when is not None:
-            check_when(storage, table, when, enforced=is_enforced(spark))
+            check_when(storage, table, when)
         return when
 
     statement = parse_statement(query)

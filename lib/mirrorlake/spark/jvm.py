@@ -51,8 +51,11 @@ MOST_BROADCAST = 500_000
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _KNOWN_LOGS = Path(__file__).with_name("KnownLogs.java")
+ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""The setting by which Delta refuses old versions of a table even if all their files exist."""
 # Every session needs these settings, so that results are the same everywhere.
 SESSION_CONFS = {
+    ENFORCED: "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "true",

@@ -422,7 +422,6 @@ STATE_REASONS = {
     "SOURCE_RECREATED": "a source was created again",
     "FEED_OFF": "a source had no change feed, and no row ids to find its changes by",
     "FEED_VACUUMED": "files of a source's change feed are gone",
-    "FEED_RETENTION": "a source's changes are older than Delta's retention allows",
     "LOG_LOST": "a source's log no longer reaches back to the version that the view shows",
     "SCHEMA_CHANGED": "a source's columns changed, and its feed can't be read across that",
     "OLD_VERSION_LOST": "the version of a source that the view shows can't be read any more",
