@@ -67,7 +67,8 @@ class Lake:
     Args:
         root: a path, or a URI of an object store. It need not exist yet.
         spark: the session to use. By default the active session, or a new one that starts when an
-            operation first needs it. Publishing never needs one.
+            operation first needs it. Publishing never needs one. The lake turns off Delta's
+            retention check in it, so that old versions can be read as long as their files exist.
 
     Example:
         >>> import tempfile
@@ -124,10 +125,12 @@ class Lake:
         """
         if not self._is_checked or self._spark is None:
             from mirrorlake.spark.clouds import check_log_store
+            from mirrorlake.spark.jvm import ENFORCED
             from mirrorlake.spark.session import get_spark
 
             if self._spark is not None:
                 check_log_store(self._spark, self.storage.root)
+                self._spark.conf.set(ENFORCED, "false")
             self.storage.check_conditions()
             self._spark = self._spark or get_spark(root=self.storage.root)
             self._is_checked = True

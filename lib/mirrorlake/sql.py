@@ -28,7 +28,7 @@ from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import RETENTION_CHECK, vacuum_table
-from mirrorlake.history.versions import check_when, is_enforced, version_at
+from mirrorlake.history.versions import check_when, version_at
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.trash import drop_table, make_room
@@ -83,15 +83,15 @@ def query_lake(
             return None
         else:
             path = storage.path(found.table_path)
-            check = partial(check_when, storage, found, enforced=is_enforced(spark))
+            check = partial(check_when, storage, found)
             version = _version(found, when)
         return Relation(path, hiding_columns(storage, found), check, version)
 
     def _version(table: TableName, when: When | None) -> int | None:
         if isinstance(when, datetime):
-            return version_at(storage, table, when, enforced=is_enforced(spark))
+            return version_at(storage, table, when)
         if when is not None:
-            check_when(storage, table, when, enforced=is_enforced(spark))
+            check_when(storage, table, when)
         return when
 
     statement = parse_statement(query)

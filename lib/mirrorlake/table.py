@@ -27,7 +27,7 @@ from mirrorlake.history.diff import (
     diff_versions,
 )
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
-from mirrorlake.history.versions import ReadableRange, check_when, find_readable_range, is_enforced
+from mirrorlake.history.versions import ReadableRange, check_when, find_readable_range
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
 from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
@@ -128,11 +128,11 @@ class Table(TableHandle):
             )
         if timestamp is not None:
             then = parse_utc_timestamp(timestamp)
-            check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))
+            check_when(self.storage, self.name, then)
             clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
             rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
         elif version is not None:
-            check_when(self.storage, self.name, int(version), enforced=is_enforced(self.spark))
+            check_when(self.storage, self.name, int(version))
             rows = self.row_tracking.read(version=version) if row_ids else self.rows(int(version))
         elif row_ids:
             rows = self.row_tracking.read()
@@ -212,7 +212,7 @@ class Table(TableHandle):
             >>> lake.table("sales").readable_range()  # doctest: +SKIP
             sales: versions 2 to 7; log retention: older commits are no longer in the log …
         """
-        return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
+        return find_readable_range(self.storage, self.name)
 
     def files_by_version(self, first: int = 0) -> FilesByVersion:
         """Return the data files of each version; needs no Spark.

@@ -1,7 +1,7 @@
 """Read a table's data files from its log, on the driver: live and removed files, deletion vectors.
 
-Delta keeps a removed file until VACUUM deletes it, so that older versions can be read. The newest
-checkpoint and the commits after it name every file removed within the retention.
+Delta keeps a removed file until VACUUM deletes it, so that older versions can be read. A checkpoint
+and the commits after it name every file removed within the retention before the checkpoint.
 
 A deletion vector is an array of 32-bit Roaring bitmaps in their portable serialisation. It is
 stored in a file of its own or, if it is tiny, in the log.
@@ -20,6 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
@@ -28,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.commits import first_version, read_commit_info
 from mirrorlake.delta.log_files import (
     Action,
     checkpoint_files,
@@ -36,10 +37,13 @@ from mirrorlake.delta.log_files import (
     parse_actions,
     read_actions,
 )
+from mirrorlake.delta.snapshot import FILE_RETENTION, Snapshot
+from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.errors import DataFileError
 from mirrorlake.storage.files import Storage
 
 _THREADS = 16
+SLACK = 3_600_000  # milliseconds; the clocks of two writers may differ by this much
 # Hadoop prints URIs with one slash: `file:/…`.
 HADOOP_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 # Operations that write new rows only; any other may move rows with their ids.
@@ -84,17 +88,46 @@ class Removed:
         return cls(files, int(action.get("deletionTimestamp") or 0))
 
 
-def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Removed]:
-    """Return the removed files named by the newest checkpoint and the commits after it."""
-    version, paths = checkpoint_files(storage, table_path)
-    removes = (r for path in paths for _, r in read_actions(storage, path, ("remove",)))
-    found = {removed.files: removed for removed in map(Removed.of, removes)}
-    for _, kind, action in file_actions(storage, table_path, version + 1, newest):
-        removed = Removed.of(action)
-        found.pop(removed.files, None)
-        if kind == "remove":
-            found[removed.files] = removed
-    return list(found.values())
+def removals(
+    storage: Storage, table_path: str, oldest: int, newest: int
+) -> Iterator[list[Removed]]:
+    """Yield the files removed after the version `oldest`, in batches, the newest batch first.
+
+    A batch has the files named by a checkpoint and the commits after it. Only as many checkpoints
+    are read as batches are consumed.
+    """
+    while newest > oldest:
+        version, paths = checkpoint_files(storage, table_path, newest)
+        found: dict[tuple[str, ...], Removed] = {}
+        kept = timedelta()
+        for path in paths if version > oldest else ():
+            for kind, action in read_actions(storage, path, ("remove", "metaData")):
+                if kind == "metaData":
+                    kept = parse_interval(Snapshot(metadata=action).retention(FILE_RETENTION))
+                else:
+                    removed = Removed.of(action)
+                    found[removed.files] = removed
+        for _, kind, action in file_actions(storage, table_path, version + 1, newest):
+            removed = Removed.of(action)
+            found.pop(removed.files, None)
+            if kind == "remove":
+                found[removed.files] = removed
+        yield list(found.values())
+        if version <= oldest:
+            return
+        # The checkpoint lacks files that were removed before its retention.
+        since = written_at(storage, table_path, version) + SLACK - kept // timedelta(milliseconds=1)
+
+        def is_named(removing: int, since: int = since) -> bool:
+            return written_at(storage, table_path, removing) >= since
+
+        newest = oldest if is_named(oldest) else first_version(oldest, version - 1, is_named)
+
+
+def written_at(storage: Storage, table_path: str, version: int) -> int:
+    """Return the time of a commit by its writer's clock, in milliseconds since 1970."""
+    # In a copied table, the time of a commit's file is that of the copy.
+    return int(read_commit_info(storage, table_path, version).get("timestamp") or 0)
 
 
 def removed_since(storage: Storage, table_path: str, version: int, newest: int) -> list[Removed]:

@@ -242,7 +242,7 @@ class CommitLog:
 
     def earliest(self, newest: int) -> int:
         """Return the first version whose commit the log still contains."""
-        return 0 if self.has(0) else _first(0, newest, self.has)
+        return 0 if self.has(0) else first_version(0, newest, self.has)
 
     def first_readable(self, newest: int, interval: int = _DEFAULT_INTERVAL) -> int:
         """Return the first version that the log can still reconstruct: a checkpoint, or version 0.
@@ -287,7 +287,7 @@ class CommitLog:
             made = self.raw_timestamp(version)
             return made is not None and made >= moment
 
-        return _first(earliest - 1, newest, is_since)
+        return first_version(earliest - 1, newest, is_since)
 
     def read(self, newest: int, limit: int) -> History:
         """Return at most `limit` versions, from `newest` downwards."""
@@ -323,7 +323,7 @@ def find_newest(storage: Storage, table_path: str) -> int | None:
     leap = 1
     while not is_gone(low + leap):
         low, leap = low + leap, leap * 2
-    found = _first(low, low + leap, is_gone) - 1
+    found = first_version(low, low + leap, is_gone) - 1
     return found if found >= 0 else None
 
 
@@ -426,7 +426,7 @@ def read_states(
         yield State(version, metadata, commit=commit)
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def first_version(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Bisect for the first version after `low` that satisfies a condition; at most `high`."""
     while high - low > 1:
         middle = (low + high) // 2

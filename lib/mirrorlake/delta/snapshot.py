@@ -24,6 +24,9 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage.files import Storage
 
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+LOG_RETENTION = "delta.logRetentionDuration"
+_RETENTIONS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
 FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"
 VECTORS = "delta.enableDeletionVectors"
@@ -54,6 +57,10 @@ class Snapshot:
     def properties(self) -> dict[str, str]:
         """The table's properties."""
         return dict(self.metadata.get("configuration") or {})
+
+    def retention(self, name: str) -> str:
+        """Return one of the table's two retention periods, or Delta's default for it."""
+        return self.properties.get(name, _RETENTIONS[name])
 
     @property
     def schema_document(self) -> dict[str, Any]:

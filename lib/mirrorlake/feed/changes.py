@@ -169,8 +169,9 @@ class Changes:
         """Return the changes as a Structured Streaming source.
 
         Args:
-            start: the first version or timestamp, at most the version after the newest. By default
-                the stream starts with the newest version's rows as inserts, and then continues with
+            start: the first version or timestamp, at most the version after the newest; a later
+                start is empty if the setting of `read`'s `beyond_latest` allows it. By default the
+                stream starts with the newest version's rows as inserts, and then continues with
                 changes.
             end: the last version or timestamp; later changes are left out. (Delta itself ignores an
                 end in streams.) Use it with `availableNow` triggers. To continue after it, start a
@@ -217,13 +218,13 @@ class Changes:
         from_now = str(start) == str(latest + 1)
         span = resolve_span(table.spark, timeline, latest if from_now else start, end, None)
         first = span.start + from_now
-        found = examine(table, timeline, span.start, latest, files=False)
+        found = examine(table, timeline, min(span.start, latest), latest, files=False)
         passable = {"schema"} if schema_tracking else set()
         if any(finding.rule not in passable for finding in found.blocking):
             raise range_error(found)
         # Delta refuses to start after the newest version, and to continue from a checkpoint with
         # another start than before. So the stream starts one version earlier and filters it out.
-        before = max(first - 1, timeline.first)
+        before = max(min(first - 1, latest), timeline.first)
         if before < first and examine(table, timeline, before, before, files=False).blocking:
             before = first
         rows = reader.option("startingVersion", before).load(table.path)

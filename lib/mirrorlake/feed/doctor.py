@@ -20,13 +20,13 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
-from mirrorlake.delta.snapshot import FEED, physical_name
+from mirrorlake.delta.snapshot import FEED, FILE_RETENTION, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.history.write import check_reserved, reserved_columns
 from mirrorlake.names import quote
 from mirrorlake.results import Finding, Findings, TextTable, counted
+from mirrorlake.spark.jvm import ENFORCED
 
 Field = dict[str, Any]
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
@@ -196,7 +196,6 @@ def examine(
     (latest,) = read_states(table.storage, path, timeline.latest, timeline.latest)
     spans = [
         *_feed_off(name, states),
-        *_retention(table, timeline, states, latest),
         *(_missing_files(table, states) if files else ()),
     ]
     breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
@@ -206,7 +205,8 @@ def examine(
         _finding("reserved-column", name, (end, end), column=column)
         for column in reserved_columns(states[-1].schema)
     ]
-    findings += [*spans, *breaks, *reserved, *_notes(name, states)]
+    old = _retention(name, timeline, states, latest)
+    findings += [*spans, *breaks, *reserved, *old, *_notes(name, states)]
     bad = {v for found in spans for v in range(found.versions[0], found.versions[1] + 1)}
     good = (version for version in range(begin, end + 1) if version not in bad)
     readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
@@ -235,16 +235,15 @@ def _feed_off(name: str, states: list[State]) -> Iterator[FeedFinding]:
 
 
 def _retention(
-    table: TableHandle, timeline: Timeline, states: list[State], latest: State
+    name: str, timeline: Timeline, states: list[State], latest: State
 ) -> Iterator[FeedFinding]:
-    if not is_enforced(table.spark):
-        return
-    kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
+    """Find versions that only sessions with Delta's retention check, its default, refuse."""
+    kept = latest.retention(FILE_RETENTION)
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     for span in _runs(version for version in old if version != timeline.latest):
         verb, them = ("are", "them") if span[1] > span[0] else ("is", "it")
-        yield _finding("retention", str(table.name), span, verb=verb, them=them, kept=kept)
+        yield _finding("retention", name, span, blocks=False, verb=verb, them=them, kept=kept)
 
 
 def _missing_files(table: TableHandle, states: list[State]) -> Iterator[FeedFinding]:
@@ -309,10 +308,10 @@ _TEXTS = {
         "{fix}",
     ),
     "retention": (
-        f"{{Versions}} {{verb}} older than {FILE_RETENTION} ({{kept}}); Delta refuses to read"
-        " {them} even if the files still exist.",
-        f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION} so that no"
-        " VACUUM deletes the files.",
+        f"{{Versions}} {{verb}} older than {FILE_RETENTION} ({{kept}}): a plain Spark session"
+        " refuses to read {them}.",
+        f"SET {ENFORCED} = false in a plain session; a longer {FILE_RETENTION} also keeps the files"
+        " from VACUUM.",
     ),
     "missing-file": (
         "{Versions}: a VACUUM deleted {lost} of {files} from which its changes are read.",

@@ -152,7 +152,8 @@ def resolve_span(
         if version > timeline.latest and beyond_latest == "error":
             newest = timestamp_text(timeline.times[-1])
             raise FeedError(
-                f"{given} is beyond the newest version, {timeline.latest} of {newest}.",
+                f"{given} is beyond the newest version, {timeline.latest} of {newest}"
+                " (timestampGreaterThanLatestCommit).",
                 hint="choose an earlier end, or clip such ends with beyond_latest='clip' or"
                 f" SET {BEYOND_CONF} = true.",
             )

@@ -19,7 +19,7 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.versions import check_version, find_readable_range, is_enforced, version_at
+from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName, quote
@@ -87,7 +87,7 @@ def readable_snapshots(table: TableHandle, *versions: int) -> list[Snapshot | No
     """
     found = []
     for version in versions:
-        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+        check_version(table.storage, table.name, version)
         found.append(read_snapshot(table.storage, table.name.table_path, version))
     return found
 

@@ -47,7 +47,7 @@ from mirrorlake.history.frame_records import (
     utc_now,
     write_list,
 )
-from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
+from mirrorlake.history.versions import TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import delta_name, query_errors, spark_message
@@ -176,7 +176,6 @@ class Frames:
     def _clone(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Clone the log, list the files, and check that each of them exists."""
         table = TableHandle(self._spark, self._storage, framed.name).for_one_operation()
-        table.spark.conf.set(ENFORCED, "false")  # the newest version may exceed the retention
         copy = delta_name(self._storage.path(frame.log_path(framed.name)))
         table.spark.sql(
             f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {table.sql_name}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlglot
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -33,7 +33,7 @@ from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.rewrite import Rewrite
-from mirrorlake.spark.sql import query_errors
+from mirrorlake.spark.sql import query_errors, retry_conflicts
 
 DEFAULT_TARGET = 1024 * 2**20  # Delta's default
 _CONF = "spark.databricks.delta.optimize"
@@ -152,7 +152,7 @@ def purge_files(
     drops = drop_vectors and feature in work.snapshot().reader_features
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
         off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
-        work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+        _execute(work.spark, f"ALTER TABLE {name} {off}")
     apart = _purge_apart(work, files) if figures["files"] else []
     done = _run_statement(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
     done = replace(
@@ -163,7 +163,7 @@ def purge_files(
         bytes_added=(done.bytes_added or 0) + sum(one.bytes_out for one in apart),
     )
     if drops:
-        work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
+        _execute(work.spark, f"ALTER TABLE {name} DROP FEATURE {feature}")
         return replace(done, version=table.snapshot().version)
     return done
 
@@ -213,10 +213,14 @@ def _figures(files: DataFrame) -> dict[str, Any]:
     )
 
 
+def _execute(session: SparkSession, statement: str) -> list[Row]:
+    return retry_conflicts(lambda: session.sql(statement).collect())
+
+
 def _run_statement(
     session: SparkSession, table: TableHandle, planned: Compaction, statement: str
 ) -> Compaction:
-    row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
+    row = _execute(session, statement)[0]["metrics"].asDict(recursive=True)
     return replace(
         planned,
         files=row["numFilesRemoved"],

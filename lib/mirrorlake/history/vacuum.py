@@ -22,8 +22,9 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, hadoop_path, latest_actions, total
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import FILE_RETENTION, Snapshot
 from mirrorlake.delta.table import TableHandle
+from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
@@ -34,7 +35,6 @@ from mirrorlake.history.frame_records import (
     read_lists,
     utc_now,
 )
-from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.results import Count, Result, TextTable, counted, size_text
 from mirrorlake.spark.executors import map_in_arrow
@@ -135,7 +135,7 @@ def vacuum_table(
 def _check_retention(
     table: TableName, snapshot: Snapshot, hours: float | None, *, allow_short: bool
 ) -> float:
-    safe = retention(snapshot, FILE_RETENTION) / timedelta(hours=1)
+    safe = parse_interval(snapshot.retention(FILE_RETENTION)) / timedelta(hours=1)
     if hours is None:
         return safe
     if not math.isfinite(hours) or hours < 0:

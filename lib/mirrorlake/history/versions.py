@@ -1,8 +1,8 @@
 """Find the versions of a table that can be read, and refuse the others with the reason.
 
-Three things limit how far back a table can be read: old commits are removed from the log
-(`delta.logRetentionDuration`), Delta refuses versions older than
-`delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
+Two things limit how far back a table can be read: old commits are removed from the log
+(`delta.logRetentionDuration`), and VACUUM has deleted files. Delta's check that refuses versions
+older than `delta.deletedFileRetentionDuration` is off in the sessions of this library.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
 
-from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
-from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
-from mirrorlake.delta.snapshot import Snapshot, missing_table, open_snapshot
+from mirrorlake.delta.actions import SLACK, missing_files, removals, removed_since, written_at
+from mirrorlake.delta.commits import CommitLog, find_newest
+from mirrorlake.delta.snapshot import (
+    FILE_RETENTION,
+    LOG_RETENTION,
+    Snapshot,
+    missing_table,
+    open_snapshot,
+)
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
 from mirrorlake.errors import VersionError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.jvm import ENFORCED
 from mirrorlake.storage.files import Storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-FILE_RETENTION = "delta.deletedFileRetentionDuration"
-LOG_RETENTION = "delta.logRetentionDuration"
-_DEFAULTS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
-_SLACK = 3_600_000  # milliseconds; the clocks of two writers may differ by this much
 TRIES = 20  # reads until two in a row agree
 
 
@@ -38,7 +35,7 @@ class Limit:
     """A reason why older versions can't be read.
 
     Attributes:
-        what: `log retention`, `retention check` or `vacuumed files`.
+        what: `log retention`, `vacuumed files` or `plain Spark session`.
         version: the oldest version that can be read despite this limit.
         why: the reason in words, with the setting or the file.
     """
@@ -58,6 +55,8 @@ class ReadableRange(Result):
         since, until: when these two versions were committed, in UTC.
         limits: why older versions can't be read, the most restrictive limit first; empty if
             version 0 can be read.
+        plain_session: the limit of sessions in which Delta's retention check is on, as it is by
+            default; None if they can read the whole range.
     """
 
     table: TableName
@@ -66,6 +65,7 @@ class ReadableRange(Result):
     since: datetime
     until: datetime
     limits: tuple[Limit, ...] = ()
+    plain_session: Limit | None = None
 
     @property
     def range(self) -> str:
@@ -80,42 +80,34 @@ class ReadableRange(Result):
         """Return the range and its limits, without timestamps, which differ between runs."""
         rows = [("readable", f"versions {self.earliest} to {self.newest}")]
         rows += [
-            (limit.what, f"from version {limit.version}: {limit.why}") for limit in self.limits
+            (limit.what, f"from version {limit.version}: {limit.why}")
+            for limit in (*self.limits, self.plain_session)
+            if limit
         ]
         return TextTable(("what", "how far"), tuple(rows))
 
     def __repr__(self) -> str:
-        why = f"; {self.limits[0].what}: {self.limits[0].why}" if self.limits else ""
+        notes = (*self.limits[:1], self.plain_session)
+        why = "".join(f"; {limit.what}: {limit.why}" for limit in notes if limit)
         return f"{self.table}: versions {self.earliest} to {self.newest}{why}"
 
 
-def retention(snapshot: Snapshot, name: str) -> timedelta:
-    """Return one of the table's two retention periods, or Delta's default for it."""
-    return parse_interval(_setting(snapshot, name))
-
-
-def _setting(snapshot: Snapshot, name: str) -> str:
-    return snapshot.properties.get(name, _DEFAULTS[name])
-
-
-def find_readable_range(
-    storage: Storage, table: TableName, *, enforced: bool = True
-) -> ReadableRange:
+def find_readable_range(storage: Storage, table: TableName) -> ReadableRange:
     """Return the versions of a table that can be read, from its log alone.
 
-    The cost does not grow with the length of the log.
+    The cost grows with the files that were removed since the first of these versions, and hardly
+    with the length of the log.
 
     Args:
         storage: the lake's storage.
         table: the table's name.
-        enforced: whether Spark's retention check is on, as it is by default.
 
     Raises:
         TableNotFoundError: the table does not exist.
         VersionError: the log was cleaned up while it was read.
     """
-    log = CommitLog(storage, table.table_path)
-    first, newest, limits = _retention_limits(log, open_snapshot(storage, table), enforced=enforced)
+    log, snapshot = CommitLog(storage, table.table_path), open_snapshot(storage, table)
+    first, newest, limits = _log_limit(log, snapshot)
     if vacuumed := _vacuum_limit(log, first, newest):
         limits.append(vacuumed)
         first = max(first, vacuumed.version)
@@ -125,46 +117,49 @@ def find_readable_range(
         raise VersionError(
             f"The log of {table} was cleaned up while it was read.", hint="try again."
         )
-    return ReadableRange(table, first, newest, since, until, tuple(limits))
+    plain = _plain_limit(log, snapshot, first)
+    return ReadableRange(table, first, newest, since, until, tuple(limits), plain)
 
 
-def _retention_limits(
-    log: CommitLog, snapshot: Snapshot, *, enforced: bool
-) -> tuple[int, int, list[Limit]]:
-    """Return the range that the log and the retention check allow, whether or not files exist."""
+def _log_limit(log: CommitLog, snapshot: Snapshot) -> tuple[int, int, list[Limit]]:
+    """Return the range that the log allows, whether or not files exist."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
     first = log.first_readable(newest, interval)
     if first > 0:
-        kept = _setting(snapshot, LOG_RETENTION)
+        kept = snapshot.retention(LOG_RETENTION)
         why = f"older commits are no longer in the log ({LOG_RETENTION}: {kept})"
         limits.append(Limit("log retention", first, why))
-    if enforced:
-        horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
-        oldest = log.raw_timestamp(first)
-        if oldest is not None and oldest < horizon:
-            first = log.first_since(horizon, first, newest)
-            kept = _setting(snapshot, FILE_RETENTION)
-            why = f"Delta refuses older versions ({FILE_RETENTION}: {kept})"
-            limits.append(Limit("retention check", first, why))
     return first, newest, limits
+
+
+def _plain_limit(log: CommitLog, snapshot: Snapshot, first: int) -> Limit | None:
+    """Return the limit that Delta's retention check sets, among the readable versions."""
+    kept = snapshot.retention(FILE_RETENTION)
+    horizon = datetime.now(timezone.utc) - parse_interval(kept)
+    oldest = log.raw_timestamp(first)
+    if oldest is None or oldest >= horizon:
+        return None
+    version = log.first_since(horizon, first, snapshot.version)
+    why = f"Delta refuses older versions ({FILE_RETENTION}: {kept}) unless {ENFORCED} is false"
+    return Limit("plain Spark session", version, why)
 
 
 def _vacuum_limit(log: CommitLog, first: int, newest: int) -> Limit | None:
     """Return the limit set by deleted files, among the versions that other limits allow."""
     if first == newest:
         return None
-    removals = recent_removals(log.storage, log.table_path, newest)
     # Files removed before the first version belong to none of these versions. A removal has the
     # time at which its commit began, by the writer's clock; the log file's time may differ.
-    info = read_commit_info(log.storage, log.table_path, first) if first > 0 else {}
-    since = int(info.get("timestamp", 0)) - _SLACK
-    removals = [removed for removed in removals if removed.at >= since]
-    missing = set(missing_files(log.storage, log.table_path, removals))
-    if not missing:
+    since = written_at(log.storage, log.table_path, first) - SLACK if first > 0 else 0
+    for batch in removals(log.storage, log.table_path, first, newest):
+        removed = [one for one in batch if one.at >= since]
+        if missing := set(missing_files(log.storage, log.table_path, removed)):
+            break
+    else:
         return None
-    latest = max((r for r in removals if missing & set(r.files)), key=lambda r: r.at)
+    latest = max((r for r in removed if missing & set(r.files)), key=lambda r: r.at)
     lost = missing & set(latest.files)
     removed_at = from_milliseconds(latest.at)
     # Only versions before a file's removal need the file. Search there for the removing commit.
@@ -177,24 +172,15 @@ def _vacuum_limit(log: CommitLog, first: int, newest: int) -> Limit | None:
     return None
 
 
-def is_enforced(spark: SparkSession) -> bool:
-    """Return whether this session refuses versions older than the table's file retention."""
-    return str(spark.conf.get(ENFORCED, "true")).lower() != "false"
-
-
-def check_when(
-    storage: Storage, table: TableName, when: int | datetime, *, enforced: bool = True
-) -> None:
+def check_when(storage: Storage, table: TableName, when: int | datetime) -> None:
     """Refuse a version or a timestamp that can't be read; see `check_version`."""
     if isinstance(when, datetime):
-        check_timestamp(storage, table, when, enforced=enforced)
+        check_timestamp(storage, table, when)
     else:
-        check_version(storage, table, when, enforced=enforced)
+        check_version(storage, table, when)
 
 
-def check_version(
-    storage: Storage, table: TableName, version: int, *, enforced: bool = True
-) -> None:
+def check_version(storage: Storage, table: TableName, version: int) -> None:
     """Refuse a version that can't be read, with the reason and the readable range.
 
     Raises:
@@ -202,10 +188,10 @@ def check_version(
             the file.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, _ = _retention_limits(log, open_snapshot(storage, table), enforced=enforced)
+    first, newest, _ = _log_limit(log, open_snapshot(storage, table))
     if first <= version <= newest and not _vacuum_limit(log, version, newest):
         return
-    readable = find_readable_range(storage, table, enforced=enforced)
+    readable = find_readable_range(storage, table)
     if readable.earliest <= version <= readable.newest:
         return
     bounding = [limit for limit in readable.limits if limit.version > version]
@@ -226,14 +212,9 @@ def check_version(
             file=missing[0],
             hint=_range_hint(readable),
         )
-    fix = ""
-    if limit.what == "retention check":
-        fix = (
-            f" A longer {FILE_RETENTION} makes older versions readable if their files still exist."
-        )
     raise VersionError(
         f"Version {version} of {table} can no longer be read: {limit.why}.",
-        hint=_range_hint(readable) + fix,
+        hint=_range_hint(readable),
     )
 
 
@@ -241,15 +222,13 @@ def _range_hint(readable: ReadableRange) -> str:
     return f"the readable range is {readable.range}."
 
 
-def check_timestamp(
-    storage: Storage, table: TableName, timestamp: datetime, *, enforced: bool = True
-) -> None:
+def check_timestamp(storage: Storage, table: TableName, timestamp: datetime) -> None:
     """Refuse a timestamp before or after the versions that can be read.
 
     Raises:
         VersionError: with the readable range.
     """
-    readable = find_readable_range(storage, table, enforced=enforced)
+    readable = find_readable_range(storage, table)
     if timestamp > readable.until:
         raise VersionError(
             f"{timestamp.isoformat()} is after the newest version of {table}.",
@@ -266,12 +245,10 @@ def check_timestamp(
             hint=_range_hint(readable),
         )
     after = log.first_since(timestamp + timedelta(milliseconds=1), first, readable.newest)
-    check_version(storage, table, after - 1, enforced=enforced)
+    check_version(storage, table, after - 1)
 
 
-def version_at(
-    storage: Storage, table: TableName, timestamp: datetime, *, enforced: bool = True
-) -> int:
+def version_at(storage: Storage, table: TableName, timestamp: datetime) -> int:
     """Return the version that was the newest at a timestamp.
 
     A timestamp after the newest commit gives the newest version.
@@ -284,7 +261,7 @@ def version_at(
     committed = log.timestamp(newest)
     if committed is not None and committed <= timestamp:
         return newest
-    check_timestamp(storage, table, timestamp, enforced=enforced)
+    check_timestamp(storage, table, timestamp)
     first = log.first_readable(newest)
     return log.first_since(timestamp + timedelta(milliseconds=1), first, newest) - 1
 

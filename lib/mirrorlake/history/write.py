@@ -9,6 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
 from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_delta
@@ -22,14 +26,11 @@ from mirrorlake.mirror.options import (
     new_table_properties,
 )
 from mirrorlake.mirror.trash import make_room
-from mirrorlake.names import SCHEMA_SUFFIX, TABLES, TableName, ZONE
+from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage.files import Listing, Storage
-from pyspark.sql import DataFrame, SparkSession
-from typing import Any
-
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]

@@ -106,6 +106,7 @@ class Optimize:
         Raises:
             UsageError: the predicate uses other columns, or the table has a partitioning policy.
             QueryError: Delta refused the operation.
+            ConflictError: other writers won each attempt.
 
         Example:
             >>> lake.table("sales").optimize.compact(where="month = 3")  # doctest: +SKIP
@@ -146,6 +147,7 @@ class Optimize:
         Raises:
             UsageError: as for `compact`.
             QueryError: Delta refused the operation.
+            ConflictError: as for `compact`.
 
         Example:
             >>> lake.table("sales").optimize.z_order(["customer", "day"])  # doctest: +SKIP
@@ -219,7 +221,7 @@ class Optimize:
 
         Raises:
             QueryError: Delta refused the operation.
-            ConflictError: other writers won each attempt; earlier commits remain.
+            ConflictError: as for `compact`; earlier commits remain.
 
         Example:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP

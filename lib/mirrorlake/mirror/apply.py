@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -75,7 +74,13 @@ from mirrorlake.spark.jvm import (
     transaction,
 )
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, spark_message, temporary_view
+from mirrorlake.spark.sql import (
+    delta_name,
+    is_conflict,
+    literal,
+    retry_conflicts,
+    temporary_view,
+)
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
@@ -103,10 +108,6 @@ _CHANGE_TYPE = "_change_type"
 _KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
 _BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
 _TABLE = ""  # the kind of rows that are written to the table, not to its feed
-_TRIES = 5
-CONFLICT = re.compile(
-    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
-)
 # Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
 _NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
@@ -121,21 +122,6 @@ _CONFS = {
 }
 
 
-def commit_with_retries(commit: Callable[[], None]) -> None:
-    """Run a commit, and retry it after a conflict with another writer, such as OPTIMIZE.
-
-    A retry is safe: Delta skips a commit if its `txnVersion` is already in the log.
-    """
-    for attempt in range(1, _TRIES + 1):
-        try:
-            commit()
-            return
-        except Exception as error:
-            if attempt == _TRIES or not CONFLICT.search(spark_message(error)):
-                raise
-            time.sleep(0.2 * 2**attempt)
-
-
 def compact(spark: SparkSession, path: str) -> bool:
     """Compact the small files of a Delta table; rows do not change, and readers are not affected.
 
@@ -148,7 +134,7 @@ def compact(spark: SparkSession, path: str) -> bool:
     try:
         session.sql(f"OPTIMIZE {delta_name(path)}").collect()
     except Exception as error:
-        if CONFLICT.search(spark_message(error)):
+        if is_conflict(error):
             return False
         raise
     return True
@@ -176,7 +162,8 @@ def write_batch(
         _set_properties(spark, at, _new_properties(at.snapshot, batch))
     if batch.plan is None and not at.recreated:
         return
-    commit_with_retries(lambda: _apply_batch(spark(), batch))
+    # Delta skips a commit if its `txnVersion` is already in the log.
+    retry_conflicts(lambda: _apply_batch(spark(), batch))
     done(Step.COMMITTED)
     if at.recreated:
         found = read_snapshot(at.storage, at.identity.table.table_path)

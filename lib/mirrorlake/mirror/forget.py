@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import io
 import json
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.log_files import cut_before_checkpoint
@@ -38,7 +44,6 @@ from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import Identity, TableMetadata, read_identity, read_metadata
 from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.next_batch import Plan, is_as_planned, plan_of, rewrite_plan, staging
@@ -58,12 +63,8 @@ from mirrorlake.names import (
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob, literal, temporary_view
+from mirrorlake.spark.sql import delta_name, escape_glob, literal, retry_conflicts, temporary_view
 from mirrorlake.storage.files import Storage
-from pyspark.sql import DataFrame, SparkSession, functions as F
-from typing import Any
-from urllib.parse import unquote
-
 
 UNKNOWN = -1  # the row count of an unreadable file that contains the key's texts
 _BY_TEXT = ("binary", "boolean")  # Spark casts these to few types, but text to all types
@@ -375,13 +376,13 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     path = storage.path(traces.path)
     target = delta_name(path)
     if traces.current:
-        commit_with_retries(lambda: _delete(session, target, columns, condition))
+        retry_conflicts(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that are still in the file. REORG skips some files.
         if has_gateway(session):
             purge_apart(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
-        session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
+        retry_conflicts(lambda: session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect())
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)
     session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()

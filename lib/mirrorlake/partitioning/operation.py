@@ -33,11 +33,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta.commits import read_commit_info, versions
-from mirrorlake.delta.snapshot import physical_names
+from mirrorlake.delta.snapshot import FILE_RETENTION, physical_names
 from mirrorlake.delta.table import TableHandle
+from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.errors import BusyError, ConflictError, RewriteError
 from mirrorlake.history.vacuum import vacuum_table
-from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.layout.vorder import SORTED_TAG
 from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
@@ -289,7 +289,7 @@ def clean_up(table: TableHandle) -> int | None:
     """
     path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
     last = (read_kept(table.storage, path, _FORMAT) or {}).get("at", "")
-    keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
+    keep = parse_interval(table.snapshot().retention(FILE_RETENTION)) + timedelta(minutes=1)
     # The end of the retention of each operation's replaced files, unless already vacuumed.
     due = {
         one.at: datetime.fromisoformat(one.at) + keep

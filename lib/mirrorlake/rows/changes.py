@@ -48,7 +48,7 @@ from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import Changes
 from mirrorlake.feed.ranges import End, Outside, resolve_span
 from mirrorlake.history.diff import RESERVED
-from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.history.versions import check_version
 from mirrorlake.names import STATE, quote
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
@@ -80,7 +80,7 @@ def read_with_ids(
         VersionError: that version can't be read.
     """
     if version is not None:
-        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+        check_version(table.storage, table.name, version)
     snapshot = read_snapshot(table.storage, table.name.table_path, version) or table.snapshot()
     check_tracked(table, snapshot)
     taken = {name.lower() for name in snapshot.schema}

@@ -340,7 +340,8 @@ _TEXTS = {
         "Don't look for changes by row_commit_version > n across version {version}.",
     ),
     "clone": (
-        "Version {version} is a clone: its rows have ids of their own, other than in its source.",
+        "Version {version} is a clone: its rows were numbered anew, so equal ids in the clone and"
+        " in its source do not mean equal rows.",
         "Don't compare its ids with those of the source.",
     ),
     "overwrite": (

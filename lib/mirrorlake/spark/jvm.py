@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mirrorlake.errors import ConflictError, OtherDeltaError, UsageError, first_line
 from mirrorlake.names import quote
-from mirrorlake.spark.sql import literal, spark_message
+from mirrorlake.spark.sql import is_conflict, literal, spark_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,11 @@ MOST_BROADCAST = 500_000
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _KNOWN_LOGS = Path(__file__).with_name("KnownLogs.java")
+ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""The setting by which Delta refuses old versions of a table even if all their files exist."""
 # Every session needs these settings, so that results are the same everywhere.
 SESSION_CONFS = {
+    ENFORCED: "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
@@ -662,11 +665,11 @@ class DeltaTransaction:
         try:
             return int(self._txn.commit(self._seq(actions), what, *tags))
         except Exception as error:
-            text = spark_message(error)
-            if "DELTA_CONCURRENT" not in text and "Concurrent" not in type(error).__name__:
+            if not is_conflict(error):
                 raise
             raise ConflictError(
-                f"Another writer committed a conflicting change: {text}", hint="try again."
+                f"Another writer committed a conflicting change: {spark_message(error)}",
+                hint="try again.",
             ) from error
 
     def _activate(self) -> None:

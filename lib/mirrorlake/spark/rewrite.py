@@ -7,6 +7,7 @@ new files differ. Readers of the change feed and streams skip such a commit.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
-from mirrorlake.errors import ConflictError, RewriteError
+from mirrorlake.errors import RewriteError
 from mirrorlake.names import quote
 from mirrorlake.spark.jvm import Add, DeltaTransaction, transaction
 from mirrorlake.spark.older import VARIANTS
+from mirrorlake.spark.sql import retry_conflicts
 
 Choose = Callable[[DataFrame], DataFrame]
 # Files are written in the background and read more often than written, so ZSTD uses a slower level.
@@ -29,7 +31,6 @@ BACKGROUND_CONFS = {
     "parquet.compression.codec.zstd.level": "9",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-_ATTEMPTS = 5
 _HASH_PART = 0xFFFF_FFFF
 
 
@@ -132,8 +133,10 @@ def rewrite_files(
             committed.
         ConflictError: each attempt conflicted with another writer.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        began = time.monotonic()
+    attempts = itertools.count(1)
+
+    def attempt() -> Rewrite | None:
+        number, began = next(attempts), time.monotonic()
         with transaction(spark, path, note=note, confs=confs) as txn:
             paths = within(choose(txn.files()), bounds or Bounds())
             if not paths:
@@ -142,13 +145,8 @@ def rewrite_files(
             if not written.adds and not written.kept:
                 return None
             rows, checksum = written.proof or check_rows(txn, written.replaced, written.adds)
-            try:
-                version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
-            except ConflictError:
-                # The new files stay in the folder without a reference, until VACUUM deletes them.
-                if attempt == _ATTEMPTS:
-                    raise
-                continue
+            # After a conflict the new files stay without a reference, until VACUUM deletes them.
+            version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
             return Rewrite(
                 version,
                 len(written.replaced),
@@ -158,9 +156,10 @@ def rewrite_files(
                 rows,
                 checksum,
                 time.monotonic() - began,
-                attempt,
+                number,
             )
-    return None
+
+    return retry_conflicts(attempt)
 
 
 def check_rows(

@@ -1,21 +1,30 @@
-"""Quotes names, literals and paths for SQL and Spark's readers, and translates Spark's errors."""
+"""Quotes names, literals and paths for SQL and Spark's readers, and translates Spark's errors.
+
+A commit that conflicts with another writer's is repeated by `retry_conflicts`.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from mirrorlake.errors import MirrorlakeError, QueryError
+from mirrorlake.errors import ConflictError, MirrorlakeError, QueryError
 from mirrorlake.names import quote as quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+T = TypeVar("T")
 _GLOB = re.compile(r"([\\{}\[\]*?])")
+_CONFLICT = re.compile(
+    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
+)
+_TRIES = 5
 
 
 def literal(text: str) -> str:
@@ -48,6 +57,38 @@ def spark_message(error: BaseException) -> str:
     text = " ← ".join(dict.fromkeys(texts)) if texts else str(error)
     # The analyzer appends its plan after a semicolon; it does not belong in a message.
     return " ".join(text.split(";\n")[0].split()) or type(error).__name__
+
+
+def is_conflict(error: Exception) -> bool:
+    """Check whether an error is a conflict with another writer's commit."""
+    text = f"{type(error).__name__} {spark_message(error)}"
+    return isinstance(error, ConflictError) or bool(_CONFLICT.search(text))
+
+
+def retry_conflicts(commit: Callable[[], T]) -> T:
+    """Run a commit, and repeat it after a conflict with another writer, with growing pauses.
+
+    Args:
+        commit: the whole operation, which is safe to repeat if nothing was committed.
+
+    Raises:
+        ConflictError: each attempt conflicted.
+    """
+    attempt = 1
+    while True:
+        try:
+            return commit()
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+            if attempt == _TRIES:
+                why = error.message if isinstance(error, ConflictError) else spark_message(error)
+                raise ConflictError(
+                    f"Other writers committed first during each of {_TRIES} attempts: {why}",
+                    hint="try again when less is written to the table.",
+                ) from error
+        time.sleep(0.2 * 2**attempt)
+        attempt += 1
 
 
 @contextmanager

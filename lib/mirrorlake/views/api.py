@@ -19,6 +19,7 @@ from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
+from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
@@ -41,7 +42,6 @@ from mirrorlake.views.explain import (
     explain,
     forget_costs,
     plan_refresh,
-    refresh_session,
 )
 from mirrorlake.views.plan import listed, make_plan, pin_sources
 from mirrorlake.views.refresh import (
@@ -226,7 +226,7 @@ class Views:
                 f"The view {definition.name} can't be checked: {state.reason}.",
                 hint="refresh the view first.",
             )
-        session = refresh_session(self._spark())
+        session = new_session(self._spark())
         sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
         plan = make_plan(session, definition, shown)
@@ -313,7 +313,7 @@ class Views:
 
     def _make(self, name: TableName, sql: str, *, dry_run: bool) -> Definition:
         """Create the empty table of a view, unless it exists with the same query."""
-        session = refresh_session(self._spark())
+        session = new_session(self._spark())
         there = read_snapshot(self._storage, name.table_path)
         if found := definition_of(name, there):
             if found.sql == sql:

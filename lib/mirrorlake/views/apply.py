@@ -34,7 +34,7 @@ from mirrorlake.spark.jvm import (
     rows_among,
     transaction,
 )
-from mirrorlake.spark.sql import delta_name, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, is_conflict, spark_message, temporary_view
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, listed, named, net_rows, same
@@ -268,11 +268,10 @@ def conflicts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        message = spark_message(error)
-        if "DELTA_CONCURRENT" not in message and "Concurrent" not in type(error).__name__:
+        if not is_conflict(error):
             raise
         raise ConflictError(
-            f"Another writer changed the view during the refresh: {message}",
+            f"Another writer changed the view during the refresh: {spark_message(error)}",
             hint="refresh the view again.",
         ) from error
 

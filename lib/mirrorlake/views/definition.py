@@ -426,7 +426,6 @@ STATE_REASONS = {
     "SOURCE_RECREATED": "a source was dropped and created again",
     "FEED_OFF": "a source had no change feed for some versions, and no row ids to compare instead",
     "FEED_VACUUMED": "VACUUM deleted files of a source's change feed",
-    "FEED_RETENTION": "a source's changes are older than Delta's retention allows",
     "LOG_LOST": "the log of a source no longer contains all commits since the recorded version",
     "SCHEMA_CHANGED": (
         "a column of a source was dropped, renamed or changed, so its feed can't be read"

@@ -17,7 +17,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.history.versions import ENFORCED
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
@@ -225,13 +224,6 @@ class RefreshPlan:
     estimate: Estimate
 
 
-def refresh_session(spark: SparkSession) -> SparkSession:
-    """Return a separate session, which can read the newest version however old it is."""
-    session = new_session(spark)
-    session.conf.set(ENFORCED, "false")
-    return session
-
-
 def plan_refresh(
     spark: SparkSession,
     storage: Storage,
@@ -242,13 +234,13 @@ def plan_refresh(
     """Return the plan of a refresh, without reading table data.
 
     Args:
-        spark: the user's session; its retention settings limit the versions that can be read.
+        spark: the user's session.
         storage: the lake's files.
         definition: the view.
         state: the state of the view.
         sources: the view's sources, each at the version that this refresh reads.
     """
-    session = refresh_session(spark)
+    session = new_session(spark)
     plan = make_plan(session, definition, sources)
     why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []

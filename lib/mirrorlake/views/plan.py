@@ -21,7 +21,7 @@ from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageEr
 from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
 from mirrorlake.history.diff import RESERVED, is_tracked
-from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
+from mirrorlake.history.versions import check_version, versions_at_once
 from mirrorlake.names import TableName, quote
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
@@ -40,7 +40,6 @@ SIGN = f"{HIDDEN}sign"
 _CODES = {
     "feed-off": "FEED_OFF",
     "missing-file": "FEED_VACUUMED",
-    "retention": "FEED_RETENTION",
     "log-lost": "LOG_LOST",
     "schema": "SCHEMA_CHANGED",
 }
@@ -174,7 +173,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
         by_ids = rules == {"feed-off"} and all(is_tracked(state.properties) for state in states)
         if not by_ids:
             return Reason(_CODES.get(first.rule, "SCHEMA_CHANGED"), first.message, first.fix)
-        if lost := look_at_old(spark, storage, source):
+        if lost := look_at_old(storage, source):
             return lost
     commits = [
         read_commit(storage, source.name.table_path, version, files=True)
@@ -184,11 +183,11 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
     return Changes(source, found, timeline, by_ids, size, files)
 
 
-def look_at_old(spark: SparkSession, storage: Storage, source: Source) -> Reason | None:
+def look_at_old(storage: Storage, source: Source) -> Reason | None:
     """Return why the version that the view shows cannot be read; None if it can be read."""
     assert source.old is not None, source
     try:
-        check_version(storage, source.name, source.old, enforced=is_enforced(spark))
+        check_version(storage, source.name, source.old)
     except VersionError as error:
         return Reason("OLD_VERSION_LOST", error.message, error.hint)
     return None

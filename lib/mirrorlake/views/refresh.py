@@ -22,6 +22,7 @@ from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import to_arrow
+from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.apply import Target, Workspace, apply_delta, workspace, write_rows
@@ -44,7 +45,6 @@ from mirrorlake.views.explain import (
     RefreshPlan,
     is_due,
     plan_refresh,
-    refresh_session,
     save_cost,
 )
 from mirrorlake.views.plan import Plan, Source, listed, look_at_old, pin_sources, read_changes
@@ -200,7 +200,7 @@ def refresh_view(
             apply_delta(delta, work, target)
             changed = sum(work.count(view)[0] for view in delta.changes.values())
         else:
-            whole = session if delta is None else refresh_session(spark)
+            whole = session if delta is None else new_session(spark)
             _write_all(whole, found.plan, target)
     on_step(ViewStep.COMMITTED)
     version, rows = _committed(storage, found)
@@ -256,7 +256,7 @@ def _read(
             views[one.source.name] = work.cache(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
     delta = Delta(found.plan, views)
     for source in delta.needs_old():
-        if lost := look_at_old(spark, storage, source):
+        if lost := look_at_old(storage, source):
             return delta, lost
     return delta, None
 

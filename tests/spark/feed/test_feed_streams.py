@@ -18,6 +18,7 @@ from mirrorlake import Lake, Table
 from mirrorlake.delta.snapshot import FEED
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed.doctor import DEFAULT_CONF
+from mirrorlake.feed.ranges import BEYOND_CONF
 from mirrorlake.spark.sql import delta_name
 
 Change = tuple[int, str, int]
@@ -95,6 +96,15 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
         table.changes.stream(end=3)
     with pytest.raises(FeedError, match="beyond the newest version, 10"):
         table.changes.stream(12)
+    table.spark.conf.set(BEYOND_CONF, "true")
+    try:
+        assert flat(drain(table.changes.stream("2999-01-01"), tmp_path / "h")) == []
+        for version in (11, 12):  # nothing is returned until the first version exists
+            assert flat(drain(table.changes.stream(12), tmp_path / "g")) == []
+            table.spark.sql(f"INSERT INTO {table.sql_name} VALUES ({version}, 'x')")
+        assert flat(drain(table.changes.stream(12), tmp_path / "g")) == [(12, "insert", 12)]
+    finally:
+        table.spark.conf.unset(BEYOND_CONF)
 
 
 @pytest.mark.promise("CF-08")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from helpers.tables import bag_by_spark, describe_history
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import InvalidNameError, UsageError, VersionError
 from mirrorlake.history import diff
+from mirrorlake.spark.jvm import ENFORCED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,43 +145,88 @@ def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
         table.read(timestamp="yesterday")
 
 
+def copy_aged(lake: Lake, table: str, copy: str, ages: list[int]) -> Table:
+    """Copy a table whose versions, removals and files are as old as `ages`, in days by version."""
+    path = Path(lake.storage.path(f"Tables/{copy}"))
+    shutil.copytree(lake.table(table).path, path, ignore=shutil.ignore_patterns("*.crc"))
+    for version, age in enumerate(ages):
+        log = log_file(lake, copy, version)
+        text = re.sub(
+            r'"(timestamp|deletionTimestamp|modificationTime)":(\d+)',
+            lambda found, age=age: f'"{found[1]}":{int(found[2]) - age * 86_400_000}',
+            log.read_text(),
+        )
+        log.write_text(text)
+        moment = time.time() - age * 86_400 + version
+        added = [json.loads(line)["add"]["path"] for line in text.splitlines() if '{"add"' in line]
+        for file in (log, *(path / name for name in added)):
+            os.utime(file, (moment, moment))
+    return lake.table(copy)
+
+
 @pytest.mark.promise("DL-06")
-def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSession) -> None:
+def test_the_reachable_past_ends_where_log_and_files_end(lake: Lake, spark: SparkSession) -> None:
     for number in range(1, 5):
         lake.write("t", spark.createDataFrame([(number,)], ["n"]).coalesce(1), mode="overwrite")
-    table = lake.table("t")
-    assert (table.readable_range().newest, table.readable_range().limits) == (4, ())
+    ages = [20, 12, 8, 6, 0]  # version 1 was replaced 8 days ago, version 2 6 days ago
+    table = copy_aged(lake, "t", "old", ages)
+    now = datetime.now(timezone.utc)
 
-    # VACUUM deleted the file that only version 1 needs. Version 0 has no files.
+    def check(readable: Table, *readable_versions: int) -> None:
+        for version in readable_versions:
+            expected = [(version,)] if version else []
+            assert rows(readable.read(version=version)) == expected
+            assert rows(lake.sql(f"SELECT * FROM {readable.name}@v{version}")) == expected
+            at = now - timedelta(days=ages[version] - 0.5)
+            assert rows(readable.read(timestamp=at)) == expected
+
+    # Without VACUUM, everything can be read, and restored.
+    assert (table.readable_range().earliest, table.readable_range().limits) == (0, ())
+    check(table, 0, 1, 2, 3)
+    assert rows(table.diff(1, 4)) == [(1, "delete"), (4, "insert")]
+    assert table.compare(1, 4).counts == {"added": 1, "removed": 1, "changed": 0}
+    restored = copy_aged(lake, "t", "restored", ages)
+    assert restored.restore(1, apply=True).applied
+    assert rows(restored.read()) == [(1,)]
+
+    # A plain session refuses what the note says; the lake reads it even with such a session.
+    plain = spark.newSession()
+    plain.conf.set(ENFORCED, "true")
+    note = table.readable_range().plain_session
+    assert note is not None
+    assert note.version == 3
+    assert "interval 7 days" in note.why
+    for version in range(4):
+        query = f"SELECT * FROM {table.sql_name} VERSION AS OF {version}"
+        if version < note.version:
+            with pytest.raises(Exception, match="deletedFileRetentionDuration"):
+                plain.sql(query).collect()
+        else:
+            assert rows(plain.sql(query)) == [(version,)]
+    with_plain = Lake(lake.storage.root, spark=plain).table("old")
+    check(with_plain, 1)
+
+    # With the defaults, VACUUM leaves seven days: what was current then can be read.
+    done = table.vacuum(apply=True)
+    assert (done.delete_files, done.unreadable) == (1, (0, 1))
     (gone,) = live_files(lake, "t", 1)
-    (Path(table.path) / gone).unlink()
     readable = table.readable_range()
-    assert (readable.earliest, readable.newest) == (2, 4)
     assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 2)]
+    assert readable.earliest == 2
     assert gone in repr(readable)
-    with pytest.raises(VersionError, match=r"1 of t was vacuumed: .*versions 2 to 4") as caught:
-        table.read(version=1)
-    assert caught.value.file == gone
-    assert rows(table.read(version=0)) == []
-    assert rows(table.read(version=2)) == [(2,)]
-
-    # Versions older than seven days are refused by Delta's check, and before by ours.
-    week = time.time() - 8 * 86_400
-    for version in (0, 1, 2):
-        os.utime(log_file(lake, "t", version), (week + version, week + version))
-    readable = table.readable_range()
-    assert (readable.earliest, [limit.what for limit in readable.limits]) == (
-        3,
-        ["retention check"],
-    )
-    assert "interval 7 days" in repr(readable)
-    with pytest.raises(VersionError, match=r"deletedFileRetentionDuration.*versions 3 to 4"):
-        table.read(version=2)
-    spark.sql(
-        f"ALTER TABLE {table.sql_name}"
-        " SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 9 days')"
-    )
-    assert rows(table.read(version=2)) == [(2,)]
+    check(table, 0, 2, 3)  # version 0 has no files
+    assert rows(table.read(timestamp=now - timedelta(days=7))) == [(2,)]
+    cases = [
+        lambda: table.read(version=1),
+        lambda: table.read(timestamp=now - timedelta(days=9)),
+        lambda: lake.sql("SELECT * FROM old@v1"),
+        lambda: table.diff(1),
+        lambda: table.restore(1),
+    ]
+    for case in cases:
+        with pytest.raises(VersionError, match=r"1 of old was vacuumed: .*versions 2 to") as told:
+            case()
+        assert told.value.file == gone
 
 
 @pytest.mark.long

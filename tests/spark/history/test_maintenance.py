@@ -6,7 +6,10 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,9 @@ from hypothesis import strategies as st
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
 from helpers.project import PARAMETERS
 from helpers.tables import describe_history
-from mirrorlake import Lake, MaintenancePolicy
+from mirrorlake import Lake, MaintenancePolicy, Table
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.log_files import encode_actions
 from mirrorlake.errors import (
     QueryError,
     RetentionError,
@@ -59,11 +64,18 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
     assert (folder(lake, "t") / "day=7").is_dir()
     before = data_files(folder(lake, "t"))
 
-    # A filter on the key reads only its folder, and a change rewrites only its folder.
-    read = table.read().where("day = 1").selectExpr("_metadata.file_path AS path").distinct()
-    assert {Path(row.path).parent.name for row in read.collect()} == {"day=1"}
+    # Without the other folders, a query and a change of one partition work, others do not.
+    others = [folder(lake, "t") / "day=0", folder(lake, "t") / "day=1"]
+    for path in others:
+        path.rename(lake.storage.path(path.name))
+    assert rows(table.read(where="day = 7")) == rows(table.read().where("day > 1")) == [(9, 7)]
+    with pytest.raises(Exception, match=r"day(=|%3D)[01]"):
+        table.read().collect()
     spark.sql(f"UPDATE {table.sql_name} SET id = id + 100 WHERE day = 7")
-    assert {name.split("/")[0] for name in data_files(folder(lake, "t")) ^ before} <= {"day=7"}
+    assert rows(table.read(where="day = 7")) == [(109, 7)]
+    for path in others:
+        Path(lake.storage.path(path.name)).rename(path)
+    assert {name.split("/")[0] for name in data_files(folder(lake, "t")) ^ before} == {"day=7"}
 
     found = table.optimize.compact(where="day = 1", dry_run=True)
     inside = {name for name in before if name.startswith("day=1/")}
@@ -86,6 +98,54 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
             table.optimize.compact(where=wrong, dry_run=True)
     with pytest.raises(QueryError):
         table.optimize.z_order(columns=["nothing"])
+
+
+def delete_during(table: Table, operation: Callable[[], object]) -> str:
+    """Run an operation, and delete one of the table's files as soon as it has written a new file.
+
+    The commit is written directly, because a statement would take longer than the operation.
+    """
+    path = Path(table.path)
+    before, version = files_on_disk(path), table.snapshot().version
+    files = live_files(table.storage, table.name.table_path, version)
+    action = min(files, key=lambda add: ("deletionVector" not in add, add["path"]))
+    kept = {name: action[name] for name in ("path", "deletionVector") if name in action}
+    now = int(time.time() * 1000)
+    removed = {**kept, "deletionTimestamp": now, "dataChange": True}
+    info = {"timestamp": now, "operation": "DELETE", "operationParameters": {}}
+    commit = path / "commit"
+    commit.write_bytes(encode_actions([{"commitInfo": info}, {"remove": removed}]))
+    ended = threading.Event()
+
+    def disturb() -> None:
+        while not ended.is_set():
+            if any(name.endswith(".parquet") for name in files_on_disk(path) - before):
+                commit.rename(log_file(path, version + 1))
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(disturb)
+        try:
+            operation()
+        finally:
+            ended.set()
+        done.result()
+    return Path(action["path"]).name
+
+
+def test_layout_operations_start_again_after_a_conflict(lake: Lake, spark: SparkSession) -> None:
+    table = lake.write("t", some(spark, 0, 30, 3), properties=VECTORS)
+    optimize = table.optimize
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 10 = 1")
+    for operation in (optimize.purge, optimize.compact, lambda: optimize.z_order(["id"])):
+        placed = rows(table.read().selectExpr("id", "_metadata.file_name"))
+        version = table.snapshot().version
+        gone = delete_during(table, operation)
+        assert table.snapshot().version == version + 2
+        left = [number for number, file in placed if file != gone]
+        assert 0 < len(left) < len(placed)
+        assert [number for number, _ in rows(table.read())] == left
+        lake.write("t", some(spark, 100, 6, 2))
 
 
 def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:

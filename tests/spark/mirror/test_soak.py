@@ -14,8 +14,7 @@ import pytest
 
 from helpers.follower import Follower
 from mirrorlake import Lake, MirrorOptions
-from mirrorlake.mirror import apply
-from mirrorlake.spark.sql import spark_message
+from mirrorlake.spark.sql import is_conflict, spark_message
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
@@ -57,7 +56,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
             try:
                 lake.spark.newSession().sql(f"OPTIMIZE {name}").collect()
             except Exception as error:
-                if not apply.CONFLICT.search(spark_message(error)):
+                if not is_conflict(error):
                     failures.append(spark_message(error))
             stop.wait(3)
 

@@ -183,7 +183,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     lake.spark.conf.unset("spark.databricks.delta.backfill.maxNumFiles")
 
 
-@pytest.mark.promise("RT-04", "RT-05", "RT-06")
+@pytest.mark.promise("RT-04", "RT-05")
 def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     table = make(
         lake,
@@ -242,14 +242,6 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     assert rules(table) == [("restore", (version + 1, version + 1))]
     assert table.row_tracking.status().trusted_from == 0
 
-    clone = make(lake, "clone", f"CREATE TABLE {{T}} SHALLOW CLONE {table.sql_name}")
-    own = ids(clone)
-    assert own.keys() == kept.keys()
-    assert {key for key in own if own[key][0] != kept[key][0]}
-    assert {version for _, version in own.values()} == {0}
-    assert rules(clone) == [("clone", (0, 0))]
-    assert "other than in its source" in clone.row_tracking.status().findings[0].message
-
     if not pytestconfig.getoption("--long"):
         return
     replace = table.read().where("id >= 5").write.format("delta").mode("overwrite")
@@ -263,6 +255,32 @@ def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     assert [rule for rule, _ in rules(table)] == ["restore", "overwrite", "overwrite"]
     assert "id >= 5" in table.row_tracking.status().findings[1].message
     assert table.row_tracking.status().trusted_from == last
+
+
+@pytest.mark.promise("RT-06")
+def test_a_clone_numbers_its_rows_anew(lake: Lake) -> None:
+    table = make(
+        lake,
+        "t",
+        "CREATE TABLE {T} USING delta TBLPROPERTIES (delta.enableRowTracking = true)"
+        " AS SELECT CAST(id AS INT) AS id, 'a' AS v FROM range(3)",
+    )
+    first = make(lake, "first", f"CREATE TABLE {{T}} SHALLOW CLONE {table.sql_name}")
+    assert ids(first) == ids(table) == {0: (0, 0), 1: (1, 0), 2: (2, 0)}  # by chance
+    assert rules(first) == [("clone", (0, 0))]
+    assert "do not mean equal rows" in first.row_tracking.status().findings[0].message
+    # From then on, one id identifies different rows in clone and source.
+    run(first, "INSERT INTO {T} VALUES (8, 'clone')")
+    run(table, "INSERT INTO {T} VALUES (9, 'source')")
+    assert ids(first)[8] == ids(table)[9] == (3, 1)
+    # The ids of moved rows are stored in the files, but do not apply to a clone.
+    run(table, "UPDATE {T} SET v = 'b' WHERE id = 1")
+    run(table, "OPTIMIZE {T}")
+    assert ids(table) == {0: (0, 0), 1: (1, 2), 2: (2, 0), 9: (3, 1)}
+    second = make(lake, "second", f"CREATE TABLE {{T}} SHALLOW CLONE {table.sql_name}")
+    order = table.read().selectExpr("id", "_metadata.row_index").collect()
+    assert ids(second) == {row.id: (row.row_index, 0) for row in order}
+    assert ids(second) != ids(table)
 
 
 def test_mirrored_tables_are_tracked(lake: Lake) -> None:

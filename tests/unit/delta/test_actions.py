@@ -129,7 +129,10 @@ def test_files_named_by_a_log(storage: Storage, tmp_path: Path) -> None:
     assert list(actions.named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
     # Without the first commits and a pointer, the checkpoint is found by a listing.
     (log / f"{0:020d}.json").unlink()
-    assert {r.files[0] for r in actions.recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
+    (found,) = actions.removals(storage, "t", 0, 3)
+    assert {removed.files[0] for removed in found} == {"gone", "b", "c"}
+    (found,) = actions.removals(storage, "t", 1, 3)  # the checkpoint is not needed
+    assert {removed.files[0] for removed in found} == {"b", "c"}
     (log / "_last_checkpoint").write_text('{"version":1}')
     log_files.cut_before_checkpoint(storage, "t")
     assert sorted(path.name for path in log.glob("0*.json")) == [

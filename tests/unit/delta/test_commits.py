@@ -68,9 +68,9 @@ def test_removed_and_missing_files(any_storage: Storage) -> None:
     commit(any_storage, 2, remove("d", 7), add("e"))
     assert actions.removed_since(any_storage, "Tables/t", 0, 2) == [actions.Removed(("c",), 5)]
     assert actions.removed_since(any_storage, "Tables/t", 1, 2) == [actions.Removed(("d",), 7)]
-    assert {r.files[0] for r in actions.recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
+    (found,) = actions.removals(any_storage, "Tables/t", 0, 2)
+    assert {removed.files[0] for removed in found} == {"c", "d"}
     any_storage.write("Tables/t/c", b"x")
-    found = actions.recent_removals(any_storage, "Tables/t", 2)
     assert actions.missing_files(any_storage, "Tables/t", found) == ["d"]
 
 

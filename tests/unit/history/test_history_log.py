@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers.commits import META, add, commit, remove
@@ -79,19 +81,20 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
         commit(any_storage, version, *actions, add(f"f{version}"), inCommitTimestamp=at(ago))
         any_storage.write(f"Tables/t/f{version}", b"x")
     readable = versions.find_readable_range(any_storage, TABLE)
-    assert (readable.earliest, readable.newest) == (2, 4)
-    assert [limit.what for limit in readable.limits] == ["retention check"]
-    assert versions.find_readable_range(any_storage, TABLE, enforced=False).earliest == 0
+    assert (readable.earliest, readable.newest, readable.limits) == (0, 4, ())
+    assert readable.plain_session is not None
+    assert readable.plain_session.version == 2
+    assert "plain Spark session" in repr(readable.shown())
+    assert "enforceTimeTravel" in repr(readable)
+    versions.check_version(any_storage, TABLE, 1)
+    versions.check_timestamp(any_storage, TABLE, now - week * 2)
     any_storage.delete("Tables/t/f2")
     readable = versions.find_readable_range(any_storage, TABLE)
-    assert (readable.earliest, [limit.what for limit in readable.limits]) == (
-        3,
-        ["vacuumed files", "retention check"],
-    )
+    assert (readable.earliest, [limit.what for limit in readable.limits]) == (3, ["vacuumed files"])
+    assert readable.plain_session is None
     with pytest.raises(VersionError, match=r"2 of t was vacuumed: f2"):
         versions.check_version(any_storage, TABLE, 2)
-    with pytest.raises(VersionError, match="refuses older versions"):
-        versions.check_version(any_storage, TABLE, 1)
+    versions.check_version(any_storage, TABLE, 1)  # does not need that file
     for version in (-1, 5):
         with pytest.raises(VersionError, match=f"no version {version} of t.*versions 3 to 4"):
             versions.check_version(any_storage, TABLE, version)
@@ -101,6 +104,42 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
     versions.check_timestamp(any_storage, TABLE, now - week / 4)
     with pytest.raises(TableNotFoundError):
         versions.find_readable_range(any_storage, TableName(None, "gone"))
+
+
+@pytest.mark.parametrize("days", [2, 7])
+def test_the_reach_beyond_the_files_that_checkpoints_name(storage: Storage, days: int) -> None:
+    """A checkpoint names only files removed within the retention before it."""
+    day = 86_400_000
+    now = int(datetime.now(timezone.utc).timestamp() * 1000)
+    count, properties = 24, [("delta.deletedFileRetentionDuration", f"interval {days} days")]
+    for version in range(count):  # a day apart, the newest now; each removes the previous file
+        made = now - (count - 1 - version) * day
+        actions = [remove(f"f{version - 1}", made)] if version else [META]
+        commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
+        if version % 3 == 2:
+            named = range(max(0, version - days), version)
+            removes = [{"path": f"f{v}", "deletionTimestamp": made - (version - 1 - v) * day}
+                       for v in named]  # fmt: skip
+            kinds = {
+                "remove": pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64()}),
+                "metaData": pa.struct({"configuration": pa.map_(pa.string(), pa.string())}),
+            }
+            columns = {
+                "remove": [*removes, None],
+                "metaData": [*[None] * len(removes), {"configuration": properties}],
+            }
+            arrays = {name: pa.array(columns[name], kind) for name, kind in kinds.items()}
+            place = f"Tables/t/_delta_log/{version:020d}.checkpoint.parquet"
+            pq.write_table(pa.table(arrays), storage.path(place))
+            storage.write_json("Tables/t/_delta_log/_last_checkpoint", {"version": version})
+        storage.write(f"Tables/t/f{version}", b"x")
+    assert versions.find_readable_range(storage, TABLE).earliest == 0
+    for gone in (2, 9, 15, 21):  # VACUUM deletes the oldest files first
+        storage.delete(f"Tables/t/f{gone}")
+        assert versions.find_readable_range(storage, TABLE).earliest == gone + 1
+        with pytest.raises(VersionError, match=f"{gone} of t was vacuumed: f{gone}"):
+            versions.check_version(storage, TABLE, gone)
+        versions.check_version(storage, TABLE, gone - 1)
 
 
 def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> frame_records.Frame:
