@@ -23,6 +23,7 @@ METADATA = "_metadata.json"
 PARTNER_EVENTS = "_partnerEvents.json"
 IDENTITY = "_mirrorlake.json"
 SCHEMA_SUFFIX = ".schema"
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")  # of a change feed
 
 # The second extension is a compression; `….parquet.tmp` is a file that is still being written.
 _NUMBERED = re.compile(
@@ -165,6 +166,12 @@ def file_number(name: str) -> int | None:
     """Return the number in a data file's name; None if it is not the name of a data file."""
     match = _NUMBERED.match(name)
     return int(match[1]) if match else None
+def is_reserved(column: str) -> bool:
+    """Return whether Spark, a change feed or the library itself uses a column of that name."""
+    lower = column.lower()
+    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith("__mirrorlake_")
+
+
 
 
 def split_names(names: str | Iterable[str]) -> list[str]:

@@ -103,3 +103,9 @@ def clean_odd_names(zone: Zone) -> None:
 
 
 CLEAN = [make for name, make in sorted(globals().items()) if name.startswith("clean_")]
+def clean_nearly_reserved(zone: Zone) -> None:
+    """Write columns whose names only begin with reserved ones."""
+    names = ("_metadata_source", "_change_type_code", "_commit_version2", "_commit_timestamps")
+    keyed(zone, {"id": [1], **{name: ["x"] for name in names}})
+
+

@@ -279,8 +279,11 @@ CASES = [
         [
             Cycle([metadata(**KEYS), parquet(1, [A])], [A]),
             Cycle(
-                [parquet(2, [marked(0, {**B, "new col": 0.5})])],
-                [{**A, "new col": None}, {**B, "new col": 0.5}],
+                [parquet(2, [marked(0, {**B, "new col": 0.5, "_change_type_code": 1})])],
+                [
+                    {**A, "new col": None, "_change_type_code": None},
+                    {**B, "new col": 0.5, "_change_type_code": 1},
+                ],
             ),
         ],
     ),
