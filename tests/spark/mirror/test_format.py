@@ -206,6 +206,19 @@ CASES = [
         ],
     ),
     Case(
+        "LZ-17",
+        "an update without a column sets it to NULL",
+        [
+            Cycle(
+                [metadata(**KEYS), parquet(1, [A, B]), parquet(2, [marked(1, {"id": 1})])],
+                [{"id": 1, "v": None}, B],
+            ),
+            Cycle(
+                [parquet(3, [marked(1, {"id": 2})])], [{"id": 1, "v": None}, {"id": 2, "v": None}]
+            ),
+        ],
+    ),
+    Case(
         "LZ-19",
         "deletes with key columns only",
         [Cycle([metadata(**KEYS), parquet(1, [A, B]), parquet(2, [{"id": 1, MARKER: 2}])], [B])],
