@@ -76,7 +76,10 @@ def _wanted(column: pa.Field, declared: str | None) -> pa.Field:
         raise SchemaError(error.message, column=column.name, hint=error.hint) from error
     if declared is not None and declared != becomes:
         wanted = arrow_of(declared)
-        if becomes != "void" and not (_castable(arrow, wanted) or _through_text(arrow, wanted)):
+        as_utc = (becomes, declared) == ("timestamp_ntz", "timestamp")
+        if not (
+            as_utc or becomes == "void" or _castable(arrow, wanted) or _through_text(arrow, wanted)
+        ):
             raise SchemaError(
                 f"Column {column.name!r} is {becomes}, but declared as {declared}.",
                 column=column.name,
