@@ -31,6 +31,10 @@ _NUMBERED = re.compile(
 )
 _FORBIDDEN = re.compile(r"[/\\:]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and lone surrogates
+# Windows has devices of these names, with any extension, and drops dots and blanks at the end.
+_NO_WINDOWS = re.compile(
+    r"[<>\"|?*]|[. ]\Z|\A(CON|PRN|AUX|NUL|COM[1-9]|LPT[1-9]) *(\.|\Z)", re.IGNORECASE
+)
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
@@ -85,6 +89,11 @@ class TableName:
     def partitioning_path(self) -> str:
         """The folder of this table's partitioning policies and receipts, relative to the root."""
         return f"{STATE}/partitioning/{self.place}"
+
+    @property
+    def fits_windows(self) -> bool:
+        """Whether Windows can store folders with the table's name and its schema's."""
+        return not any(_NO_WINDOWS.search(part) for part in (self.schema, self.name) if part)
 
     @classmethod
     def parse(cls, text: str) -> TableName:
@@ -157,6 +166,12 @@ def check_part(part: str) -> None:
         raise InvalidNameError(f"The name {part!r} {problem}.", hint="rename the folder.")
 
 
+def is_reserved(column: str) -> bool:
+    """Return whether Spark, a change feed or the library itself uses a column of that name."""
+    lower = column.lower()
+    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith("__mirrorlake_")
+
+
 def file_name(number: int, extension: str = ".parquet") -> str:
     """Return the name of a data file: its number, from 1 on, in 20 digits."""
     return f"{number:020d}{extension}"
@@ -166,12 +181,6 @@ def file_number(name: str) -> int | None:
     """Return the number in a data file's name; None if it is not the name of a data file."""
     match = _NUMBERED.match(name)
     return int(match[1]) if match else None
-def is_reserved(column: str) -> bool:
-    """Return whether Spark, a change feed or the library itself uses a column of that name."""
-    lower = column.lower()
-    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith("__mirrorlake_")
-
-
 
 
 def split_names(names: str | Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.errors import SchemaError, UsageError
+from mirrorlake.errors import InvalidNameError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
 from mirrorlake.landing.check import FileFacts, SeenKeys, file_hash, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
@@ -41,7 +41,7 @@ from mirrorlake.landing.types import column_type, fits, misfit_hint, parse_type,
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
-from mirrorlake.storage.paths import lake_path
+from mirrorlake.storage.paths import ON_WINDOWS, lake_path
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class Publisher:
 
     Raises:
         UsageError: A declared type does not exist.
+        InvalidNameError: Windows, on which the publisher runs, can't store the table's folder.
         MetadataError: The table has other keys, or its `_metadata.json` is invalid.
     """
 
@@ -138,6 +139,11 @@ class Publisher:
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
     ) -> None:
+        if ON_WINDOWS and storage.local is not None and not table.fits_windows:
+            raise InvalidNameError(
+                f"Windows can't store folders with the name {str(table)!r}.",
+                hint="choose another name for the table.",
+            )
         if isinstance(keys, str):  # a string is a sequence of strings, too
             raise UsageError("keys is a string, not a list.", hint=f"pass keys=[{keys!r}].")
         self._storage = storage
