@@ -84,7 +84,7 @@ def publish(
             say(published[-1])
             columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
             warn(f"columns of {file.name}: {columns}")
-    if any(batch.warning for batch in published):
+    if marker is None and any(batch.warning for batch in published):
         warn(
             "mirrorlake: add --marker upsert to replace rows of the same keys, "
             "or --marker insert if all keys are new."

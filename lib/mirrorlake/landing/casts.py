@@ -265,7 +265,7 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     found = values.type
     if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
         encoded = pt.is_run_end_encoded(found)
-        values = pc.run_end_decode(values) if encoded else values.dictionary_decode()
+        values = pc.run_end_decode(values) if encoded else _decode(values)
         return values if values.type == wanted else _cast(values, wanted)
     if isinstance(found, pa.JsonType):
         return values.storage.cast(wanted)
@@ -287,6 +287,13 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     ) and not cast.cast(found).equals(values):
         raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds without an error
     return cast
+
+
+def _decode(values: pa.DictionaryArray) -> pa.Array:
+    dictionary = values.dictionary
+    if pt.is_string_view(dictionary.type):  # Arrow can't take values of this type
+        dictionary = dictionary.cast(pa.string())
+    return pa.DictionaryArray.from_arrays(values.indices, dictionary).dictionary_decode()
 
 
 def _truncate_nanoseconds(values: pa.Array) -> pa.Array:
