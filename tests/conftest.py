@@ -6,13 +6,13 @@ import gc
 from pathlib import Path
 
 import pytest
-import yaml
 from xdist.scheduler import LoadFileScheduling
 
 from helpers.examples import try_many
 from helpers.memory import PeakMemory
 from helpers.one_jvm import OneJvm
 from helpers.project import PROJECT
+from helpers.promises import PromiseCount
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
 from mirrorlake_runs.fast_jsonschema import import_jsonschema
@@ -21,7 +21,6 @@ import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
-PROMISE = "promise"
 # Each of these folders is run by one process. The notebooks share a sample lake and a JVM. The
 # project's tests start their own JVMs, and two of these in addition to the common one exceed 8 GB.
 # The feed's tests have streams, and the common JVM can call back only one process.
@@ -42,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         try_many()
-    config.pluginmanager.register(PromiseCount())
+    config.pluginmanager.register(PromiseCount(PROMISES))
     if not hasattr(config, "workerinput"):  # the main process
         config.pluginmanager.register(MemoryLine())
         if not config.getoption("--long"):  # soak and kill tests start their own JVMs
@@ -59,13 +58,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.relative_to(TESTS).parts[0] in WITH_SPARK:
             item.add_marker("spark")
-    known = yaml.safe_load(PROMISES.read_text(encoding="utf-8"))
-    for item in items:
-        for marker in item.iter_markers("promise"):
-            unknown = [number for number in marker.args if number not in known]
-            if unknown:
-                raise pytest.UsageError(f"{item.nodeid}: promises.yaml has no {unknown}")
-            item.user_properties += [(PROMISE, number) for number in marker.args]
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="runs under --long"))
 
@@ -87,27 +79,6 @@ class ByFile(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-class PromiseCount:
-    """Counts the promises that passing tests show, from the reports of all test processes."""
-
-    def __init__(self) -> None:
-        self.held: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.held.update(str(value) for key, value in report.user_properties if key == PROMISE)
-
-    def pytest_terminal_summary(self, terminalreporter) -> None:
-        known = yaml.safe_load(PROMISES.read_text(encoding="utf-8"))
-        terminalreporter.section("promises")
-        terminalreporter.line(
-            f"{len(self.held)} of {len(known)} promises are held by the tests that ran"
-        )
-        for number, text in known.items():
-            if number not in self.held:
-                terminalreporter.line(f"  not yet: {number} {text}")
 
 
 class MemoryLine:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +24,7 @@ from mirrorlake.mirror.options import (
 )
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
-from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
+from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
     Catalog,
@@ -235,7 +234,7 @@ class Lake:
         self,
         table: str | TableName,
         *,
-        keys: list[str] | tuple[str, ...] = (),
+        keys: str | Sequence[str] = (),
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
@@ -246,8 +245,8 @@ class Lake:
 
         Args:
             table: its name.
-            keys: the key columns; none for a table that only takes inserts. The first accepted
-                batch declares them.
+            keys: the key columns, as a list or as one text such as `"id, day"`; none for a table
+                that only takes inserts. The first accepted batch declares them.
             partner: the publishing application; written once to the landing zone.
             footer: further metadata for the footers of the published files.
             dry_run: only check every batch; write neither keys nor files.
@@ -280,13 +279,13 @@ class Lake:
     def publish(
         self,
         table: str | TableName,
-        source: str | Sequence[Path],
+        source: Any,
         *,
         keys: str | Sequence[str] = (),
         marker: str = "",
         dry_run: bool = False,
     ) -> PublishedFiles:
-        r"""Publish files in the order of their names; a file that was published before is skipped.
+        r"""Publish files in the order of their names, or rows; files published before are skipped.
 
         A file is recognized by its name and content, as long as the landing zone keeps the applied
         files. An interrupted call can therefore be repeated.
@@ -295,6 +294,7 @@ class Lake:
             table: its name; the table need not exist.
             source: a Parquet or CSV file, a folder of them, or a glob such as `exports/*.csv`; or
                 a list of files. A relative path starts from `MIRRORLAKE_HOME`, or from the project.
+                Other values are rows, see `Publisher.write`; they are published each time.
             keys: the key columns, as a list or as one text such as `"id, day"`.
             marker: the change of every row, see `Publisher.publish`.
             dry_run: only check the files.
@@ -311,12 +311,15 @@ class Lake:
             >>> Lake(folder / "lake").publish("stock", str(folder), keys="id")
             stock: 1 row of 1 file published
         """
-        from mirrorlake.landing.publisher import find_sources, publish_files
+        from mirrorlake.landing.publisher import PublishedFiles, given_files, publish_files
 
-        files = find_sources(source) if isinstance(source, str) else source
+        files = given_files(source)
         with storage_errors(self.storage.root):
-            publisher = self.publisher(table, keys=split_names(keys), dry_run=dry_run)
-            return publish_files(publisher, files, marker, dry_run=dry_run)
+            publisher = self.publisher(table, keys=keys, dry_run=dry_run)
+            if files is not None:
+                return publish_files(publisher, files, marker, dry_run=dry_run)
+            batch = publisher.publish(source, marker)
+            return PublishedFiles(batch.table, ("the batch",), (batch,), dry_run)
 
     def lint(
         self, table: str | TableName | None = None, *, on_file: FileListener = noop

@@ -23,6 +23,7 @@ METADATA = "_metadata.json"
 PARTNER_EVENTS = "_partnerEvents.json"
 IDENTITY = "_mirrorlake.json"
 SCHEMA_SUFFIX = ".schema"
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")  # of a change feed
 
 # The second extension is a compression; `….parquet.tmp` is a file that is still being written.
 _NUMBERED = re.compile(
@@ -30,6 +31,10 @@ _NUMBERED = re.compile(
 )
 _FORBIDDEN = re.compile(r"[/\\:]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and lone surrogates
+# Windows has devices of these names, with any extension, and drops dots and blanks at the end.
+_NO_WINDOWS = re.compile(
+    r"[<>\"|?*]|[. ]\Z|\A(CON|PRN|AUX|NUL|COM[1-9]|LPT[1-9]) *(\.|\Z)", re.IGNORECASE
+)
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
@@ -84,6 +89,11 @@ class TableName:
     def partitioning_path(self) -> str:
         """The folder of this table's partitioning policies and receipts, relative to the root."""
         return f"{STATE}/partitioning/{self.place}"
+
+    @property
+    def fits_windows(self) -> bool:
+        """Whether Windows can store folders with the table's name and its schema's."""
+        return not any(_NO_WINDOWS.search(part) for part in (self.schema, self.name) if part)
 
     @classmethod
     def parse(cls, text: str) -> TableName:
@@ -154,6 +164,12 @@ def check_part(part: str) -> None:
         problem = "is longer than 200 bytes"
     if problem:
         raise InvalidNameError(f"The name {part!r} {problem}.", hint="choose another name.")
+
+
+def is_reserved(column: str) -> bool:
+    """Return whether Spark, a change feed or the library itself uses a column of that name."""
+    lower = column.lower()
+    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith("__mirrorlake_")
 
 
 def file_name(number: int, extension: str = ".parquet") -> str:

@@ -51,6 +51,10 @@ def serve(
             "--proxy", help="Start a proxy for clients with hard-coded OneLake addresses."
         ),
     ] = False,
+    proxy_port: Annotated[
+        int,
+        typer.Option(help="Start the proxy on this port, not on a free one.", min=0, max=65535),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Serve lakes with OneLake's storage protocol, for any publisher of Open Mirroring."""
@@ -81,7 +85,8 @@ def serve(
         if mirror and root is not None:
             mirrors.start(Storage(root))
 
+    settings = Settings(port, bind, tuple(name or ()), proxy or proxy_port > 0, proxy_port)
     try:
-        run_server(served, mirrors, Settings(port, bind, tuple(name or ()), proxy), stop, ready)
+        run_server(served, mirrors, settings, stop, ready)
     finally:
         mirrors.close()

@@ -18,7 +18,7 @@ import shlex
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from threading import Event
@@ -95,11 +95,9 @@ class Proxy:
         self._server: asyncio.AbstractServer | None = None
         self._tunnels: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> int:
-        """Open a free port on this machine and return it."""
-        self._server = await asyncio.start_server(self._enter, "127.0.0.1", 0, limit=_LONGEST_HEAD)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+    async def start(self, own: socket.socket) -> None:
+        """Accept connections on an open port."""
+        self._server = await asyncio.start_server(self._enter, sock=own, limit=_LONGEST_HEAD)
 
     async def close(self) -> None:
         """Close the port and all tunnels."""
@@ -162,12 +160,14 @@ class Settings:
         bind: the address on which https listens; http listens on this machine only.
         names: further host names, for the certificate and for the check of `Host`.
         proxy: whether to run a proxy for clients with hard-coded OneLake addresses.
+        proxy_port: the proxy's port on this machine; with 0, a free one.
     """
 
     port: int = 8443
     bind: str = "127.0.0.1"
     names: tuple[str, ...] = ()
     proxy: bool = False
+    proxy_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,7 @@ class Ready:
 
     def document(self) -> dict[str, str]:
         """Return the document that `--json` prints."""
-        names = ("dfs", "blob", "rest", "workspace", "item", "token", "ca")
-        return {name: getattr(self, name) for name in names}
+        return {**asdict(self), "account_key": account_key(self.token)}
 
 
 class _Server(uvicorn.Server):
@@ -246,7 +245,7 @@ async def _serve(
     authority = Authority(home)
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(s) for s in _listen(settings)]
-        secure, blob, plain = (s.getsockname()[1] for s in sockets)
+        secure, blob, plain, *proxied = (s.getsockname()[1] for s in sockets)
         names = [*_LOCAL, *_ALIASES, *settings.names]
         if not _is_any(settings.bind) and settings.bind not in names:
             names.append(settings.bind)
@@ -260,10 +259,11 @@ async def _serve(
         servers[0].config.ssl = context
         running = [
             asyncio.create_task(servers[0].serve(sockets[:2])),
-            asyncio.create_task(servers[1].serve(sockets[2:])),
+            asyncio.create_task(servers[1].serve(sockets[2:3])),
         ]
         proxy = Proxy(secure)
-        proxied = await proxy.start() if settings.proxy else 0
+        for own in sockets[3:]:
+            await proxy.start(own)
         while not all(server.started for server in servers):
             await asyncio.sleep(0.01)
         host = "localhost" if _is_any(settings.bind) else _as_host(settings.bind)
@@ -279,7 +279,7 @@ async def _serve(
                 token,
                 str(authority.path),
                 f"http://127.0.0.1:{plain}",
-                f"http://127.0.0.1:{proxied}" if proxied else "",
+                f"http://127.0.0.1:{proxied[0]}" if proxied else "",
             )
         )
         await _until(stop, running)
@@ -313,19 +313,21 @@ def _server(app: StorageApp, level: int | None) -> _Server:
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
-    """Open the ports of https, of https for blobs, and of http on this machine."""
+    """Open the ports of https, of https for blobs, of http on this machine, and of the proxy."""
     ports = [0] * 3 if settings.port == 0 else [settings.port + number for number in range(3)]
+    places = list(zip((settings.bind, settings.bind, "127.0.0.1"), ports, strict=True))
+    places += [("127.0.0.1", settings.proxy_port)] * settings.proxy
     found: list[socket.socket] = []
     try:
-        for bind, port in zip((settings.bind, settings.bind, "127.0.0.1"), ports, strict=True):
+        for bind, port in places:
             family = socket.AF_INET6 if ":" in bind else socket.AF_INET
             found.append(_open(family, bind, port))
     except OSError as error:
         for one in found:
             one.close()
         raise SetupError(
-            f"The ports {ports[0]} to {ports[-1]} of {settings.bind} can't be opened: {error}.",
-            hint="choose another port with --port; 0 uses free ports.",
+            f"Port {port} of {bind} can't be opened: {error}.",
+            hint="choose others with --port and --proxy-port; 0 uses free ports.",
         ) from error
     return found
 

@@ -1,6 +1,9 @@
-/* Another machine, for LD_PRELOAD: its clock is ELSEWHERE_SECONDS ahead, its name ELSEWHERE_NAME.
+/* Another machine, for LD_PRELOAD: its clock is ELSEWHERE_SECONDS ahead, its name ELSEWHERE_NAME,
+ * and with ELSEWHERE_NO_LINKS its disks have no hard links, as FAT.
  * Disks and servers keep their own clocks, as they do between machines. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -41,4 +44,15 @@ int gethostname(char *name, size_t length) {
     const char *text = getenv("ELSEWHERE_NAME");
     strncpy(name, text ? text : "elsewhere", length);
     return 0;
+}
+
+int linkat(int from, const char *old, int to, const char *new, int flags) {
+    if (getenv("ELSEWHERE_NO_LINKS") == NULL)
+        return (int)syscall(SYS_linkat, from, old, to, new, flags);
+    errno = EPERM;
+    return -1;
+}
+
+int link(const char *old, const char *new) {
+    return linkat(AT_FDCWD, old, AT_FDCWD, new, 0);
 }

@@ -1,4 +1,4 @@
-"""Simulate another machine, a full disk or a read-only disk for a process."""
+"""Simulate another machine, or a full, read-only or link-less disk, for a process."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
         folder: the folder for the preloaded library.
         seconds: by how many seconds the clock is ahead; negative if it is behind.
     """
+    chosen = {"ELSEWHERE_SECONDS": str(seconds), "ELSEWHERE_NAME": "far"}
+    return {"LD_PRELOAD": str(_compiled(folder)), **chosen}
+
+
+def without_links(folder: Path) -> dict[str, str]:
+    """Return the environment of a process whose disks have no hard links.
+
+    Args:
+        folder: the folder for the preloaded library.
+    """
+    return {"LD_PRELOAD": str(_compiled(folder)), "ELSEWHERE_NO_LINKS": "1"}
+
+
+def _compiled(folder: Path) -> Path:
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("needs a C compiler: there is no cc on the PATH")
     library = folder / "elsewhere.so"
@@ -27,8 +41,7 @@ def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
         source = Path(__file__).with_name("elsewhere.c")
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
         subprocess.run(command, check=True)
-    chosen = {"ELSEWHERE_SECONDS": str(seconds), "ELSEWHERE_NAME": "far"}
-    return {"LD_PRELOAD": str(library), **chosen}
+    return library
 
 
 def on_small_disk(place: Path, kib: int, command: Sequence[str]) -> list[str]:

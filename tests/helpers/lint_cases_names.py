@@ -66,6 +66,16 @@ for place in (
     "s.schema/.x",
 ):
     CASES.append(("folder-name", partial(in_folder, place), at(table=place)))
+for place, table in (
+    ("CON", "CON"),
+    ("nul.x", "`nul.x`"),
+    ("a?b", "a?b"),
+    ('"q"', '"q"'),
+    ("tail.", "`tail.`"),
+    ("tail ", "tail "),
+    ("Com1.schema/t", "Com1.t"),
+):
+    CASES.append(("folder-windows", partial(in_folder, place), at(table=table)))
 for place in ("_orders", "s.schema/_orders"):
     CASES.append(("folder-hidden", partial(in_folder, place), at(table=place)))
 CASES.append(("folder-clash", partial(in_folder, "t.schema/u"), at()))

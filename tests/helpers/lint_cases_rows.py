@@ -67,7 +67,7 @@ add("column-twice", at(FIRST, column="Item"),
     pa.table([[1], ["a"], ["b"]], names=["id", "item", "Item"]))  # fmt: skip
 add("column-twice", at(FIRST, column="id"),
     pa.table([[1], pa.array([None], pa.int64())], names=["id", "id"]))  # fmt: skip
-for name in ("_metadata", "__mirrorlake_x", "_change_type"):
+for name in ("_Metadata", "__mirrorlake_x", "_change_type", "_commit_version", "_COMMIT_TIMESTAMP"):
     add("column-reserved", at(FIRST, column=name), {"id": [1], name: [1]})
 add("column-missing", at(SECOND, column="item"), None, {"id": [2], "n": [2]}, {"id": [3], "n": [3]})
 add("column-untyped", at(FIRST), {"id": pa.nulls(1)}, metadata={})

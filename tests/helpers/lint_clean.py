@@ -96,10 +96,19 @@ def clean_keys_added(zone: Zone) -> None:
 
 
 def clean_odd_names(zone: Zone) -> None:
-    for table in (TableName("a`b.c", "d e"), TableName(None, "Größe;--"), TableName("s", "t")):
+    for table in (
+        TableName("a`b.c", "d e"), TableName(None, "Größe;--"), TableName("s", "t"),
+        TableName(None, "console"), TableName(None, "COM10"), TableName(None, "x.con"),
+    ):  # fmt: skip
         zone.metadata({"keyColumns": ["`'\""]}, table)
         zone.put(1, {"`'\"": [1], "a.b": [2], MARKER: [4]}, table)
     zone.write("_scratchPad/half.parquet", b"x")
+
+
+def clean_nearly_reserved(zone: Zone) -> None:
+    """Write columns whose names only begin with reserved ones."""
+    names = ("_metadata_source", "_change_type_code", "_commit_version2", "_commit_timestamps")
+    keyed(zone, {"id": [1], **{name: ["x"] for name in names}})
 
 
 CLEAN = [make for name, make in sorted(globals().items()) if name.startswith("clean_")]

@@ -4,8 +4,10 @@ import json
 import os
 import pickle
 import random
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,15 @@ def test_the_root_may_be_a_file_uri(tmp_path: Path):
         assert storage.root == str(root)
     storage.write("f", b"1")
     assert (root / "f").read_bytes() == b"1"
+
+
+def test_a_file_uri_of_windows_has_a_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.14 deprecates the module
+        windows = import_module("nturl2path")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "url2pathname", windows.url2pathname)
+    assert Storage("file:///C:/two%20words").local == tmp_path / r"C:\two words"
 
 
 def test_a_relative_root_stays_when_the_working_folder_changes(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -46,6 +47,9 @@ def command() -> Any:
 def main() -> None:
     """Run a command; print an error as one line, or as a document with `--json`, and exit."""
     show_notices()
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        # The encoding of a pipe on Windows, cp1252, lacks characters such as ✓.
+        sys.stdout.reconfigure(errors="replace")
     try:
         sys.exit(command()(prog_name="./mirrorlake", standalone_mode=False) or 0)
     except _TyperUsageError as error:

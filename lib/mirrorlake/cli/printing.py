@@ -59,8 +59,9 @@ def tell(as_json: bool, document: Any, *shown: object, failed: object = False) -
 
 
 def print_json(document: Any) -> None:
-    """Print the document of `--json`."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    """Print the document of `--json`; in ASCII unless the output is UTF-8."""
+    is_utf8 = (sys.stdout.encoding or "utf-8").lower() == "utf-8"  # a StringIO has none
+    sys.stdout.write(json.dumps(document, ensure_ascii=not is_utf8, indent=2) + "\n")
 
 
 def say(*shown: object) -> None:

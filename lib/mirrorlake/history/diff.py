@@ -22,13 +22,11 @@ from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import TableName, quote
+from mirrorlake.names import CHANGE_COLUMNS, TableName, quote
 from mirrorlake.results import Result, TextTable
 
-CHANGE_TYPE = "_change_type"
-COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = CHANGE_COLUMNS
 FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}
-RESERVED = tuple(FEED_COLUMNS)
 INSERT, DELETE = "insert", "delete"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 _SIDE, _ROW, _SAME, _RANK, _ID = "_side", "_row", "_same", "_rank", "_id"

@@ -76,7 +76,10 @@ def _wanted(column: pa.Field, declared: str | None) -> pa.Field:
         raise SchemaError(error.message, column=column.name, hint=error.hint) from error
     if declared is not None and declared != becomes:
         wanted = arrow_of(declared)
-        if becomes != "void" and not (_castable(arrow, wanted) or _through_text(arrow, wanted)):
+        as_utc = (becomes, declared) == ("timestamp_ntz", "timestamp")
+        if not (
+            as_utc or becomes == "void" or _castable(arrow, wanted) or _through_text(arrow, wanted)
+        ):
             raise SchemaError(
                 f"Column {column.name!r} is {becomes}, but declared as {declared}.",
                 column=column.name,
@@ -262,7 +265,7 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     found = values.type
     if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
         encoded = pt.is_run_end_encoded(found)
-        values = pc.run_end_decode(values) if encoded else values.dictionary_decode()
+        values = pc.run_end_decode(values) if encoded else _decode(values)
         return values if values.type == wanted else _cast(values, wanted)
     if isinstance(found, pa.JsonType):
         return values.storage.cast(wanted)
@@ -284,6 +287,13 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     ) and not cast.cast(found).equals(values):
         raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds without an error
     return cast
+
+
+def _decode(values: pa.DictionaryArray) -> pa.Array:
+    dictionary = values.dictionary
+    if pt.is_string_view(dictionary.type):  # Arrow can't take values of this type
+        dictionary = dictionary.cast(pa.string())
+    return pa.DictionaryArray.from_arrays(values.indices, dictionary).dictionary_decode()
 
 
 def _truncate_nanoseconds(values: pa.Array) -> pa.Array:

@@ -36,7 +36,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.landing.text import COMPRESSED, Reject, Rejects, original_rows, read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.names import METADATA
+from mirrorlake.names import METADATA, is_reserved
 from mirrorlake.storage.files import Storage
 
 SMALL = 2**20
@@ -52,14 +52,6 @@ _CODEC_HINT = "publish it uncompressed, or compressed with Snappy, GZIP, ZSTD or
 # Spark has no decoder for these codecs; the first row that it reads would fail.
 _NO_DECODER = {"BROTLI": "Brotli", "LZO": "LZO"}
 _LEAVES_HINT = "only updates (marker 1) of a table with keys can keep columns other than its keys."
-# The hidden column of Spark's file source, the mirror's own columns, and those of the change feed.
-_RESERVED = (
-    "_metadata",
-    "__mirrorlake_",
-    "_change_type",
-    "_commit_version",
-    "_commit_timestamp",
-)
 
 
 @dataclass(frozen=True)
@@ -335,7 +327,7 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
                 faults.append(("marker-type", error))
         elif is_unchanged(column):
             continue
-        elif lower.startswith(_RESERVED):
+        elif is_reserved(name):
             text = f"The column name {name!r} is reserved."
             taken = SchemaError(text, column=name, hint="rename the column.")
             faults.append(("column-reserved", taken))

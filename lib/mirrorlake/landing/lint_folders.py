@@ -115,6 +115,9 @@ def lint_folder_names(
             text = f"The table {table} is named like the schema {table.name}."
             yield finding("folder-clash", text, table=str(table))
             continue
+        if not table.fits_windows:
+            text = f"Windows can't store folders with the name {str(table)!r}."
+            yield finding("folder-windows", text, table=str(table))
         other = met.setdefault((table.schema, _alike(table.name)), table.name)
         if other != table.name:
             text = f"{table.name!r} and {other!r} differ only by case."

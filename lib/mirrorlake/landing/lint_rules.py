@@ -26,7 +26,8 @@ the same problem, the linter reports the first row and the number of rows. A pro
 is reported at the first of them.
 
 An **error** stops the mirror, or hides rows from it. A **warning** marks what is mirrored, but
-probably not as intended. With an error the exit status is 1. `--json` prints
+probably not as intended. **Information** marks what this mirror accepts, but others may not. Only
+an error makes the exit status 1. `--json` prints
 `{"findings": [{rule, severity, table, file, row, column, message, fix}]}`; fields that do not apply
 are null. The linter reads footers, markers and keys, but not all pages of all columns.
 """
@@ -40,7 +41,7 @@ class Rule:
     Attributes:
         section: the heading of the rule on the page.
         id: the name of the rule; it never changes.
-        severity: `ERROR` or `WARNING`.
+        severity: `error`, `warning` or `information`.
         what: what the rule finds, as one sentence.
         why: the consequence.
         fix: the action, in the imperative.

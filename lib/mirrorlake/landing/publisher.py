@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.errors import SchemaError, UsageError
+from mirrorlake.errors import InvalidNameError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
 from mirrorlake.landing.check import FileFacts, SeenKeys, file_hash, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
@@ -41,7 +41,7 @@ from mirrorlake.landing.types import column_type, fits, misfit_hint, parse_type,
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
-from mirrorlake.storage.paths import lake_path
+from mirrorlake.storage.paths import ON_WINDOWS, lake_path
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ class Published(Result):
         rows: the number of rows.
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
-        warning: why the table may get rows twice; None if it can't.
+        warning: why the batch may not do what is intended: the table may get rows twice, or an
+            update adds a column; otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -109,9 +110,9 @@ class Publisher:
     Args:
         storage: The lake's files.
         table: The table to publish.
-        keys: The names of the key columns. Leave them out if `_metadata.json` declares them, or if
-            rows are only inserted. The publisher declares them with the first accepted batch; they
-            can't be changed afterwards.
+        keys: The names of the key columns, as a list or as one text such as `"id, day"`. Leave them
+            out if `_metadata.json` declares them, or if rows are only inserted. The publisher
+            declares them with the first accepted batch; they can't be changed afterwards.
         partner: The publishing application; the default is mirrorlake itself.
         footer: Metadata for the footer of each published file, such as the position in a source.
         dry_run: Check each batch against the zone and the table, and write neither files nor keys.
@@ -123,6 +124,7 @@ class Publisher:
 
     Raises:
         UsageError: A declared type does not exist.
+        InvalidNameError: Windows, on which the publisher runs, can't store the table's folder.
         MetadataError: The table has other keys, or its `_metadata.json` is invalid.
     """
 
@@ -131,15 +133,19 @@ class Publisher:
         storage: Storage,
         table: names.TableName,
         *,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
     ) -> None:
-        if isinstance(keys, str):  # a string is a sequence of strings, too
-            raise UsageError("keys is a string, not a list.", hint=f"pass keys=[{keys!r}].")
+        if ON_WINDOWS and storage.local is not None and not table.fits_windows:
+            raise InvalidNameError(
+                f"Windows can't store folders with the name {str(table)!r}.",
+                hint="choose another name for the table.",
+            )
+        named = tuple(names.split_names(keys))
         self._storage = storage
         self.table = table
         self._dry_run = dry_run
@@ -151,8 +157,8 @@ class Publisher:
         }
         if not dry_run:
             storage.check_conditions()
-        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=True)
-        self._undeclared = () if dry_run else tuple(keys)
+        self._metadata = declare_keys(storage, table, named, dry_run=True)
+        self._undeclared = () if dry_run else named
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
         self._has_rows: bool | None = None
@@ -198,10 +204,13 @@ class Publisher:
         """Publish keys to delete; other columns and unknown keys are ignored (row marker 2).
 
         Args:
-            rows: See `write`.
+            rows: See `write`. If the table has one key column, a list of its values is enough.
             token: See `write`.
             footer: See `write`.
         """
+        if isinstance(rows, (list, tuple, set, range)) and len(self.keys) == 1:
+            kinds = (dict, pa.RecordBatch, pa.Table)
+            rows = [row if isinstance(row, kinds) else {self.keys[0]: row} for row in rows]
         return self._publish(rows, Marker.DELETE, token, footer)
 
     def upsert(
@@ -366,6 +375,8 @@ class Publisher:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
                 warning = self._warn(facts, label) if warn else None
+                if marker is Marker.UPDATE:
+                    warning = self._warn_of_new_columns(facts.columns)
                 if self._undeclared:  # before the file, so that its keys are always declared
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()
@@ -409,6 +420,18 @@ class Publisher:
             self._warned = True
         return warning
 
+    def _warn_of_new_columns(self, columns: Iterable[str]) -> str | None:
+        """Log and return a warning if the columns of an update are not all in the table."""
+        known = self.known_columns
+        new = [repr(name) for name in columns if known and name.lower() not in known]
+        if not new:
+            return None
+        noun = "column" if len(new) == 1 else "columns"
+        warning = f"The update adds the {noun} {', '.join(new)} to {self.table}."
+        hint = "check the spelling; a column that an update lacks becomes NULL in its rows."
+        _log.warning("%s Hint: %s", warning, hint)
+        return warning
+
     def _shape(self, found: pa.Schema, marker: Marker | None) -> pa.Schema:
         """Return the columns of the file, without a marker that all rows share."""
         has_marker = any(name.lower() == MARKER.lower() for name in found.names)
@@ -431,7 +454,9 @@ class Publisher:
     def _open(self, rows: Any) -> pa.RecordBatchReader | None:
         if isinstance(rows, (str, os.PathLike)):
             self._reread_columns()  # the current types of the columns determine how text is read
-        return open_source(rows, self.known_columns, self._declared, widen=self._widen)
+        return open_source(
+            rows, self.known_columns, self._declared, widen=self._widen, keys=self.keys
+        )
 
     def _target(self, found: pa.Schema) -> pa.Schema:
         """Return the schema of the file; read the columns again if a type does not fit."""
@@ -577,6 +602,15 @@ class PublishedFiles(Result):
             f"{self.table}: {rows:,} row{'s' * (rows != 1)} of"
             f" {files} file{'s' * (files != 1)} {verb}"
         )
+
+
+def given_files(source: Any) -> list[Path] | None:
+    """Return the files of a source, or None if it consists of rows; see `Lake.publish`."""
+    if isinstance(source, (str, os.PathLike)):
+        return find_sources(os.fspath(source))
+    if isinstance(source, (list, tuple)) and isinstance(next(iter(source), ""), (str, os.PathLike)):
+        return [Path(file) for file in source]
+    return None
 
 
 def publish_files(

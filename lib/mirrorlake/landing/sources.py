@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -379,6 +379,7 @@ def open_source(
     declared: Mapping[str, str] | None = None,
     *,
     widen: bool = False,
+    keys: Collection[str] = (),
 ) -> pa.RecordBatchReader | None:
     """Return one reader over rows of any supported kind, or None if there are no rows at all.
 
@@ -389,6 +390,7 @@ def open_source(
             read in these types.
         declared: the types that the caller declares, in the same form; they take precedence.
         widen: whether values that do not fit a type of the table may get a wider one.
+        keys: the names of the key columns, which may also be the index of a pandas data frame.
 
     Raises:
         UsageError: the kind of the rows is not supported.
@@ -405,7 +407,7 @@ def open_source(
     # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
-        return _from_pandas(rows)
+        return _from_pandas(rows, {key.lower() for key in keys})
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows]).to_reader(BATCH_ROWS)
     if isinstance(rows, pa.Table):
@@ -433,7 +435,11 @@ def open_source(
     )
 
 
-def _from_pandas(frame: Any) -> pa.RecordBatchReader:
+def _from_pandas(frame: Any, keys: set[str]) -> pa.RecordBatchReader:
+    wanted = keys - {str(name).lower() for name in frame.columns}
+    levels = [n for n in frame.index.names if isinstance(n, str) and n.lower() in wanted]
+    if levels:  # Arrow would drop them with the index
+        frame = frame.reset_index(level=levels)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -318,7 +318,8 @@ def misfit_hint(column: str, found: str, table: str) -> str:
     """
     if widened(table, found) not in (None, table):
         return WIDEN_HINT
-    if "string" in (found, table) and "binary" not in (found, table):
+    local = (found, table) == ("timestamp_ntz", "timestamp")  # the declaration reads it as UTC
+    if local or ("string" in (found, table) and "binary" not in (found, table)):
         return (
             f"convert the values with types={{{column!r}: {table!r}}} (--types {column}={table})."
         )

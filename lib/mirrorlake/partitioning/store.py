@@ -12,7 +12,7 @@ from mirrorlake.delta.snapshot import Snapshot, open_snapshot, physical_names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import partitioning_policies
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, quote
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, is_reserved, quote
 from mirrorlake.partitioning.groups import bucket_sql
 from mirrorlake.partitioning.policy import (
     HashKey,
@@ -28,7 +28,6 @@ from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.files import Storage
 
 _PROPERTY = "delta.constraints."
-_RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _TIMES = ("timestamp", "timestamp_ntz")
 _ALL = f"{STATE}/partitioning"
 
@@ -207,7 +206,7 @@ def check_bucket_column(table: TableHandle, policy: Policy, name: str) -> HashKe
     """
     if policy.hash is None:
         raise UsageError("The policy has no hash key, so there is no bucket to store.")
-    if not name.strip() or name.lower().startswith(_RESERVED):
+    if not name.strip() or is_reserved(name):
         raise UsageError(
             f"{name!r} can't be the name of the column for the bucket.",
             hint="choose a name that is not empty and not reserved by Spark, such as bucket.",

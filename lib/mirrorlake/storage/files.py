@@ -20,7 +20,8 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -44,7 +45,7 @@ from mirrorlake.storage.object_stores import (
     scheme_of,
     store_variables,
 )
-from mirrorlake.storage.paths import URI
+from mirrorlake.storage.paths import ON_WINDOWS, URI
 
 PAGE = 1000  # the most entries per request of a listing
 AT_ONCE = 16  # the number of concurrent listings
@@ -193,7 +194,7 @@ class Storage:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
         if text.lower().startswith("file://"):
-            text = unquote(urlsplit(text).path)
+            text = url2pathname(urlsplit(text).path)  # drops the slash before a drive
         self.local: Path | None = None if URI.match(text) else Path(text).expanduser().absolute()
         self.root = one_uri(text) if self.local is None else str(self.local)
         self._store: Any = (
@@ -345,6 +346,10 @@ class Storage:
             return True
         except AlreadyExistsError:
             return False
+        except BaseError:
+            if self.local is None:
+                raise
+            return _create_in_folder(self.local / path, data)
 
     def look_at(self, path: str) -> tuple[bytes, Seen] | None:
         """Return a stored file's content and its identity for `replace`, or None without a file."""
@@ -394,6 +399,10 @@ class Storage:
             return True
         except AlreadyExistsError:
             return False
+        except BaseError:
+            if self.local is None:
+                raise
+            return _rename_without_links(self.local / source, self.local / target)
 
     def copy_small(self, source: str, target: str) -> bool:
         """Copy a file that fits into memory without overwriting; return False if the target exists.
@@ -513,5 +522,28 @@ def _create_in_folder(target: Path, data: bytes) -> bool:
         return True
     except (FileExistsError, FileNotFoundError):
         return False
+    except OSError:
+        return _rename_without_links(staged, target)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _rename_without_links(source: Path, target: Path) -> bool:
+    """Rename a file on FAT or a network drive, which have no hard links, without overwriting."""
+    if ON_WINDOWS:  # a rename replaces no file there
+        try:
+            source.rename(target)
+            return True
+        except FileExistsError:
+            return False
+    import fcntl  # Unix only
+
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # released when the folder is closed
+        if target.exists():
+            return False
+        source.rename(target)
+        return True
+    finally:
+        os.close(folder)

@@ -20,11 +20,12 @@ import requests
 
 from helpers.examples import under_long
 from helpers.places import ZONE
+from helpers.ports import free_port
 from helpers.project import PROJECT
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
+from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace, account_key
 
 DEADLINE = 60
 
@@ -283,9 +284,23 @@ def answered(process: subprocess.Popen[bytes]) -> dict[str, str]:
 
 
 def test_the_command_says_one_line_and_ends_on_sigterm(tmp_path: Path) -> None:
-    with command(tmp_path / "lake", tmp_path / "cache", "--json") as process:
+    port = free_port()
+    options = ("--json", "--proxy-port", str(port))
+    with command(tmp_path / "lake", tmp_path / "cache", *options) as process:
         told = answered(process)
-        assert list(told) == ["dfs", "blob", "rest", "workspace", "item", "token", "ca"]
+        names = "dfs blob rest workspace item token ca http proxy account_key"
+        assert list(told) == names.split()
+        assert told["account_key"] == account_key(told["token"])
+        assert told["proxy"] == f"http://127.0.0.1:{port}"
+        with requests.Session() as proxied:
+            proxied.trust_env, proxied.verify = False, told["ca"]
+            proxied.proxies = {"https": told["proxy"]}
+            proxied.headers["Authorization"] = f"Bearer {told['token']}"
+            found = proxied.get("https://api.fabric.microsoft.com/v1/workspaces", timeout=DEADLINE)
+            assert found.json()["value"][0]["id"] == told["workspace"]
+        plain = f"{told['http']}/{told['workspace']}/{told['item']}/{ZONE}/u"
+        signed = f"{plain}?resource=directory&sig={told['token']}"
+        assert requests.put(signed, timeout=DEADLINE).status_code == 201
         assert told["dfs"].startswith("https://localhost:")
         base = f"{told['dfs']}/{told['workspace']}/{told['item']}/{ZONE}"
         headers = {"Authorization": f"Bearer {told['token']}"}

@@ -207,6 +207,19 @@ CASES = [
         ],
     ),
     Case(
+        "LZ-17",
+        "an update without a column sets it to NULL",
+        [
+            Cycle(
+                [metadata(**KEYS), parquet(1, [A, B]), parquet(2, [marked(1, {"id": 1})])],
+                [{"id": 1, "v": None}, B],
+            ),
+            Cycle(
+                [parquet(3, [marked(1, {"id": 2})])], [{"id": 1, "v": None}, {"id": 2, "v": None}]
+            ),
+        ],
+    ),
+    Case(
         "LZ-19",
         "deletes with key columns only",
         [Cycle([metadata(**KEYS), parquet(1, [A, B]), parquet(2, [{"id": 1, MARKER: 2}])], [B])],
@@ -280,8 +293,11 @@ CASES = [
         [
             Cycle([metadata(**KEYS), parquet(1, [A])], [A]),
             Cycle(
-                [parquet(2, [marked(0, {**B, "new col": 0.5})])],
-                [{**A, "new col": None}, {**B, "new col": 0.5}],
+                [parquet(2, [marked(0, {**B, "new col": 0.5, "_change_type_code": 1})])],
+                [
+                    {**A, "new col": None, "_change_type_code": None},
+                    {**B, "new col": 0.5, "_change_type_code": 1},
+                ],
             ),
         ],
     ),

@@ -179,18 +179,20 @@ def test_applied_files_move_through_two_folders_and_are_deleted_after_7_days(lak
     names = [file_name(n) for n in (1, 2, 3)]
     assert processed(lake, PROCESSED) == names[:2]
     zone, now = Path(lake.landing_zone) / "t", time.time()
-    os.utime(zone / PROCESSED / names[0], (now - 1.2 * 86_400,) * 2)
+    for name in names[:2]:
+        os.utime(zone / PROCESSED / name, (now - 1.2 * 86_400,) * 2)
     (lake.storage.local / "Files/_mirrorlake/state.json").unlink()  # otherwise the check is daily
     (zone / PROCESSED / "00000000000000000009.parquet").write_bytes(b"nobody applied this")
     os.utime(zone / PROCESSED / "00000000000000000009.parquet", (now - 9e6,) * 2)
     lake.mirror()
-    assert processed(lake, READY_TO_DELETE) == names[:1]
-    assert processed(lake, PROCESSED) == [names[1], "00000000000000000009.parquet"]
-    os.utime(zone / READY_TO_DELETE / names[0], (now - 7.1 * 86_400,) * 2)
+    assert processed(lake, READY_TO_DELETE) == names[:2]
+    assert processed(lake, PROCESSED) == ["00000000000000000009.parquet"]
+    for name, days in zip(names[:2], (7.1, 6.9), strict=True):
+        os.utime(zone / READY_TO_DELETE / name, (now - days * 86_400,) * 2)
     (lake.storage.local / "Files/_mirrorlake/state.json").unlink()
     (line,) = lake.mirror().tables
     assert (line.error, line.rows, line.last_file) == (None, 3, 3)
-    assert processed(lake, READY_TO_DELETE) == []
+    assert processed(lake, READY_TO_DELETE) == names[1:2]
     assert (zone / names[2]).exists()  # the last file stays
 
 

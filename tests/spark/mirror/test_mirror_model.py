@@ -93,7 +93,7 @@ def test_without_keys_inserts_work_and_changes_are_refused(lake: Lake) -> None:
 
 @pytest.mark.promise("LZ-17", "LZ-18", "LZ-19")
 def test_the_documents_examples(lake: Lake) -> None:
-    """Employees move from Redmond to Bellevue; then E0001 becomes E0002's namesake."""
+    """Employees move from Redmond to Bellevue; a key changes in one file, and in a table."""
     publisher = lake.publisher("employees", keys=["EmployeeID"])
     publisher.write(
         [
@@ -103,8 +103,16 @@ def test_the_documents_examples(lake: Lake) -> None:
             {MARKER: 1, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"},
         ]
     )
+    lake.publisher("renamed", keys=["EmployeeID"]).write(
+        [
+            {MARKER: 0, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"},
+            {MARKER: 2, "EmployeeID": "E0001", "EmployeeLocation": None},
+            {MARKER: 0, "EmployeeID": "E0002", "EmployeeLocation": "Bellevue"},
+        ]
+    )
     assert not lake.mirror().failed
     columns = ["EmployeeID", "EmployeeLocation"]
+    assert bag(lake, "renamed", columns) == {("E0002", "Bellevue"): 1}
     assert bag(lake, "employees", columns) == {
         ("E0001", "Bellevue"): 1,
         ("E0002", "Redmond"): 1,

@@ -205,6 +205,11 @@ def test_publish_warns_of_rows_that_may_be_there_twice(
     assert "marker" not in run("publish", root, "t", load, "--marker", "upsert").err
     (found,) = run("lint", root, "--json").json["findings"]
     assert (found["rule"], found["file"]) == ("key-repeated", "00000000000000000002.parquet")
+    load.write_text("id,w\n1,a\n")
+    misspelled = run("publish", root, "t", load, "--marker", "update", "--json")
+    (batch,) = misspelled.json["published"]
+    assert batch["warning"] == "The update adds the column 'w' to t."
+    assert "--marker" not in misspelled.err
 
 
 def test_publish_prints_the_types_of_the_columns(run: Run, tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_each_rule_and_no_other(storage: Storage, rule, make, where):
 
 def test_every_rule_is_tested():
     assert {rule for rule, _, _ in CASES} == set(lint_rules.RULES)
-    assert {rule.severity for rule in lint_rules.RULES.values()} == {"error", "warning"}
+    severities = {rule.severity for rule in lint_rules.RULES.values()}
+    assert severities == {"error", "warning", "information"}
 
 
 def test_the_page_is_the_one_that_the_rules_make():
@@ -253,6 +254,20 @@ def test_the_command(storage: Storage):
         "fix": "Write 0 for an insert, 1 for an update, 2 for a delete, 4 for an upsert.",
     }
     assert f"[file {THIRD}, row 2, column {MARKER}] Fix: Write 0 for" in run(storage.root)[1]
+
+
+def test_the_documents_own_sample_is_no_problem(storage: Storage):
+    zone = Zone(storage)
+    zone.metadata({"keyColumns": ["EmployeeID"]})
+    zone.put(1, {
+        MARKER: [0, 0, 0, 1],
+        "EmployeeID": ["E0001", "E0002", "E0003", "E0001"],
+        "EmployeeLocation": ["Redmond", "Redmond", "Redmond", "Bellevue"],
+    })  # fmt: skip
+    status, text = run(storage.root)
+    assert status == 0
+    assert text.startswith("information marker-not-last t: ")
+    assert text.endswith("0 errors and 0 warnings in 1 table, 1 file read\n")
 
 
 def test_a_report_shows_the_same_facts_everywhere(storage: Storage):

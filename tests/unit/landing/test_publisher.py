@@ -66,6 +66,28 @@ def test_delete_keeps_only_the_keys(publisher, read):
     assert read(publisher.delete([{"item": "bolt", "ID": 1}])) == [{"ID": 1, MARKER: 2}]
 
 
+@pytest.mark.parametrize("values", [[1, 2], (1, 2), range(1, 3), {1, 2}, [{"id": 1}, 2]])
+def test_delete_by_the_values_of_the_key(publisher, read, values):
+    assert read(publisher.delete(values)) == [{"id": 1, MARKER: 2}, {"id": 2, MARKER: 2}]
+
+
+def test_values_do_not_delete_by_several_keys(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["id", "day"])
+    with pytest.raises(UsageError, match="an iterable of int"):
+        publisher.delete([1, 2])
+
+
+def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table, caplog):
+    assert publisher.update([{"id": 1, "item": "bolt"}]).warning is None  # the first columns
+    assert publisher.update([{"ID": 1, "ITEM": "nut"}]).warning is None
+    again = Publisher(any_storage, table)
+    done = again.update([{"id": 1, "itme": "nut", "n": 1}])
+    assert done.warning == "The update adds the columns 'itme', 'n' to t."
+    assert "Hint: check the spelling" in caplog.text
+    assert again.update([{"id": 1, "itme": "nut"}]).warning is None  # known by now
+    assert again.upsert([{"id": 1, "other": "nut"}]).warning is None
+
+
 def test_delete_without_any_key_column(publisher, any_storage, table):
     with pytest.raises(SchemaError, match="The rows contain no key column"):
         publisher.delete([{"item": "bolt"}])
@@ -361,10 +383,14 @@ def test_keys_may_come_later(any_storage, table):
     assert Publisher(any_storage, table, keys=["id"]).upsert(ROWS).file == file_name(2)
 
 
-@pytest.mark.parametrize(("keys", "error"), [("id", UsageError), (["id", "ID"], MetadataError)])
-def test_keys_that_make_no_sense(any_storage, table, keys, error):
-    with pytest.raises(error):
-        Publisher(any_storage, table, keys=keys)
+def test_keys_may_be_a_text(any_storage, table):
+    assert Publisher(any_storage, table, keys="Order ID").keys == ("Order ID",)
+    assert Publisher(any_storage, table, keys="id, day").keys == ("id", "day")
+
+
+def test_keys_that_make_no_sense(any_storage, table):
+    with pytest.raises(MetadataError):
+        Publisher(any_storage, table, keys=["id", "ID"])
     assert any_storage.list(table.folder).files == ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ def publisher(any_storage: Storage, table: TableName) -> Callable[..., Publisher
 
 def column(kind: pa.DataType, *values: Any) -> pa.Table:
     return pa.table({"v": pa.array(values, kind)})
+
+
+NOON = datetime(2026, 1, 31, 12)
 
 
 def rows(*values: Any) -> list[dict[str, Any]]:
@@ -90,6 +94,8 @@ def test_later_decimals_need_no_more_digits(publisher, read) -> None:
         ("date", rows("2026-01-31"), "date", [pd.Timestamp("2026-01-31").date()]),
         ("long", column(pa.string(), "7", None), "long", [7, None]),
         ("double", rows(None), "double", [None]),
+        ("timestamp", rows(NOON), "timestamp", [NOON.replace(tzinfo=timezone.utc)]),
+        ("timestamp", pd.DataFrame({"v": [NOON]}), "timestamp", [pd.Timestamp(NOON, tz="UTC")]),
     ],
     ids=str,
 )
@@ -182,6 +188,7 @@ def test_the_hint_of_a_misfit_names_the_call_that_publishes_it(
     [
         (rows("x"), rows(7), "types={'v': 'string'}"),
         (rows(7), rows("8"), "types={'v': 'long'}"),
+        (rows(NOON.replace(tzinfo=timezone.utc)), rows(NOON), "types={'v': 'timestamp'}"),
         (rows(7), pd.DataFrame({"v": ["8"]}), "types={'v': 'long'}"),
         (rows(True), rows(7), "convert the values to boolean"),
         (rows(1.5), rows(2**53 + 1), "convert the values to double"),

@@ -55,6 +55,16 @@ def test_all_that_holds_rows(rows):
     assert found.schema.names == ["id", "item"]
 
 
+@pytest.mark.parametrize("names", [["id"], ["ID"], [None, "id"], ["id", "other"]])
+def test_a_key_may_be_the_index_of_a_data_frame(names):
+    index = pd.MultiIndex.from_arrays([[1, 2]] * len(names), names=names)
+    frame = pd.DataFrame({"item": ["bolt", "nut"]}, index=index)
+    found = sources.open_source(frame, keys=["Id", "item"]).read_all()
+    assert [name.lower() for name in found.schema.names] == ["id", "item"]
+    assert found.column(0).to_pylist() == [1, 2]
+    assert read(frame).schema.names == ["item"]
+
+
 def test_one_dict_is_one_row():
     assert read(ROWS[0]).to_pylist() == ROWS[:1]
 
@@ -349,6 +359,9 @@ def test_dictionaries_become_plain():
         found = cast(pa.array(values).dictionary_encode())
         assert found.to_pylist() == values
     assert found.type == pa.timestamp("us")
+    views = pa.array(["a", "b"], pa.string_view())  # the categories of polars
+    indices = pa.array([1, None, 0, 1], pa.uint32())
+    assert cast(pa.DictionaryArray.from_arrays(indices, views)).to_pylist() == ["b", None, "a", "b"]
 
 
 FITTING = [

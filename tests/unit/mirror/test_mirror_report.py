@@ -163,6 +163,11 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
     done = lake.publish("t", files, keys=["id"], marker="upsert")
     assert (done.count, done.rows) == (1, 1)
     assert [row[-1] for row in done.shown().rows] == ["published before", "published"]
+    assert lake.publish("t", str(files[0]), marker="upsert").sources == ("a.csv",)
+    assert lake.publish("t", files[0], marker="upsert").count == 0
+    published = lake.publish("t", [{"id": 7, "n": 1}], marker="upsert")
+    assert (published.count, published.rows, published.sources) == (1, 1, ("the batch",))
+    assert lake.publish("u", rows_of({"id": [1, 2]}), keys="id").rows == 2
     files[0].write_text("id,n\n0,2\n")
     assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
     with pytest.raises(UsageError, match="There is no marker 'merge'"):
