@@ -53,6 +53,7 @@ from mirrorlake.partitioning.store import (
     remove_setting,
     write_setting,
 )
+    stored_policy,
 from mirrorlake.results import Result, TextTable, counted, size_text
 from mirrorlake.spark.jvm import transaction
 from mirrorlake.spark.sql import literal
@@ -229,7 +230,8 @@ class TablePolicy:
         """Return all policies that the table has had, the oldest first, each with its reason."""
         rows = []
         for one in partitioning_policies(self.table.storage, self.table.name).all():
-            policy = one["policy"] and json.dumps(one["policy"], ensure_ascii=False)
+            stored = stored_policy(one)
+            policy = stored and json.dumps(stored, ensure_ascii=False)
             rows.append((one["at"], one["reason"], policy, one["hot"]))
         return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 

@@ -306,7 +306,7 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
 def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     lake: Lake,
 ) -> None:
-    """OverrideCreationTime makes new files old; the hot timespan decides which are merged."""
+    """OverrideCreationTime makes new files old; hot or Lookback decides which are merged."""
     folder = hand_made(lake, [])
     partitioning = lake.table("t").partitioning
     key = ranged("7d", OverrideCreationTime=True)
@@ -325,7 +325,11 @@ def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     table.commit("WRITE", add=files)
     assert partitioning.stats().partitioned_rows == 4
     assert partitioning.operate(merge=True) is None
-    partitioning.alter_merge({}, hot="500d")
+    custom = [{"Kind": "Custom", "CustomPeriod": age} for age in ("399d", "401d")]
+    for lookback, merges in zip(("HotCache", "All", *custom), (0, 1, 0, 1), strict=True):
+        partitioning.alter_merge({"Lookback": lookback})
+        assert len(partitioning.run(dry_run=True)) == merges, lookback
+    partitioning.alter_merge({"Lookback": None}, hot="500d")
     merged = partitioning.operate(merge=True)
     assert merged is not None
     assert (len(merged.files_in), merged.rows) == (4, 4)
