@@ -41,7 +41,7 @@ from mirrorlake.partitioning.store import (
     tables_with_policies,
     write_setting,
 )
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Entries, Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
@@ -357,15 +357,9 @@ class LakePartitioning:
             >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
             False
         """
-        spark, storage = self._spark(), self._storage
-        lines, at_work = [], 0
-        for name in tables_with_policies(storage):
-            if has_partitioning_policy(storage, name):
-                # A policy that no longer fits counts as none.
-                setting = fitting_setting(storage, name)
-                lines.append(count_files(TableHandle(spark, storage, name), setting))
-                at_work += is_at_work(storage, name)
-        return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+        tables = self.stats()
+        at_work = sum(is_at_work(self._storage, as_table(one.table)) for one in tables)
+        return Diagnostics(tables, read_capacity(self._storage), at_work)
 
 
 def read_capacity(storage: Storage) -> int:
@@ -373,6 +367,24 @@ def read_capacity(storage: Storage) -> int:
 
     Raises:
         FormatError: the document has a newer format. The value could be found again, but the
+    def stats(self) -> Entries[TableStatistics]:
+        """Return how far each table with a policy is partitioned, one row per table.
+
+        Example:
+            >>> [table.percentage for table in lake.partitioning.stats()]  # doctest: +SKIP
+            [100.0, 87.5]
+        """
+        spark, storage = self._spark(), self._storage
+        lines = [
+            # A policy that no longer fits counts as none.
+            count_files(TableHandle(spark, storage, name), fitting_setting(storage, name))
+            for name in tables_with_policies(storage)
+            if has_partitioning_policy(storage, name)
+        ]
+        columns = lines[0].shown().columns if lines else ()
+        empty = "No table has a partitioning policy."
+        return Entries(lines, columns, lambda one: one.shown().rows[0], empty)
+
             document must not be overwritten.
     """
     return int((read_kept(storage, _CAPACITY, _CAPACITY_FORMAT) or {}).get("capacity", 1))

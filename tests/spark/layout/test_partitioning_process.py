@@ -371,7 +371,17 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
         assert call(*wrong)[0] == 2
     with pytest.raises(UsageError, match="single table"):
         call("show", table="*")
-    assert call("stats", "--json", table="*")[0] == 1  # behind
+    small_table(lake, "u", [50])
+    lake.table("u").partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
+    lake.table("u").partitioning.run()
+    code, document = call("stats", "--json", table="*")
+    assert code == 1  # behind
+    assert [(row["TableName"], row["PartitionedRowPercentage"]) for row in document["rows"]] == [
+        ("t", 0.0),
+        ("u", 100.0),
+    ]
+    assert document["diagnostics"]["TableWithMinPartitioningPercentage"] == "t"
+    assert [(one.table, one.rows) for one in lake.partitioning.stats()] == [("t", 100), ("u", 50)]
     _, document = call("run", "--dry-run", "--json", table="*")
     assert document["rows"][0]["PartitionedRowPercentage"] == 0
     code, document = call("run", "--json", table="*")
