@@ -169,7 +169,7 @@ class Policy:
 
     @property
     def size_limit(self) -> int:
-        """The maximum number of bytes of one operation."""
+        """The maximum number of uncompressed bytes of one operation."""
         return self.max_size or DEFAULT_SIZE
 
     def document(self) -> dict[str, Any]:

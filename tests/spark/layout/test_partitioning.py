@@ -183,6 +183,11 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
         lake, [some_rows(100 * n, 100) for n in range(5)], ages_hours=[5, 4, 3, 2, 1]
     )
     sizes = {file.path: file.size for file in live_files(folder)}
+    footers = {path: pq.read_metadata(folder / path) for path in sizes}
+    original = {path: one.row_group(0).total_byte_size for path, one in footers.items()}
+    stored = sizes["f2.parquet"] + sizes["f3.parquet"]
+    limit = original["f2.parquet"] + original["f3.parquet"]
+    assert stored < limit
     partitioning = lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
     assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
@@ -199,9 +204,11 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     first = partitioning.operate()
     assert first is not None
     assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # the oldest files
-    partitioning.alter_merge(
-        {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
-    )
+    # Uncompressed bytes count, not the stored ones.
+    partitioning.alter_merge({"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": limit})
+    assert [one.files for one in partitioning.run(dry_run=True)] == [2, 1]
+    partitioning.alter_merge({"MaxOriginalSizePerOperation": limit - 1})
+    assert [one.files for one in partitioning.run(dry_run=True)] == [1, 2]
     second = partitioning.operate()
     assert second is not None
     assert second.files_in == ("f2.parquet",)

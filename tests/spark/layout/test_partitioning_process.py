@@ -121,19 +121,23 @@ def test_rounds_follow_pending_rows_capacity_and_the_file_limit(lake: Lake) -> N
         small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
         assert process.run().tables == ()
     assert not operation.is_at_work(lake.storage, TableName.parse("small"))
-    # Above the limit of files: nothing for some hours, and the history contains the reason.
-    slowed = lake.partitioning.run(file_limit=3)
+    # Above the limit of files: nothing for some hours, and the history contains the reason. The
+    # files of tables without a policy count, whether Delta or another writer wrote them.
+    more = lake.spark.range(0, 9, 1, 3).write.format("delta")
+    more.save(lake.storage.path("Tables/more"))
+    files = sum(lake.table(n).partitioning.stats().files for n in (*before, "more"))
+    slowed = lake.partitioning.run(file_limit=files - 1)
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
     assert policy is not None
     hours = ((policy.effective or 0) / 1e6 - time.time()) / 3600
     assert 5.9 < hours <= 6
     history = lake.table("small").partitioning.history()
-    assert [row[1] for row in history.rows] == ["set", "put off: more than 3 files"]
+    assert [row[1] for row in history.rows] == ["set", f"put off: more than {files - 1} files"]
     statistics = lake.table("small").partitioning.stats()
     assert (statistics.rows, statistics.partitioned_rows, statistics.percentage) == (20, 10, 50.0)
     lake.table("small").partitioning.alter_merge(PAST)
-    (line,) = process.run().tables
+    (line,) = lake.partitioning.run(file_limit=files).tables
     assert (line.table, len(line.receipts)) == ("small", 1)
     # Files added between a table's count and its operation do not count as done.
     lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
