@@ -253,7 +253,8 @@ def _tell(root: Path, story: list[str | Step]) -> None:
         " ('delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')"
     )
     partitioning = lake.table("t").partitioning
-    policy = partitioning.set({"PartitionKeys": [hashed(3), ranged("1d")], **PAST})
+    key = hashed(3, PartitionAssignmentMode="ByPartition")
+    policy = partitioning.set({"PartitionKeys": [key, ranged("1d")], **PAST})
     model: dict[int, tuple[Any, Any]] = {}
     for turn, action in enumerate(["append", *story, "all"]):
         if action == "append":
@@ -281,8 +282,9 @@ def _tell(root: Path, story: list[str | Step]) -> None:
                 pass
         else:
             partitioning.operate(merge=action == "merge")
-        found = Counter(map(tuple, lake.table("t").read().collect()))
-        assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
+        for read in (lake.table("t").read, partitioning.read):
+            found = Counter(map(tuple, read().collect()))
+            assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files)
     assert partitioning.stats().pending_rows == 0
