@@ -15,7 +15,10 @@ from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mirrorlake.partitioning.process import ProcessReport
+    from mirrorlake.partitioning.statistics import TableStatistics
     from mirrorlake.partitioning.table_policy import TablePolicy
 
 partition = verbs(
@@ -98,10 +101,8 @@ def run(
     if dry_run:
         names = tables_with_policies(lake.storage) if chosen is None else [chosen]
         with progress("reading the log …"):
-            shown = [lake.table(name).partitioning.stats().shown() for name in names]
-        columns = shown[0].columns if shown else ("TableName",)
-        pending = TextTable(columns, tuple(row for one in shown for row in one.rows))
-        _tell(pending, as_json, dry_run)
+            pending = [lake.table(name).partitioning.stats() for name in names]
+        _tell(_one_table(pending), as_json, dry_run)
         return
     with progress("partitioning …") as update:
         process = lake.partitioning.process(
@@ -125,13 +126,13 @@ def run(
 
 @partition.command()
 def stats(root: Root, table: TableOrEvery, as_json: Json = False) -> None:
-    """Show what is partitioned and pending; for '*' exit 1 if a table is far behind."""
+    """Show what is partitioned and pending, per table; for '*' exit 1 if one is far behind."""
     with progress("reading the log …"):
         if table != EVERY:
             _tell(_policy_of(root, table).stats().shown(), as_json)
             return
         found = open_lake(root).partitioning.diagnostics()
-    _tell(found.shown(), as_json, failed=found.is_behind)
+    _tell(_one_table(found.tables), as_json, more=found.shown(), failed=found.is_behind)
 
 
 @partition.command()
@@ -162,10 +163,26 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} can't be read: {error}.") from error
 
 
-def _tell(shown: TextTable, as_json: bool, dry_run: bool = False, *, failed: bool = False) -> None:
+def _one_table(tables: Sequence[TableStatistics]) -> TextTable:
+    """Return the statistics of several tables, one row per table."""
+    shown = [one.shown() for one in tables]
+    columns = shown[0].columns if shown else ("TableName",)
+    return TextTable(columns, tuple(row for one in shown for row in one.rows))
+
+
+def _tell(
+    shown: TextTable,
+    as_json: bool,
+    dry_run: bool = False,
+    *,
+    more: TextTable | None = None,
+    failed: bool = False,
+) -> None:
     document = shown.document()
     for row in document["rows"]:
         for name in ("Policy", "PartitioningPolicy"):
             if row.get(name) is not None:
                 row[name] = json.loads(row[name])
-    tell(as_json, document, shown, DRY_RUN * dry_run, failed=failed)
+    if more is not None:
+        document["diagnostics"] = more.document()["rows"][0]
+    tell(as_json, document, shown, more or "", DRY_RUN * dry_run, failed=failed)

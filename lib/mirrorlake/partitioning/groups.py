@@ -451,12 +451,13 @@ def is_pending(setting: Setting) -> Column:
         missing |= ~tag(STORED).eqNullSafe(setting.bucket_column)
     # An operation on files without rows alone would write no file to replace them.
     has_rows = F.coalesce(F.get_json_object("stats", "$.numRecords") != "0", F.lit(True))
-    wanted = missing & has_rows & _is_hot(setting)
+    wanted = missing & has_rows & _is_younger(setting.hot)
     return wanted & (arrived() >= F.lit(setting.policy.effective or 0))
 
 
-def _is_hot(setting: Setting) -> Column:
-    return F.lit(True) if setting.hot is None else created() >= F.lit(now_micros() - setting.hot)
+def _is_younger(age: int | None) -> Column:
+    """Return whether a file was created within an age in microseconds; None for any age."""
+    return F.lit(True) if age is None else created() >= F.lit(now_micros() - age)
 
 
 def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
@@ -473,7 +474,7 @@ def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
 
 
 def small_files(files: DataFrame, setting: Setting) -> DataFrame:
-    """Return the partitioned hot files with enough others of their partition and size to merge.
+    """Return the partitioned files of an age to merge, with enough others of partition and size.
 
     Files are merged with at least three others of a similar size, so that each row is rewritten
     only a few times and not with each new file. A file larger than half of an operation's limit
@@ -481,7 +482,8 @@ def small_files(files: DataFrame, setting: Setting) -> DataFrame:
     """
     rows, size = setting.policy.row_limit // 2, setting.policy.size_limit // 2
     fits = (F.col("size") < min(_LARGE, size + 1)) & (physical_row_count() <= rows)
-    done = files.where(is_partitioned(setting.fingerprint) & fits & _is_hot(setting))
+    wanted = is_partitioned(setting.fingerprint) & fits & _is_younger(setting.merged_age)
+    done = files.where(wanted)
     columns = {name.rpartition(".")[2]: tag(name) for name in _PARTITION}
     columns["parts"] = F.to_json("partitionValues")
     columns["tier"] = F.floor(F.log(F.greatest("size", F.lit(1))) / math.log(_LEAST_FILES))

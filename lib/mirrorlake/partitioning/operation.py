@@ -19,19 +19,23 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.snapshot import FILE_RETENTION, physical_names
 from mirrorlake.delta.table import TableHandle
@@ -86,6 +90,7 @@ PARTITION, MERGE = "partition", "merge"
 ABANDONED = -1
 _KEEP = timedelta(days=30)
 _TRIES = 5
+_THREADS = 16
 MOST_FILES = 1_000
 _PATIENCE = 1.0  # seconds to wait for the lock
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
@@ -386,7 +391,8 @@ class PlannedOperation:
 
     Attributes:
         kind: `partition` or `merge`.
-        files, rows, size: the numbers of files, rows and stored bytes that it would read.
+        files, rows, size: the numbers of files, rows and stored bytes that it would read. The
+            policy limits their uncompressed bytes.
     """
 
     kind: str
@@ -446,7 +452,7 @@ def run_operation(
             lambda files: _candidates(files, setting, kind),
             job.write,
             note=json.dumps({"mirrorlake": "partitioning", "operation": job.id}),
-            bounds=_bounds(setting.policy),
+            bounds=_bounds(table, setting.policy, kind),
             confs=BACKGROUND_CONFS,
         )
         if commit is None or job.receipt is None:
@@ -470,25 +476,22 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
     if setting is None:
         return ()
     files, policy = newest_files(table), setting.policy
-    bounds = _bounds(policy)
     found: dict[str, list[PlannedOperation]] = {PARTITION: [], MERGE: []}
     for kind, planned in found.items():
+        bounds = _bounds(table, policy, kind)
         listed = _candidates(files, setting, kind).select(
-            "size", physical_row_count().alias("logged"), row_count().alias("rows")
+            "path", "size", physical_row_count().alias("logged"), row_count().alias("rows")
         )
         taken = Bounds(0, 0, 0)
-        # An iterator, so that the driver does not keep the whole list.
-        for file in listed.toLocalIterator():
-            more = Bounds(taken.files + 1, taken.rows + file["logged"], taken.size + file["size"])
+        for file, size in _with_sizes(listed, bounds):
+            more = Bounds(taken.files + 1, taken.rows + file["logged"], taken.size + size)
             fits = more.rows <= bounds.rows and more.size <= bounds.size
             if planned and fits and more.files <= bounds.files:
                 taken, last = more, planned.pop()
             else:
-                taken = Bounds(1, file["logged"], file["size"])
-                last = PlannedOperation(kind, 0, 0, 0)
-            planned.append(
-                PlannedOperation(kind, taken.files, last.rows + file["rows"], taken.size)
-            )
+                taken, last = Bounds(1, file["logged"], size), PlannedOperation(kind, 0, 0, 0)
+            rows, stored = last.rows + file["rows"], last.size + file["size"]
+            planned.append(PlannedOperation(kind, taken.files, rows, stored))
     # The last operations wait while they have fewer rows than the policy's minimum.
     waiting, planned = 0, found[PARTITION]
     while planned and (waiting := waiting + planned[-1].rows) < policy.min_rows:
@@ -496,8 +499,39 @@ def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
     return (*found[PARTITION], *found[MERGE])
 
 
-def _bounds(policy: Policy) -> Bounds:
-    return Bounds(MOST_FILES, policy.row_limit, policy.size_limit)
+def _bounds(table: TableHandle, policy: Policy, kind: str) -> Bounds:
+    measure = partial(original_sizes, table) if kind == PARTITION else None
+    return Bounds(MOST_FILES, policy.row_limit, policy.size_limit, measure)
+
+
+def original_sizes(table: TableHandle, paths: Sequence[str]) -> Iterator[int]:
+    """Yield the uncompressed bytes of files, from their footers.
+
+    An unreadable file counts as 0: the operation that reads it reports the error.
+    """
+    places = Places(table.storage, table.name.table_path)
+
+    def size(path: str) -> int:
+        own, name = places.place(unquote(path))
+        try:
+            with own.open(name) as source:
+                footer = pq.read_metadata(source)
+        except (OSError, ValueError):
+            return 0
+        return sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+
+    if table.storage.local is not None:
+        yield from map(size, paths)  # only as many as are needed
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(size, paths)
+
+
+def _with_sizes(files: DataFrame, bounds: Bounds) -> Iterator[tuple[Row, int]]:
+    """Yield files with their sizes that count; the driver does not keep the whole list."""
+    rest = files.toLocalIterator()
+    while some := list(islice(rest, MOST_FILES)):
+        yield from zip(some, bounds.sizes(some), strict=True)
 
 
 def _candidates(files: DataFrame, setting: Setting, kind: str) -> DataFrame:

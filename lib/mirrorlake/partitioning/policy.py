@@ -19,6 +19,7 @@ from mirrorlake.errors import UsageError
 HASH, RANGE = "Hash", "UniformRange"
 FUNCTION = "XxHash64"
 BY_PARTITION, UNIFORM = "ByPartition", "Uniform"
+DEFAULT, ALL, CUSTOM = "Default", "All", "Custom"
 MOST_PARTITIONS = 2048
 RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
@@ -30,7 +31,9 @@ _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
 _BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSizePerOperation")
-_POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
+_POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS, "Lookback")
+_LOOKBACK = ("Kind", "CustomPeriod")
+_LOOKBACKS = (DEFAULT, "HotCache", ALL, CUSTOM)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICRO = timedelta(microseconds=1)
 # Kusto's ticks, tenths of a microsecond.
@@ -116,6 +119,24 @@ class RangeKey:
 
 
 @dataclass(frozen=True)
+class Lookback:
+    """The age up to which small partitioned files are merged.
+
+    Attributes:
+        kind: `Default` or `HotCache` for hot files, `All` for all files, or `Custom`.
+        period: for `Custom`, the age in microseconds.
+    """
+
+    kind: str = DEFAULT
+    period: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the property as Kusto's JSON."""
+        period = None if self.period is None else format_timespan(self.period)
+        return {"Kind": self.kind, "CustomPeriod": period}
+
+
+@dataclass(frozen=True)
 class Policy:
     """A partitioning policy of a table.
 
@@ -123,7 +144,9 @@ class Policy:
         hash, range: the keys; at least one of them is set.
         effective: files created from this timestamp on are partitioned, in microseconds since 1970;
             None until the policy is set.
-        min_rows, max_rows, max_size: limits of one operation in rows and bytes; 0 for the defaults.
+        min_rows, max_rows, max_size: limits of one operation in rows and uncompressed bytes; 0 for
+            the defaults.
+        lookback: the age up to which small files are merged.
     """
 
     hash: HashKey | None = None
@@ -132,6 +155,7 @@ class Policy:
     min_rows: int = 0
     max_rows: int = 0
     max_size: int = 0
+    lookback: Lookback = Lookback()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -145,7 +169,7 @@ class Policy:
 
     @property
     def size_limit(self) -> int:
-        """The maximum number of bytes of one operation."""
+        """The maximum number of uncompressed bytes of one operation."""
         return self.max_size or DEFAULT_SIZE
 
     def document(self) -> dict[str, Any]:
@@ -155,7 +179,10 @@ class Policy:
         if self.effective is not None:
             found["EffectiveDateTime"] = format_timestamp(self.effective)
         bounds = (self.min_rows, self.max_rows, self.max_size)
-        return found | dict(zip(_BOUNDS, bounds, strict=True))
+        found |= dict(zip(_BOUNDS, bounds, strict=True))
+        if self.lookback != Lookback():
+            found["Lookback"] = self.lookback.document()
+        return found
 
     def to_json(self) -> str:
         """Return the policy as JSON text."""
@@ -206,6 +233,7 @@ def parse_policy(given: Any) -> Policy:
         next((key for key in found if isinstance(key, RangeKey)), None),
         None if effective is None else parse_timestamp(effective),
         *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
+        _lookback(body.get("Lookback")),
     )
 
 
@@ -233,9 +261,7 @@ def _key(document: Any, where: str) -> HashKey | RangeKey:
 def _hash_key(column: str, body: dict[str, Any]) -> HashKey:
     if body.get("Function", FUNCTION) != FUNCTION:
         raise _wrong("Function", body["Function"], FUNCTION)
-    mode = body.get("PartitionAssignmentMode", UNIFORM)
-    if mode not in (BY_PARTITION, UNIFORM):
-        raise _wrong("PartitionAssignmentMode", mode, f"{BY_PARTITION} or {UNIFORM}")
+    mode = _one_of(body, "PartitionAssignmentMode", (BY_PARTITION, UNIFORM), UNIFORM)
     count = _number(body, "MaxPartitionCount", RECOMMENDED_PARTITIONS, low=2, high=MOST_PARTITIONS)
     return HashKey(column, count, _number(body, "Seed", 1, low=1, high=_LARGEST), mode)
 
@@ -250,6 +276,18 @@ def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
     if not isinstance(override, bool):
         raise _wrong("OverrideCreationTime", override, "true or false")
     return RangeKey(column, parse_timestamp(reference), micros, override)
+
+
+def _lookback(given: Any) -> Lookback:
+    body = {"Kind": given} if isinstance(given, str) else given or {}
+    kind = _one_of(_object(body, "Lookback", _LOOKBACK), "Kind", _LOOKBACKS, DEFAULT)
+    period = body.get("CustomPeriod")
+    if kind == CUSTOM and isinstance(period, str):
+        return Lookback(kind, parse_timespan(period))
+    if kind == CUSTOM or period is not None:
+        allowed = f"a timespan as text, such as 30d, with {CUSTOM}; otherwise left out"
+        raise _wrong("CustomPeriod", period, allowed)
+    return Lookback(kind)
 
 
 def _parsed(given: Any) -> Any:
@@ -272,6 +310,15 @@ def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
             hint=f"its properties are {', '.join(known)}.",
         )
     return document
+
+
+def _one_of(body: dict[str, Any], name: str, allowed: tuple[str, ...], default: str) -> str:
+    """Return a property's value as Kusto spells it; upper and lower case do not matter."""
+    value = body.get(name, default)
+    for one in allowed:
+        if isinstance(value, str) and value.lower() == one.lower():
+            return one
+    raise _wrong(name, value, " or ".join(allowed))
 
 
 def _number(body: dict[str, Any], name: str, default: int, *, low: int, high: int) -> int:
@@ -411,3 +458,9 @@ class Setting:
     hot: int | None = None
     bucket_column: str | None = None
     fingerprint: str = ""
+
+    @property
+    def merged_age(self) -> int | None:
+        """The age in microseconds up to which small files are merged; None for all files."""
+        lookback = self.policy.lookback
+        return lookback.period if lookback.kind in (ALL, CUSTOM) else self.hot

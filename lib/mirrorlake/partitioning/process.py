@@ -2,14 +2,16 @@
 
 In each round, the table with most pending rows comes first. The capacity and the machine's cores
 limit the number of concurrent operations. A table without remaining work costs one look at its
-newest version until it changes, in the next process too; a table without a policy costs nothing.
-If a lake has very many files, the process slows down to one operation at a time and moves the
-policies' effective date into the future, so that users can reconsider the policies.
+newest version until it changes, in the next process too. The files of tables without a policy are
+counted only while there is work, at most every ten minutes. If all tables of a lake together have
+very many files, the process slows down to one operation at a time and moves the policies' effective
+date into the future, so that users can reconsider the policies.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +21,7 @@ from threading import Event
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import BusyError, MirrorlakeError
 from mirrorlake.mirror.options import has_partitioning_policy, partitioning_policies
@@ -41,13 +44,14 @@ from mirrorlake.partitioning.store import (
     tables_with_policies,
     write_setting,
 )
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Entries, Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 
 FILE_LIMIT = 5_000_000
 _PUT_OFF = 6 * 3600 * 10**6
+_RECOUNT = 600.0  # seconds
 _SLOWER, _LONGEST_PAUSE = 1.5, 60.0
 _LEAST, _MOST = 1, 32
 _SUCCESS_RATE = 0.9
@@ -141,7 +145,7 @@ class Process:
         storage: the lake's files.
         spark: called when a session is needed; returns a classic one.
         tables: returns the tables to process, in each round again.
-        file_limit: the number of files, in all tables with a policy, above which the process slows
+        file_limit: the number of files, in all tables of the lake, above which the process slows
             down.
         on_step: called after every step of every operation, from several threads.
     """
@@ -160,6 +164,7 @@ class Process:
         self._seen: dict[TableName, Idle] = {}
         self._pending: dict[TableName, TableStatistics] = {}  # of tables that may have work
         self._busy: set[TableName] = set()
+        self._others, self._recount = 0, 0.0
 
     def run(self, *, stop: Event | None = None) -> ProcessReport:
         """Run rounds until no table has remaining work.
@@ -174,7 +179,7 @@ class Process:
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
             capacity = read_capacity(self._storage)
-            if sum(seen.files for seen in self._seen.values()) > self._limit:
+            if needs and self._lake_files() > self._limit:
                 put_off |= self._put_off()
                 capacity = _LEAST
                 needs = self._needs(errors)
@@ -244,6 +249,24 @@ class Process:
                 found.append((-self._pending[name].pending_rows, name))
         self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         return [name for _, name in sorted(found)]
+
+    def _lake_files(self) -> int:
+        """Return the number of files of all tables; tables without a policy are counted rarely."""
+        if time.monotonic() >= self._recount:
+            others = delta_tables(self._storage, but=self._seen)
+            self._others = sum(map(self._count, others))
+            self._recount = time.monotonic() + _RECOUNT
+        return self._others + sum(seen.files for seen in self._seen.values())
+
+    def _count(self, name: TableName) -> int:
+        try:
+            newest = find_newest(self._storage, name.table_path) or 0
+            checksum = f"{name.table_path}/_delta_log/{newest:020d}.crc"  # by Delta's own writers
+            if known := self._storage.read_json(checksum):
+                return int(known["numFiles"])
+            return count_files(TableHandle(self._spark, self._storage, name), None).files
+        except Exception:  # an unreadable table without a policy must not stop the others
+            return 0
 
     def _round(
         self, needs: list[TableName], capacity: int
@@ -319,8 +342,8 @@ class LakePartitioning:
 
         Args:
             table: process only this table; by default all tables with a policy.
-            file_limit: the number of files in these tables above which the process slows down to
-                one operation at a time; 5,000,000 by default.
+            file_limit: the number of files in all tables of the lake above which the process slows
+                down to one operation at a time; 5,000,000 by default.
             on_step: called after every step of an operation, with the table and the step.
 
         Example:
@@ -350,6 +373,24 @@ class LakePartitioning:
         """
         return self.process(table, file_limit=file_limit).run()
 
+    def stats(self) -> Entries[TableStatistics]:
+        """Return how far each table with a policy is partitioned, one row per table.
+
+        Example:
+            >>> [table.percentage for table in lake.partitioning.stats()]  # doctest: +SKIP
+            [100.0, 87.5]
+        """
+        spark, storage = self._spark(), self._storage
+        lines = [
+            # A policy that no longer fits counts as none.
+            count_files(TableHandle(spark, storage, name), fitting_setting(storage, name))
+            for name in tables_with_policies(storage)
+            if has_partitioning_policy(storage, name)
+        ]
+        columns = lines[0].shown().columns if lines else ()
+        empty = "No table has a partitioning policy."
+        return Entries(lines, columns, lambda one: one.shown().rows[0], empty)
+
     def diagnostics(self) -> Diagnostics:
         """Return how far all tables with a policy are partitioned, in Kusto's terms.
 
@@ -357,15 +398,9 @@ class LakePartitioning:
             >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
             False
         """
-        spark, storage = self._spark(), self._storage
-        lines, at_work = [], 0
-        for name in tables_with_policies(storage):
-            if has_partitioning_policy(storage, name):
-                # A policy that no longer fits counts as none.
-                setting = fitting_setting(storage, name)
-                lines.append(count_files(TableHandle(spark, storage, name), setting))
-                at_work += is_at_work(storage, name)
-        return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+        tables = self.stats()
+        at_work = sum(is_at_work(self._storage, as_table(one.table)) for one in tables)
+        return Diagnostics(tables, read_capacity(self._storage), at_work)
 
 
 def read_capacity(storage: Storage) -> int:

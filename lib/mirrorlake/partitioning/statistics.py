@@ -12,6 +12,7 @@ Spark compare numbers, so that '05' equals 5, which no hash shows.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -25,6 +26,7 @@ from mirrorlake.delta.files import live_files, read_actions, tag, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.names import quote
 from mirrorlake.partitioning.groups import (
     BUCKET,
     OUTLIER,
@@ -35,14 +37,22 @@ from mirrorlake.partitioning.groups import (
     is_pending,
     row_count,
 )
-from mirrorlake.partitioning.policy import HashKey, Policy, Setting
+from mirrorlake.partitioning.policy import BY_PARTITION, HashKey, Policy, Setting
 from mirrorlake.partitioning.store import fitting_setting
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.spark.jvm import has_gateway, transaction
+from mirrorlake.spark.jvm import (
+    Add,
+    DeltaTransaction,
+    has_gateway,
+    keep_together,
+    transaction,
+)
+from mirrorlake.spark.older import spread
 from mirrorlake.spark.sql import query_errors
 
 LOW_PERCENTAGE = 90.0
 _MOST_FILES = 1_000
+_TASK = "__mirrorlake_task"
 Values = frozenset[str | None]
 
 
@@ -307,33 +317,93 @@ def scan_table(table: TableHandle, where: str | None = None) -> Scan:
     if not has_gateway(table.spark):
         return _without_tags(table, where)
     with transaction(table.spark, table.path) as txn:
-        files, version = txn.files(), txn.version
-        count, size = files.agg(F.count("*"), total("size")).collect()[0]
-        setting = fitting_setting(table.storage, table.name)
-        key = None if setting is None else setting.policy.hash
-        done = F.lit(False) if setting is None else is_partitioned(setting.fingerprint)
-        values = key_values(where, key.column) if where and key else None
-        # Tags of another policy do not describe this policy's buckets.
-        bucket, value = (F.when(done, tag(name)) for name in (BUCKET, VALUE))
-        listed = files.select(
-            "path",
-            "size",
-            bucket.cast("int").alias("bucket"),
-            done.alias("is_partitioned"),
-            value.alias("value"),
-        )
-        if values is not None and key is not None:
-            listed = listed.where(_may_match(values, key))
-        wanted = None if where is None else _by_statistics(table, where, version)
-        read = tuple(
-            ScannedFile(*line)
-            for line in listed.drop("value").orderBy("path").collect()
-            if wanted is None or file_name(line["path"]) in wanted
-        )
+        count, size = txn.files().agg(F.count("*"), total("size")).collect()[0]
+        read = _files_for(table, txn, where, fitting_setting(table.storage, table.name))
         rows = txn.rows(txn.take([file.path for file in read]))
         if where is not None:
             rows = rows.where(where)
     return Scan(str(table.name), read, count, size, rows)
+
+
+@query_errors()
+def read_by_mode(
+    table: TableHandle, where: str | None = None, columns: Sequence[str] = ()
+) -> DataFrame:
+    """Read a table as its policy's `PartitionAssignmentMode` distributes it.
+
+    Args:
+        table: the table.
+        where: a predicate in SQL; by default all rows.
+        columns: the columns to read; by default all.
+
+    Raises:
+        QueryError: Spark refuses the predicate or the columns.
+    """
+    has_tags = has_gateway(table.spark)
+    setting = fitting_setting(table.storage, table.name) if has_tags else None
+    key = None if setting is None else setting.policy.hash
+    if setting is not None and key is not None and key.mode == BY_PARTITION:
+        rows = _read_together(table, where, columns, setting, key)
+    else:
+        rows = table.rows() if where is None else scan_table(table, where).rows
+    return rows.select(*map(quote, columns)) if columns else rows
+
+
+def _read_together(
+    table: TableHandle, where: str | None, columns: Sequence[str], setting: Setting, key: HashKey
+) -> DataFrame:
+    """Read all files of a partition in one task; only rows of unpartitioned files are shuffled."""
+    spark = table.spark
+    tasks = min(key.max_partition_count, spark.sparkContext.defaultParallelism)
+    wanted = list(map(quote, columns)) or ["*"]
+    if columns and key.column.lower() not in map(str.lower, columns):
+        wanted.append(quote(key.column))
+    # With adaptive execution, Spark would shuffle now and not when the rows are needed.
+    with transaction(spark, table.path, confs={"spark.sql.adaptive.enabled": "false"}) as txn:
+        files = _files_for(table, txn, where, setting)
+        adds = {add["path"]: add for add in txn.take([file.path for file in files])}
+
+        by_task: list[list[Add]] = [[] for _ in range(tasks)]
+        mixed: list[Add] = []
+        for file in files:
+            (mixed if file.bucket is None else by_task[file.bucket % tasks]).append(adds[file.path])
+
+        def rows(some: list[Add]) -> DataFrame:
+            found = txn.rows(some)
+            return (found if where is None else found.where(where)).select(*wanted)
+
+        rest = None
+        if mixed:
+            numbered = rows(mixed).withColumn(_TASK, F.expr(bucket_sql(key.column, key)) % tasks)
+            rest = spread(numbered, tasks, _TASK).drop(_TASK)
+        rule = f"mirrorlake.task(seed {key.seed}, {key.max_partition_count}, {tasks})"
+        return keep_together(list(map(rows, by_task)), rest, spark, key.column, rule)
+
+
+def _files_for(
+    table: TableHandle, txn: DeltaTransaction, where: str | None, setting: Setting | None
+) -> tuple[ScannedFile, ...]:
+    """Return the files that a predicate needs under a policy."""
+    key = None if setting is None else setting.policy.hash
+    done = F.lit(False) if setting is None else is_partitioned(setting.fingerprint)
+    values = key_values(where, key.column) if where and key else None
+    # Tags of another policy do not describe this policy's buckets.
+    bucket, value = (F.when(done, tag(name)) for name in (BUCKET, VALUE))
+    listed = txn.files().select(
+        "path",
+        "size",
+        bucket.cast("int").alias("bucket"),
+        done.alias("is_partitioned"),
+        value.alias("value"),
+    )
+    if values is not None and key is not None:
+        listed = listed.where(_may_match(values, key))
+    wanted = None if where is None else _by_statistics(table, where, txn.version)
+    return tuple(
+        ScannedFile(*line)
+        for line in listed.drop("value").orderBy("path").collect()
+        if wanted is None or file_name(line["path"]) in wanted
+    )
 
 
 def _may_match(values: Values, key: HashKey) -> Column:

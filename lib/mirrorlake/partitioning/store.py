@@ -30,6 +30,8 @@ from mirrorlake.storage.files import Storage
 _PROPERTY = "delta.constraints."
 _TIMES = ("timestamp", "timestamp_ntz")
 _ALL = f"{STATE}/partitioning"
+# Older versions refuse a policy with a property that they do not know.
+_BESIDE = ("Lookback",)
 
 
 def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> Setting | None:
@@ -49,9 +51,15 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     snapshot = open_snapshot(storage, name)
     if document["table_id"] != snapshot.metadata["id"]:
         return None
-    policy, hot = parse_policy(document["policy"]), parse_hot(document["hot"])
+    policy, hot = parse_policy(stored_policy(document)), parse_hot(document["hot"])
     setting = Setting(policy, hot, document.get("bucket_column"))
     return _fitted(setting, snapshot) if fitted else setting
+
+
+def stored_policy(document: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the policy of a stored document; None if the document records a deletion."""
+    policy: dict[str, Any] | None = document["policy"]
+    return policy and policy | {name: document[name] for name in _BESIDE if name in document}
 
 
 def append_policy(storage: Storage, name: TableName, document: dict[str, Any]) -> int:
@@ -111,11 +119,12 @@ def write_setting(
         setting = replace(setting, policy=replace(setting.policy, effective=at))
     setting = _fitted(setting, snapshot)
     if not dry_run:
-        document = {
+        body = setting.policy.document()
+        document = {name: body.pop(name) for name in _BESIDE if name in body} | {
             "table_id": snapshot.metadata["id"],
             "at": format_timestamp(at),
             "reason": reason,
-            "policy": setting.policy.document(),
+            "policy": body,
             "hot": None if setting.hot is None else format_timespan(setting.hot),
             "bucket_column": setting.bucket_column,
         }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import TableHandle
@@ -40,6 +41,7 @@ from mirrorlake.partitioning.statistics import (
     Spread,
     TableStatistics,
     count_files,
+    read_by_mode,
     scan_table,
     spread_of,
 )
@@ -51,6 +53,7 @@ from mirrorlake.partitioning.store import (
     parse_hot,
     read_setting,
     remove_setting,
+    stored_policy,
     write_setting,
 )
 from mirrorlake.results import Result, TextTable, counted, size_text
@@ -229,7 +232,8 @@ class TablePolicy:
         """Return all policies that the table has had, the oldest first, each with its reason."""
         rows = []
         for one in partitioning_policies(self.table.storage, self.table.name).all():
-            policy = one["policy"] and json.dumps(one["policy"], ensure_ascii=False)
+            stored = stored_policy(one)
+            policy = stored and json.dumps(stored, ensure_ascii=False)
             rows.append((one["at"], one["reason"], policy, one["hot"]))
         return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
@@ -318,6 +322,29 @@ class TablePolicy:
                 table.partitioning.stats().percentage > 90
         """
         return count_files(self.table, self._setting())
+
+    def read(self, where: str | None = None, *, columns: Sequence[str] = ()) -> DataFrame:
+        """Return the rows of `Table.read`, distributed as `PartitionAssignmentMode` requires.
+
+        With `ByPartition`, one task reads all files of a partition. Spark then aggregates by the
+        hash key, and joins tables with the same `MaxPartitionCount` and `Seed` by it, without a
+        shuffle of partitioned files. With `Uniform`, or without a hash key, Spark distributes the
+        files by their sizes.
+
+        Args:
+            where: as for `Table.read`.
+            columns: the columns to read. By default all are read with `ByPartition`, also those
+                that a query does not use.
+
+        Raises:
+            QueryError: Spark refuses the predicate or the columns.
+
+        Example:
+            Count by the key without a shuffle::
+
+                table.partitioning.read(columns=["tenant"]).groupBy("tenant").count()
+        """
+        return read_by_mode(self.table, where, columns)
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
         """Recommend a policy for the table, or none, and review the table's own.

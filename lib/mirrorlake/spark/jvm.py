@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -50,7 +50,6 @@ MOST_BROADCAST = 500_000
 """The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
-_KNOWN_LOGS = Path(__file__).with_name("KnownLogs.java")
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 """The setting by which Delta refuses old versions of a table even if all their files exist."""
 # Every session needs these settings, so that results are the same everywhere.
@@ -266,7 +265,7 @@ def know_logs(spark: SparkSession) -> None:
 
 @cache
 def _install_known_logs(jvm: Any, gateway: Any) -> None:
-    """Compile `KnownLogs.java` with the compiler in Spark, and replace Delta's cache with it."""
+    """Replace Delta's cache with `KnownLogs.java`."""
     try:
         conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
         logs = delta_module(jvm, "DeltaLog").getOrCreateCache(conf)
@@ -274,16 +273,76 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
             logs.getClass().getName() == "mirrorlake.KnownLogs"
         ):  # installed by another process of this JVM
             return
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(_loader(jvm))
-        compiler.cook(_KNOWN_LOGS.read_text(encoding="utf-8"))
-        given = gateway.new_array(jvm.java.lang.Object, 1)
-        given[0] = logs
-        known = compiler.getClassLoader().loadClass("mirrorlake.KnownLogs")
-        known.getConstructors()[0].newInstance(given).install()
+        _own_object(jvm, gateway, "KnownLogs", logs).install()
     except Exception as error:
         # The replacement only saves time; without it, Delta's own computation is correct.
         _log.debug("Delta's own cache of logs stays in use: %s", first_line(error))
+
+
+def _own_object(jvm: Any, gateway: Any, name: str, argument: Any) -> Any:
+    """Return a new object of one of this package's classes in Java."""
+    given = gateway.new_array(jvm.java.lang.Object, 1)
+    given[0] = argument
+    return _own_class(jvm, name).getConstructors()[0].newInstance(given)
+
+
+@cache
+def _own_class(jvm: Any, name: str) -> Any:
+    """Compile one of this package's classes with the compiler in Spark."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(_loader(jvm))
+    compiler.cook(Path(__file__).with_name(f"{name}.java").read_text(encoding="utf-8"))
+    return compiler.getClassLoader().loadClass(f"mirrorlake.{name}")
+
+
+def keep_together(
+    shares: Sequence[DataFrame], rest: DataFrame | None, spark: SparkSession, column: str, rule: str
+) -> DataFrame:
+    """Return rows with one task per share. Spark then does not shuffle them by a column.
+
+    Spark reads all columns of the shares, whatever a query needs.
+
+    Args:
+        shares: the rows of each task. No two shares have equal values of `column`.
+        rest: further rows for the same tasks, one partition per share, in the same order.
+        spark: the session of the result.
+        column: the column.
+        rule: the name of the rule that places values in shares. Spark joins two results with the
+            same rule by `column` without a shuffle.
+
+    Returns:
+        The rows. With another version of Spark, it shuffles them.
+    """
+    session: Any = spark
+    jvm, inner = session._jvm, session._jsparkSession
+    sql, rdds, seq = jvm.org.apache.spark.sql, jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
+    context, none = inner.sparkContext(), jvm.scala.Option.empty()
+    try:
+        plans = [cast("Any", share.coalesce(1))._jdf.queryExecution() for share in shares]
+        row = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
+        kind = jvm.scala.reflect.ClassTag.apply(row)
+        rows = rdds.UnionRDD(context, seq([plan.toRdd() for plan in plans]), kind)
+        if rest is not None:
+            both = seq([rows, cast("Any", rest)._jdf.queryExecution().toRdd()])
+            rows = rdds.SQLPartitioningAwareUnionRDD(context, both, len(shares), kind)
+        output = plans[0].analyzed().output()
+        names = [name.lower() for name in shares[0].columns]
+        key = output.apply(names.index(column.lower()))
+        placed = _own_object(jvm, spark.sparkContext._gateway, "Placement", rule)
+        by = sql.catalyst.expressions.TransformExpression(placed, seq([key]), none)
+        numbers = seq([sql.catalyst.InternalRow.fromSeq(seq([n])) for n in range(len(shares))])
+        grouped = sql.catalyst.plans.physical.KeyGroupedPartitioning(
+            seq([by]), len(shares), numbers, numbers, False, False
+        )
+        plan = sql.execution.LogicalRDD(
+            output, rows, grouped, seq([]), False, none, inner, none, none
+        )
+        return _frame(sql.classic.Dataset.ofRows(inner, plan), spark)
+    except Exception as error:
+        if not _MISSING.search(str(error)):
+            raise
+        parts = [*shares] if rest is None else [*shares, rest]
+        return reduce(type(parts[0]).unionAll, parts)
 
 
 def items_of(found: Any) -> list[Any]:

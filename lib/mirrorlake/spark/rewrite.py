@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType
@@ -42,11 +42,20 @@ class Bounds:
         files: the most files.
         rows: the most rows. Files without statistics count as 0 rows.
         size: the most bytes. At least one file is always selected.
+        measure: yields the sizes of files that count, given their paths; by default their stored
+            bytes.
     """
 
     files: int = 1_000
     rows: int = 50_000_000
     size: int = 8 * 2**30
+    measure: Callable[[Sequence[str]], Iterable[int]] | None = None
+
+    def sizes(self, files: Sequence[Row]) -> Iterable[int]:
+        """Return the size of each file that counts, from its `path` and `size`."""
+        if self.measure is None:
+            return (file["size"] for file in files)
+        return self.measure([file["path"] for file in files])
 
 
 @dataclass(frozen=True)
@@ -271,8 +280,8 @@ def within(files: DataFrame, bounds: Bounds) -> list[str]:
     first = files.select("path", "size", count.alias("rows")).limit(bounds.files).collect()
     paths: list[str] = []
     rows = size = 0
-    for file in first:
-        rows, size = rows + file["rows"], size + file["size"]
+    for file, counting in zip(first, bounds.sizes(first), strict=True):
+        rows, size = rows + file["rows"], size + counting
         if paths and (rows > bounds.rows or size > bounds.size):
             break
         paths.append(file["path"])

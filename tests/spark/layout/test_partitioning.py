@@ -222,6 +222,11 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
         lake, [some_rows(100 * n, 100) for n in range(5)], ages_hours=[5, 4, 3, 2, 1]
     )
     sizes = {file.path: file.size for file in live_files(folder)}
+    footers = {path: pq.read_metadata(folder / path) for path in sizes}
+    original = {path: one.row_group(0).total_byte_size for path, one in footers.items()}
+    stored = sizes["f2.parquet"] + sizes["f3.parquet"]
+    limit = original["f2.parquet"] + original["f3.parquet"]
+    assert stored < limit
     partitioning = lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
     assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
@@ -238,9 +243,11 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     first = partitioning.operate()
     assert first is not None
     assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # the oldest files
-    partitioning.alter_merge(
-        {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
-    )
+    # Uncompressed bytes count, not the stored ones.
+    partitioning.alter_merge({"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": limit})
+    assert [one.files for one in partitioning.run(dry_run=True)] == [2, 1]
+    partitioning.alter_merge({"MaxOriginalSizePerOperation": limit - 1})
+    assert [one.files for one in partitioning.run(dry_run=True)] == [1, 2]
     second = partitioning.operate()
     assert second is not None
     assert second.files_in == ("f2.parquet",)
@@ -345,7 +352,7 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
 def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     lake: Lake,
 ) -> None:
-    """OverrideCreationTime makes new files old; the hot timespan decides which are merged."""
+    """OverrideCreationTime makes new files old; hot or Lookback decides which are merged."""
     folder = hand_made(lake, [])
     partitioning = lake.table("t").partitioning
     key = ranged("7d", OverrideCreationTime=True)
@@ -364,7 +371,11 @@ def test_cold_files_are_merged_once_the_hot_timespan_includes_them(
     table.commit("WRITE", add=files)
     assert partitioning.stats().partitioned_rows == 4
     assert partitioning.operate(merge=True) is None
-    partitioning.alter_merge({}, hot="500d")
+    custom = [{"Kind": "Custom", "CustomPeriod": age} for age in ("399d", "401d")]
+    for lookback, merges in zip(("HotCache", "All", *custom), (0, 1, 0, 1), strict=True):
+        partitioning.alter_merge({"Lookback": lookback})
+        assert len(partitioning.run(dry_run=True)) == merges, lookback
+    partitioning.alter_merge({"Lookback": None}, hot="500d")
     merged = partitioning.operate(merge=True)
     assert merged is not None
     assert (len(merged.files_in), merged.rows) == (4, 4)

@@ -121,19 +121,23 @@ def test_rounds_follow_pending_rows_capacity_and_the_file_limit(lake: Lake) -> N
         small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
         assert process.run().tables == ()
     assert not operation.is_at_work(lake.storage, TableName.parse("small"))
-    # Above the limit of files: nothing for some hours, and the history contains the reason.
-    slowed = lake.partitioning.run(file_limit=3)
+    # Above the limit of files: nothing for some hours, and the history contains the reason. The
+    # files of tables without a policy count, whether Delta or another writer wrote them.
+    more = lake.spark.range(0, 9, 1, 3).write.format("delta")
+    more.save(lake.storage.path("Tables/more"))
+    files = sum(lake.table(n).partitioning.stats().files for n in (*before, "more"))
+    slowed = lake.partitioning.run(file_limit=files - 1)
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
     assert policy is not None
     hours = ((policy.effective or 0) / 1e6 - time.time()) / 3600
     assert 5.9 < hours <= 6
     history = lake.table("small").partitioning.history()
-    assert [row[1] for row in history.rows] == ["set", "put off: more than 3 files"]
+    assert [row[1] for row in history.rows] == ["set", f"put off: more than {files - 1} files"]
     statistics = lake.table("small").partitioning.stats()
     assert (statistics.rows, statistics.partitioned_rows, statistics.percentage) == (20, 10, 50.0)
     lake.table("small").partitioning.alter_merge(PAST)
-    (line,) = process.run().tables
+    (line,) = lake.partitioning.run(file_limit=files).tables
     assert (line.table, len(line.receipts)) == ("small", 1)
     # Files added between a table's count and its operation do not count as done.
     lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
@@ -249,7 +253,8 @@ def _tell(root: Path, story: list[str | Step]) -> None:
         " ('delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')"
     )
     partitioning = lake.table("t").partitioning
-    policy = partitioning.set({"PartitionKeys": [hashed(3), ranged("1d")], **PAST})
+    key = hashed(3, PartitionAssignmentMode="ByPartition")
+    policy = partitioning.set({"PartitionKeys": [key, ranged("1d")], **PAST})
     model: dict[int, tuple[Any, Any]] = {}
     for turn, action in enumerate(["append", *story, "all"]):
         if action == "append":
@@ -277,8 +282,9 @@ def _tell(root: Path, story: list[str | Step]) -> None:
                 pass
         else:
             partitioning.operate(merge=action == "merge")
-        found = Counter(map(tuple, lake.table("t").read().collect()))
-        assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
+        for read in (lake.table("t").read, partitioning.read):
+            found = Counter(map(tuple, read().collect()))
+            assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files)
     assert partitioning.stats().pending_rows == 0
@@ -371,7 +377,17 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
         assert call(*wrong)[0] == 2
     with pytest.raises(UsageError, match="single table"):
         call("show", table="*")
-    assert call("stats", "--json", table="*")[0] == 1  # behind
+    small_table(lake, "u", [50])
+    lake.table("u").partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
+    lake.table("u").partitioning.run()
+    code, document = call("stats", "--json", table="*")
+    assert code == 1  # behind
+    assert [(row["TableName"], row["PartitionedRowPercentage"]) for row in document["rows"]] == [
+        ("t", 0.0),
+        ("u", 100.0),
+    ]
+    assert document["diagnostics"]["TableWithMinPartitioningPercentage"] == "t"
+    assert [(one.table, one.rows) for one in lake.partitioning.stats()] == [("t", 100), ("u", 50)]
     _, document = call("run", "--dry-run", "--json", table="*")
     assert document["rows"][0]["PartitionedRowPercentage"] == 0
     code, document = call("run", "--json", table="*")

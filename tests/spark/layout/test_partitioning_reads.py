@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from helpers.partition_tables import (
@@ -25,21 +22,19 @@ from helpers.partition_tables import (
     some_rows,
 )
 from helpers.partitions import bucket, check_homogeneous, live_files
+from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import QueryError, UsageError
 
 
-@pytest.mark.promise("PP-06", "PP-19")
+@pytest.mark.promise("PP-19")
 def test_reads_touch_only_their_partitions(lake: Lake) -> None:
-    """An equality, an IN, an aggregation and a join on the key; ByPartition and Uniform."""
+    """An equality, an IN, and ranges of time."""
     folder = hand_made(lake, [some_rows(0, 1000, keys=300), some_rows(1000, 1000, keys=300)])
-    small_table(lake, "names", [300])
     model, table = everything(lake), lake.table("t")
-    by_partition = hashed(8, PartitionAssignmentMode="ByPartition")
-    policy = table.partitioning.set({"PartitionKeys": [by_partition, ranged()], **PAST})
+    policy = table.partitioning.set({"PartitionKeys": [hashed(8), ranged()], **PAST})
     whole = table.scan("k = 'k1é'")
     assert len(whole.read) == whole.files == 2  # before: random text can't be pruned
-    lake.table("names").partitioning.set({"PartitionKeys": [by_partition], **PAST})
     lake.partitioning.run()
     new = some_rows(2000, 50, keys=300)
     lake.spark.createDataFrame(new).coalesce(1).write.format("delta").mode("append").save(
@@ -73,39 +68,60 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     assert table.read("k = 'k1é' AND id < 0").count() == 0
     with pytest.raises(Exception, match="nothing_here"):
         table.read("nothing_here = 1")
-    # ByPartition: a task reads whole partitions, so equal keys meet without a shuffle.
-    nodes = 4
+
+
+@pytest.mark.promise("PP-06", "PP-19")
+def test_the_mode_decides_whether_keys_are_shuffled(lake: Lake) -> None:
+    folder = hand_made(lake, [some_rows(0, 600, keys=90), some_rows(600, 600, keys=90)])
+    small_table(lake, "names", [300])
+    table, names = lake.table("t"), lake.table("names")
+    mode = hashed(8, PartitionAssignmentMode="ByPartition")
+    table.partitioning.set({"PartitionKeys": [mode, ranged()], **PAST})
+    names.partitioning.set({"PartitionKeys": [mode], **PAST})
     lake.partitioning.run()
-    read = {}
-    for name in ("t", "names"):
-        files = lake.table(name).scan().read
-        assert all(file.bucket is not None for file in files)
-        shares = [[f for f in files if (f.bucket or 0) % nodes == node] for node in range(nodes)]
-        read[name] = [task(lake, name, share) for share in shares]
-    for node, rows in enumerate(read["t"]):
-        assert rows.rdd.getNumPartitions() == 1
-        assert {bucket(row.k, policy) % nodes for row in rows.collect()} == {node}
-    counted = reduce(DataFrame.unionAll, [rows.groupBy("k").count() for rows in read["t"]])
-    assert "Exchange" not in plan_of(counted)
-    assert "Exchange" in plan_of(table.read().groupBy("k").count())
-    assert dict(map(tuple, counted.collect())) == Counter(row[1] for row in model.elements())
-    pairs = zip(read["t"], read["names"], strict=True)
-    joined = reduce(DataFrame.unionAll, [a.join(b.hint("merge"), "k") for a, b in pairs])
-    assert "Exchange" not in plan_of(joined)
-    names = Counter(r["k"] for r in some_rows(0, 300).to_pylist())
-    wanted = sum(names[row[1]] for row in model.elements() if row[1] is not None)
-    assert joined.count() == wanted > 0
-    # Uniform: partitions don't matter. Distributed by size, files are spread evenly.
-    by_size = sorted(table.scan().read, key=lambda file: -file.size)
-    counts = [task(lake, "t", by_size[node::nodes]).count() for node in range(nodes)]
-    assert sum(counts) == 2050
-    assert max(counts) < 2 * min(counts)
 
+    def check() -> tuple[str, str]:
+        """Compare an aggregation and a join with plain Python; return their plans."""
+        keys, others = (
+            Counter(row[1] for row in bag(lake, name, ["id", "k", "at"]).elements())
+            for name in ("t", "names")
+        )
+        counted = table.partitioning.read(columns=["k"]).groupBy("k").count()
+        assert dict(map(tuple, counted.collect())) == keys
+        joined = table.partitioning.read().join(names.partitioning.read(), "k")
+        assert joined.count() == sum(keys[k] * others[k] for k in keys if k is not None) > 0
+        return plan_of(counted), plan_of(joined)
 
-def task(lake: Lake, name: str, files: Sequence[Any]) -> DataFrame:
-    """Read files of a table without deletion vectors in one task."""
-    folder = lake.storage.path(f"Tables/{name}")
-    return lake.spark.read.parquet(*[f"{folder}/{file.path}" for file in files]).coalesce(1)
+    def most_tasks() -> int:
+        """Return the number of tasks that read rows of the same key, for the key with most."""
+        rows = table.partitioning.read().select("k", F.spark_partition_id().alias("task"))
+        return max(Counter(row.k for row in rows.distinct().collect()).values())
+
+    assert not any("Exchange" in plan for plan in check())
+    assert most_tasks() == 1
+    # Only rows that are not partitioned yet are shuffled, before the query.
+    new = lake.spark.createDataFrame(some_rows(1200, 50, keys=90)).coalesce(1)
+    new.write.format("delta").mode("append").save(str(folder))
+    assert not any("Exchange" in plan for plan in check())
+    assert most_tasks() == 1
+    found = table.partitioning.read("k = 'k1é' AND id > 5", columns=["id"])
+    assert found.columns == ["id"]
+    assert {row.id for row in found.collect()} == {
+        row[0] for row in everything(lake) if row[1] == "k1é" and row[0] > 5
+    }
+    with pytest.raises(QueryError, match="nothing_here"):
+        table.partitioning.read(columns=["nothing_here"])
+    # Equal keys of different policies are in different tasks, so a join must move them.
+    seeded = hashed(8, PartitionAssignmentMode="ByPartition", Seed=2)
+    names.partitioning.set({"PartitionKeys": [seeded], **PAST})
+    counted, joined = check()
+    assert "Exchange" not in counted
+    assert "Exchange" in joined
+    # Uniform ignores the partitions.
+    keys = [hashed(8, PartitionAssignmentMode="uniform"), ranged()]
+    table.partitioning.alter_merge({"PartitionKeys": keys})
+    assert all("Exchange" in plan for plan in check())
+    assert most_tasks() > 1 or lake.spark.sparkContext.defaultParallelism == 1
 
 
 @pytest.mark.long

@@ -128,10 +128,14 @@ def test_hash_properties_their_ranges_and_defaults() -> None:
         for value in good:
             document = policies.parse_policy(with_property(HASH, name, value)).document()
             assert document["PartitionKeys"][0]["Properties"][name] == value
+    for value, mode in (("uniform", "Uniform"), ("BYPARTITION", "ByPartition")):
+        policy = policies.parse_policy(with_property(HASH, "PartitionAssignmentMode", value))
+        assert policy.hash is not None
+        assert policy.hash.mode == mode
     for name, bad, allowed in (
         ("MaxPartitionCount", (0, 1, 2049, "128", 1.5, True, None), "from 2 to 2048"),
         ("Seed", (0, -1, "1", None), "whole number from 1"),
-        ("PartitionAssignmentMode", ("byPartition", None, 1), "ByPartition or Uniform"),
+        ("PartitionAssignmentMode", ("by partition", None, 1), "ByPartition or Uniform"),
         ("Function", ("xxhash64", "Md5", None), "XxHash64"),
     ):
         for value in bad:
@@ -160,6 +164,9 @@ def test_range_properties_and_properties_of_the_policy() -> None:
         ({"MaxRowCountPerOperation": 2**63}, "MaxRowCountPerOperation is 9223"),
         ({"MaxOriginalSizePerOperation": 1.0}, "MaxOriginalSizePerOperation is 1.0"),
         ({"MaxRowCount": 1}, "unknown property 'MaxRowCount'"),
+        ({"Lookback": "Hot"}, 'Kind is "Hot".*Default or HotCache or All or Custom'),
+        ({"Lookback": {"Kind": "Custom"}}, "CustomPeriod is null.*timespan"),
+        ({"Lookback": {"CustomPeriod": "3d"}}, 'CustomPeriod is "3d".*with Custom'),
         ([], "not a JSON object"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -168,6 +175,15 @@ def test_range_properties_and_properties_of_the_policy() -> None:
         policies.parse_policy(EXAMPLE), {"EffectiveDateTime": "2020-01-01"}
     )
     assert dated.document()["EffectiveDateTime"] == "2020-01-01T00:00:00"
+    custom = {"Kind": "Custom", "CustomPeriod": "30.00:00:00"}
+    for lookback, written in (
+        ("hotcache", {"Kind": "HotCache", "CustomPeriod": None}),
+        (custom, custom),
+        ({"Kind": "Default"}, None),
+    ):
+        policy = policies.merge_policy(dated, {"Lookback": lookback})
+        assert policy.document().get("Lookback") == written
+        assert policies.parse_policy(policy.document()) == policy
 
 
 def test_the_fingerprint_depends_on_what_determines_bucket_and_bin() -> None:

@@ -271,7 +271,10 @@ def test_policies_are_stored_with_their_history(tmp_path: Path) -> None:
     assert kept.alter_merge(change, hot="31d", dry_run=True).effective == 1_577_836_800_000_000
     assert kept.delete(dry_run=True) == policy
     assert store.read_setting(storage, T) == setting  # dry runs changed nothing
-    altered = kept.alter_merge(change, hot="31d")
+    altered = kept.alter_merge({**change, "Lookback": "All"}, hot="31d")
+    # Older versions of mirrorlake refuse a stored policy with properties that they do not know.
+    newest = partitioning_policies(storage, T).newest() or {}
+    assert "Lookback" not in newest["policy"]
     setting = store.read_setting(storage, T)
     assert setting is not None
     assert (setting.policy, setting.hot) == (altered, 31 * policies.DAY)
@@ -288,6 +291,7 @@ def test_policies_are_stored_with_their_history(tmp_path: Path) -> None:
         (history.rows[1][0], "altered"),
     ]
     assert history.rows[2][1:] == ("deleted", None, None)
+    assert '"Lookback": {"Kind": "All"' in history.rows[1][2]
     # A table created in place of another has no policy.
     kept.set(POLICY)
     newest = {
