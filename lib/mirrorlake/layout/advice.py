@@ -216,7 +216,8 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "features a reader may lack",
             None,
             f"the protocol requires readers to support {', '.join(demanding)}",
-            "more readers: one that lacks a feature refuses the table; see docs/readers.md",
+            "more readers can open the table; today, readers without these features refuse it;"
+            " see docs/readers.md",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
 
