@@ -1,11 +1,11 @@
 """Compact and purge the files of tables, and maintain a whole lake by a policy.
 
-OPTIMIZE combines small files; REORG removes rows that are only marked as deleted. Both change no
-row, and leave the old files to VACUUM.
+OPTIMIZE combines small files. REORG rewrites files without the rows that are marked as deleted.
+Both change no row. VACUUM later deletes the old files.
 
-A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook of that
-name runs it, and a scheduler can run the notebook. Nothing is changed unless the policy has
-`apply: true`.
+A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook with
+the same name runs the policy, and a scheduler can run the notebook. Without `apply: true` in the
+policy, no file changes.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ class Compaction(Result):
     Attributes:
         table: the table's name.
         action: `optimize` or `reorg`.
-        files, bytes: the files to rewrite, small ones or those to purge; after the operation, the
-            files that were removed.
-        masked_rows: rows in these files that deletion vectors mark as deleted.
+        files, bytes: the number and size of the files to rewrite; after the operation, of the files
+            that were replaced.
+        masked_rows: the number of rows in these files that deletion vectors mark as deleted.
         version: the table's newest version after the operation.
-        in_vorder: the number of these files that are in V-Order, which compaction loses.
-        files_added, bytes_added: the files that replace them; None for a dry run.
+        in_vorder: how many of these files are in V-Order. The new files are not.
+        files_added, bytes_added: the number and size of the new files; None for a dry run.
         applied: whether the files were rewritten.
-        files_ordered: the number of files written in V-Order, or to be written; None if V-Order was
-            not requested.
+        files_ordered: the number of new files in V-Order; None if V-Order was not requested.
     """
 
     table: TableName
@@ -112,7 +111,8 @@ def compact_files(
 ) -> Compaction:
     """Combine small files; see `Optimize.compact`.
 
-    Clustering by `zorder_by` can't be forecast: a dry run counts all files that it may rewrite.
+    With `zorder_by`, a dry run counts all files that the operation may rewrite, because it can't
+    predict which ones it does.
     """
     work = table.for_one_operation()
     if has_partitioning_policy(table.storage, table.name):
@@ -178,7 +178,7 @@ def _check_columns(where: str, parts: list[str]) -> None:
 
 
 def _files_to_compact(files: DataFrame, target: int) -> DataFrame:
-    """Return the small files of partitions that have several of them."""
+    """Return the small files of all partitions that have several small files."""
     small = files.where(F.col("size") < target)
     crowded = small.groupBy("parts").count().where("count > 1").select("parts")
     return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")
@@ -217,15 +217,17 @@ class MaintenancePolicy:
     """The operations to run on each table, in this order: reorg, optimize, vacuum.
 
     Attributes:
-        tables: table names separated by commas; empty for all tables.
-        reorg: purge deleted rows and dropped columns, if there are any.
+        tables: names of tables, separated by commas; empty: all tables.
+        reorg: remove deleted rows and dropped columns from files, if there are any.
         optimize: combine small files.
         target_mib: the target size of files, in MiB.
-        min_files: the least number of small files that is compacted.
+        min_files: combine small files only if there are at least this many.
         vacuum: delete files that are no longer needed.
-        retention_hours: how long removed files are kept; 0 or less for the table's own retention.
-        feed_hours: how far back change feeds must be readable; 0 for as long as files are kept.
-        apply: change the tables; by default the run is only a preview.
+        retention_hours: how long removed files are kept, in hours; 0 or less: the table's own
+            retention period.
+        feed_hours: how far back the change data feed must be readable, in hours; 0: as long as
+            removed files are kept.
+        apply: change the tables. By default, the run only reports what it would do.
     """
 
     tables: str = ""
@@ -240,12 +242,13 @@ class MaintenancePolicy:
 
     @classmethod
     def parse(cls, text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
-        """Parse a policy from JSON, such as a notebook's parameter; vacuum is off by default.
+        """Parse a policy from JSON, such as a notebook's parameter. By default, `vacuum` is False.
 
         Args:
-            text: a JSON object with keys of `MaintenancePolicy`; empty for the defaults.
-            tables: names separated by commas; empty for all.
-            apply: change the tables; by default the run only previews.
+            text: a JSON object whose keys are attributes of `MaintenancePolicy`; empty: the
+                defaults.
+            tables: names of tables, separated by commas; empty: all tables.
+            apply: change the tables. By default, the run only reports what it would do.
 
         Raises:
             UsageError: the text is not a JSON object, has an unknown key, or a value of the wrong
@@ -276,8 +279,8 @@ class TableMaintenance:
 
     Attributes:
         table: the table's name.
-        reorg, optimize, vacuum: the results; None if the policy or the table did not need the
-            operation.
+        reorg, optimize, vacuum: the results of these operations; None if the policy does not
+            contain the operation, or the table did not need it.
         error: the error, or None.
     """
 
@@ -289,7 +292,7 @@ class TableMaintenance:
 
     @property
     def note(self) -> str:
-        """The error, or the versions that are no longer readable; empty if there are none."""
+        """The error, or the versions that can no longer be read; empty if there are none."""
         if self.error:
             return self.error
         lost = self.vacuum.unreadable if self.vacuum else None
@@ -327,10 +330,10 @@ class Maintenance(Result):
             )
 
     def plot(self) -> Chart | None:
-        """Plot the number of files that are kept, by reason.
+        """Plot for each reason how many files are kept.
 
         Returns:
-            None if the policy does not vacuum, or if no file is kept.
+            None if the policy does not contain vacuum, or if no file is kept.
         """
         from mirrorlake.show.plots import plot_bars
 
@@ -366,7 +369,7 @@ class Maintenance(Result):
 
 
 def load_policy(path: Path) -> MaintenancePolicy:
-    """Read a policy from a YAML file; missing keys have their defaults.
+    """Read a policy from a YAML file. Missing keys have their default values.
 
     Raises:
         UsageError: the file can't be read, has an unknown key, or a value of the wrong type.
