@@ -315,13 +315,13 @@ def course_page() -> str:
     lines = [
         *("# The course", ""),
         f"The course has {len(found)} lessons with {count} tasks and takes about"
-        f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result of"
-        " a cell before you run it, find a version of a table, or repair files. Each task ends with"
-        " a check, which confirms your answer or gives a hint.",
+        f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result"
+        " of a cell before you run it, find a version of a table, or repair files. Each task ends"
+        " with a check, which confirms your answer or gives a hint.",
         "",
-        "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course DIR`"
-        " writes such copies into a folder. `./mirrorlake course --show 02-3` prints the solution of"
-        " task 02-3.",
+        "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
+        " DIR` writes such copies into a folder. `./mirrorlake course --show 02-3` prints the"
+        " solution of task 02-3.",
         "",
         "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
