@@ -318,11 +318,13 @@ def course_page() -> str:
     lines = [
         *("# The course", ""),
         f"The course has {len(found)} lessons with {count} tasks and takes about"
-        f" {minutes / 60:.0f} hours. In the tasks you predict a result before you run it, find a"
-        " version, or repair files. A check confirms each answer or gives a hint.",
+        f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result"
+        " of a cell before you run it, find a version of a table, or repair files. Each task ends"
+        " with a check, which confirms your answer or gives a hint.",
         "",
-        "`./mirrorlake lab` opens copies without solutions. `./mirrorlake course DIR` writes such"
-        " copies into a folder, and `./mirrorlake course --show 02-3` prints one solution.",
+        "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
+        " DIR` writes such copies into a folder. `./mirrorlake course --show 02-3` prints the"
+        " solution of task 02-3.",
         "",
         "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
@@ -346,13 +348,14 @@ def course_page() -> str:
 
 _TEACHERS = """## For teachers
 
-`./mirrorlake course DIR --solutions` writes copies in nbgrader's layout. `source/mirrorlake/`
-contains the marked solutions, and each check is a graded cell of one point, which raises an error
-if the task is not passed. `nbgrader generate_assignment mirrorlake` creates the students' version,
-and `nbgrader autograde mirrorlake` grades the submissions.
+`./mirrorlake course DIR --solutions` writes copies for nbgrader, a tool that grades notebooks. The
+folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a graded
+cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
+mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake` grades what they
+submit.
 
-A lesson that `./mirrorlake run` executes records `{task: passed}`, so `summary.json` lists the
-tasks that were passed.
+If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
+each task whether it was passed.
 """
 
 
