@@ -73,7 +73,7 @@ def test_delete_by_the_values_of_the_key(publisher, read, values):
 
 def test_values_do_not_delete_by_several_keys(any_storage, table):
     publisher = Publisher(any_storage, table, keys=["id", "day"])
-    with pytest.raises(UsageError, match="an iterable of int"):
+    with pytest.raises(UsageError, match="An iterable of int"):
         publisher.delete([1, 2])
 
 

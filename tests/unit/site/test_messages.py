@@ -29,7 +29,7 @@ ROWS = [
     ),
     (
         "CheckError",
-        "| mirrorlake/history/maintenance | {number} tables failed. {table}: {error} |  |",
+        "| mirrorlake/layout/maintenance | {number} tables failed. {table}: {error} |  |",
     ),
     (LOG, "| mirrorlake/storage/lease | Waiting for another {what}: {holder} … |  |"),
 ]
