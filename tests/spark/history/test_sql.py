@@ -233,8 +233,8 @@ def test_tables_are_maintained_by_name(lake: Lake) -> None:
         done = vacuum("VACUUM t RETAIN 0 HOURS")
     finally:
         lake.spark.conf.unset(RETENTION_CHECK)
-    assert planned["would be deleted"] == done["deleted"] == 1
-    assert sum(done.values()) == len(files)
+    assert planned["would be deleted"] == done["deleted"] > 0
+    assert done["kept: frame 1 of model"] == 2
     assert sorted(row["id"] for row in lake.frames.read("model", "t").collect()) == [1, 2]
 
 
