@@ -233,7 +233,7 @@ def parse_policy(given: Any) -> Policy:
         next((key for key in found if isinstance(key, RangeKey)), None),
         None if effective is None else parse_timestamp(effective),
         *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
-        _lookback(body.get("Lookback")),
+        lookback=_lookback(body.get("Lookback")),
     )
 
 
