@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.snapshot import open_snapshot
+from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, remove_empty_log
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, UsageError
@@ -134,6 +134,8 @@ def _check_create(storage: Storage, command: Command, found: TableName | None) -
         UsageError: the name is taken.
         InvalidNameError: the name is a schema's, or the schema's name is a table's.
     """
+    if found is not None and read_snapshot(storage, found.table_path) is None:
+        found = None  # a process was killed while it wrote version 0
     if found is not None and command.words.endswith("EXISTS"):
         return found
     table = found or command.name

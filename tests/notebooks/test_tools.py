@@ -106,7 +106,7 @@ PARTED = {"table": "parted"}
 BAD = [
     ("monitor", {"root": "nothing"}, "is not a lake", "Hint: check the root"),
     ("time_travel", {"table": "partde"}, "no table partde", "Hint: did you mean parted?"),
-    ("publish", {"source": "nowhere"}, "No file to publish", "Hint: files of a folder"),
+    ("publish", {"source": "nowhere"}, "There is no file to publish", "Hint: files of a folder"),
 ]
 MORE_BAD = [
     ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),

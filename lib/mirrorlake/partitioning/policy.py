@@ -229,11 +229,16 @@ def parse_policy(given: Any) -> Policy:
     effective = body.get("EffectiveDateTime")
     if effective is not None and not isinstance(effective, str):
         raise _wrong("EffectiveDateTime", effective, "a timestamp as text, or left out")
+    min_rows, max_rows, max_size = (
+        _number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS
+    )
     return Policy(
         next((key for key in found if isinstance(key, HashKey)), None),
         next((key for key in found if isinstance(key, RangeKey)), None),
         None if effective is None else parse_timestamp(effective),
-        *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
+        min_rows,
+        max_rows,
+        max_size,
         _lookback(body.get("Lookback")),
     )
 

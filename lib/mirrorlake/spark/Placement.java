@@ -33,8 +33,12 @@ public class Placement implements BoundFunction, Serializable {
         return rule;
     }
 
-    /** Sends nothing to executors: they do not need this class and do not have it. */
-    private Object writeReplace() {
+    /**
+     * Sends nothing to executors: they do not need this class and do not have it.
+     *
+     * Not private, because Spark's compiler makes private methods static.
+     */
+    protected Object writeReplace() {
         return null;
     }
 }

@@ -170,7 +170,7 @@ def test_labs_scheduler_runs_a_tool_with_parameters(lab: tuple[str, Path], tmp_p
         states[name] = state
     assert states["done"]["status"] == "COMPLETED", (tmp_path / "lab.log").read_text()
     assert states["failed"]["status"] == "FAILED"
-    assert "No file to publish exists at" in states["failed"]["status_message"]
+    assert "There is no file to publish at" in states["failed"]["status_message"]
     (published,) = (tmp_path / "lake" / "Files" / "LandingZone" / "stock").glob("0*.parquet")
     assert Lake(tmp_path / "lake").status().tables[0].backlog_files == 1
     assert published.stat().st_size

@@ -84,7 +84,7 @@ def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> No
     assert (line["files_added"], line["files_removed"], line["framed"]) == (1, 2, 2)
     assert "would be deleted" in run("vacuum", "t")
     short = ("vacuum", "t", "--retention-hours", "0")
-    assert "set allow_short if nothing else runs" in run(*short, status=1)
+    assert "set allow_short=True (--allow-short) if nothing else runs" in run(*short, status=1)
     kept = run(*short, "--allow-short", "--apply", "--json")
     assert (kept["delete_files"], kept["applied"]) == (0, True)
     assert {share["why"] for share in kept["kept"]} == {"newest version", "frame 1 of m"}

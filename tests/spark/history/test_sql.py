@@ -221,7 +221,7 @@ def test_tables_are_maintained_by_name(lake: Lake) -> None:
     def vacuum(query: str) -> dict[str, int]:
         return {row["what"]: row["files"] or 0 for row in lake.sql(query).collect()}
 
-    with pytest.raises(RetentionError, match=r"0 hours is less.*in SQL, set spark"):
+    with pytest.raises(RetentionError, match=r"retention of 0 h is shorter.*in SQL, set spark"):
         lake.sql("VACUUM t RETAIN 0 HOURS")
     with pytest.raises(UsageError, match="VACUUM t LITE is not supported"):
         lake.sql("VACUUM t LITE")
@@ -233,8 +233,8 @@ def test_tables_are_maintained_by_name(lake: Lake) -> None:
         done = vacuum("VACUUM t RETAIN 0 HOURS")
     finally:
         lake.spark.conf.unset(RETENTION_CHECK)
-    assert planned["would be deleted"] == done["deleted"] == 1
-    assert sum(done.values()) == len(files)
+    assert planned["would be deleted"] == done["deleted"] > 0
+    assert done["kept: frame 1 of model"] == 2
     assert sorted(row["id"] for row in lake.frames.read("model", "t").collect()) == [1, 2]
 
 
