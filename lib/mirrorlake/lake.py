@@ -140,11 +140,11 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of the Delta tables, ordered by name.
+        """Return the names of the Delta tables, in the lake's spelling.
 
         Args:
-            names: names of tables, separated by commas. Upper and lower case do not matter. By
-                default, all tables.
+            names: names of tables, separated by commas; the result has the same order. Upper and
+                lower case are handled as in `find`. By default, all tables, ordered by name.
 
         Raises:
             TableNotFoundError: one of the tables does not exist. The hint lists similar names.
@@ -254,8 +254,9 @@ class Lake:
             partner: the application that publishes. Its name is written to the landing zone once.
             footer: additional metadata for the footers of the published files.
             dry_run: only check each batch, and write neither keys nor files.
-            types: types of columns, such as `{"price": "decimal(18,2)"}` or an Arrow schema. Any
-                other column has its type in the table. If it is new, its type comes from the rows.
+            types: types of columns, such as `{"price": "decimal(18,2)"}` or an Arrow schema. A
+                column that is not listed gets the type that it already has in the table. If the
+                table does not have the column yet, the type comes from the rows.
             widen: if values do not fit a column's type, publish them in a wider type. The mirror
                 must then also run with `widen`.
 
@@ -306,8 +307,8 @@ class Lake:
 
         Raises:
             UsageError: `source` names no file.
-            MirrorlakeError: a file is invalid. The files before it are published, and the others
-                are not.
+            MirrorlakeError: a file is invalid. The files before it are published. This file and
+                those after it are not.
 
         Example:
             >>> import tempfile
@@ -365,8 +366,8 @@ class Lake:
         Args:
             table: mirror only this table; by default the whole landing zone.
             options: limits of the cycle, what to do on errors, and retention periods.
-            vorder: rewrite the files that are not in V-Order. This is a second commit, which
-                changes no data.
+            vorder: afterwards, write the files that are not in V-Order in V-Order. This takes
+                further commits, which change no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: a function that is called after each step, with the table and the step.
             **settings: single fields of `MirrorOptions`, such as `on_error="skip-row"`. They
@@ -374,7 +375,8 @@ class Lake:
 
         Returns:
             A report with one entry per table. If a table fails, its entry contains the error, and
-            the cycle continues with the other tables. The report is empty if nothing was published.
+            the cycle continues with the other tables. The report is empty if nothing was ever
+            published.
 
         Raises:
             UsageError: a setting does not exist, or its value is not allowed.
@@ -425,15 +427,15 @@ class Lake:
     ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
-        If one table takes long, the mirror meanwhile applies new files of the other tables. Only
-        the next cycle finds new and deleted folders.
+        If one table takes long, the mirror applies new files of the other tables before the cycle
+        ends. Folders that are created or deleted meanwhile are found by the next cycle.
 
         Args:
             stop: an event that ends the mirror, for example set by a signal handler. Running
                 commits finish.
             table: mirror only this table; by default all.
-            interval: seconds between two cycles. While nothing is published, the mirror waits
-                longer.
+            interval: seconds between two cycles. While nothing is published, the pauses grow to
+                one minute, unless `interval` is longer.
             options: as for `mirror`.
             on_step: as for `mirror`.
             on_report: a function that is called with the report of each cycle.
@@ -492,9 +494,9 @@ class Lake:
         starts only if there are `expectations`.
 
         Args:
-            max_lag: the longest time in seconds that a published file may wait for the mirror, or a
-                change for the refresh of a view. A longer time is a problem. By default, there is
-                no limit.
+            max_lag: the longest time in seconds that a published file may wait for the mirror, or
+                that a change may wait until a view is refreshed. A longer time is a problem. By
+                default, there is no limit.
             max_backlog: how many files of one table may wait. More files are a problem. By default,
                 there is no limit.
             expectations: queries that must return no row, see `check_expectations`. If a query
@@ -502,9 +504,10 @@ class Lake:
             rebuild: first create the state documents again from the tables' logs.
 
         Returns:
-            The status. `problems` contains the problems above, and the tables and sources that an
-            error stopped. `check()` raises an error if there is a problem. `plot()` draws the lag
-            or the number of waiting files.
+            The status. The `rows` of a table are the rows of all applied files. Each of them is one
+            operation, so this is not the number of rows in the table. `problems` contains the
+            problems above, and the tables and sources that an error stopped. `check()` raises an
+            error if there is a problem. `plot()` draws the lag or the number of waiting files.
 
         Raises:
             UsageError: a limit is less than 0, or the expectations are not a mapping.
@@ -525,14 +528,15 @@ class Lake:
         )
 
     def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
-        """Compare tables with the manifests that their publishers wrote.
+        """Compare tables with the manifests that publishers wrote with `Publisher.manifest`.
 
         Args:
             table: compare only this table; by default all.
 
         Returns:
-            For each range of keys, the row counts and checksums of both sides. `findings` lists the
-            ranges that differ.
+            The number of compared rows, and the differences as `findings`, such as a range of keys
+            whose rows differ. A table without a manifest is skipped. If it is the only table, this
+            is a finding.
 
         Example:
             >>> lake.reconcile("orders").findings  # doctest: +SKIP
@@ -551,14 +555,18 @@ class Lake:
         Args:
             table: the table's name.
             keys: the key: the name of each key column with its value.
-            apply: remove the data. By default, the method only reports where it is.
+            apply: remove the data. By default, the method only reports where it is. Only the mirror
+                may write to the table during the call.
 
         Returns:
             Where the data of the key was found: table, old versions, change data feed, quarantine,
             log, published files.
 
         Raises:
-            UsageError: the columns are not the table's keys.
+            UsageError: the columns are not the table's keys, or the table has no keys.
+            SequenceError: a file that is not applied yet contains the key. Nothing was removed.
+            TracesLeftError: the second search found data of the key.
+            BusyError: a mirror of the lake did not finish within 60 seconds.
 
         Example:
             >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
@@ -579,9 +587,10 @@ class Lake:
     ) -> DataFrame:
         """Run a SQL statement over the lake's tables.
 
-        CREATE TABLE without another format or a location makes a Delta table in the lake. DROP
-        TABLE drops a table that no publisher feeds; `operations.undrop` restores it. VACUUM runs
-        as `Table.vacuum(apply=True)`, with DRY RUN as its preview, and returns what it deleted.
+        CREATE TABLE makes a Delta table in the lake, unless the statement names a location or a
+        format other than Delta. DROP TABLE drops a table that no publisher feeds;
+        `operations.undrop` restores it. VACUUM does the same as `Table.vacuum(apply=True)` and
+        returns what it deleted. VACUUM … DRY RUN deletes nothing and returns the preview.
 
         Args:
             query: the SQL query. A table is `name` or `schema.name`. An old version is `name@v2`,
@@ -589,16 +598,16 @@ class Lake:
                 returns the changes between two versions or timestamps.
             frame: the name of a model. The query then reads the versions that the model's frame
                 pins, instead of the newest ones.
-            as_of: a version, or a timestamp (UTC if it has no zone), for every table that the query
-                names without one. A table that did not change since then is read at its newest
-                version.
+            as_of: a version, or a timestamp (UTC if it has no zone). It applies to every table to
+                which the query gives no version of its own. If a timestamp is later than a table's
+                last commit, the newest version is read.
             read_only: refuse a statement that is not a query.
 
         Raises:
             QueryError: Spark refused the query, or the statement is not a query and `read_only` is
                 set.
-            VersionError: a version or timestamp can't be read. The error contains the range that
-                can be read.
+            VersionError: a version or timestamp can't be read, for example a version above the
+                newest. The error contains the range that can be read.
             FrameError: the frame has expired, or does not contain a table of the query.
             FeedError: the change data feed does not contain all changes of the range of
                 `table_changes`.
@@ -654,12 +663,16 @@ class Lake:
         """Register the names of the tables in a catalog of the session, such as Hive's.
 
         The catalog stores each name with the location of its table, so
-        `spark.table("sales.orders")` reads the lake's table. In a session with such a catalog, each
-        cycle of the mirror registers new tables and removes dropped ones. After other changes, call
-        the method again.
+        `spark.table("sales.orders")` reads the lake's table.
 
-        The session then creates Delta tables by default. In its own database `default`, they are
-        created in the lake; in other databases, use `sql`.
+        Once the lake is registered, each cycle of the mirror adds the names of new tables and
+        removes those of dropped tables, if its session has the registered database. CREATE TABLE
+        and DROP TABLE with `sql` do the same. After other changes, such as `write` to a new table,
+        call the method again.
+
+        The session then creates Delta tables by default. If you registered in the database
+        `default` of Spark's own in-memory catalog (not Hive's), new tables in `default` are created
+        in the lake. To create a table in the lake in any other case, use `lake.sql`.
 
         Args:
             catalog: the name of the catalog in the session.
@@ -668,8 +681,8 @@ class Lake:
             dry_run: only report what would be done.
 
         Returns:
-            One entry per name. If a name already belongs to something else in the catalog, it is
-            refused and not changed.
+            One entry per name. If a name already belongs to something else in the catalog, its
+            entry is `refused`, and the catalog keeps the name as it is.
 
         Raises:
             UsageError: the lake is already registered in another catalog or database.
@@ -685,7 +698,8 @@ class Lake:
     def unregister(self, *, dry_run: bool = False) -> Registration:
         """Remove the names that `register` added from the catalog. Tables and databases stay.
 
-        The database `default` creates tables in Spark's warehouse again.
+        If `register` made the database `default` create tables in the lake, it creates them in
+        Spark's warehouse again.
 
         Args:
             dry_run: only report what would be done.
@@ -723,7 +737,9 @@ class Lake:
             mode: `append`, or `overwrite` to replace all rows. With `overwrite`, the table also
                 gets the columns of the new rows.
             vorder: write the new files in V-Order, in the same commit. By default, this is done if
-                the table asks for it (see `operations.defaults`) and the rows have its columns.
+                the table asks for it (see `operations.defaults`) and the rows have exactly the
+                table's columns and types. If they differ, the next `optimize` orders the files.
+                With True, the rows may only have columns of the table.
             sort_by: with `vorder`, the columns by which each file is sorted first.
             row_group_rows: the maximum number of rows of a row group; 0: the writer's default.
             partition_by: Delta partition columns, only for a new table.
@@ -734,9 +750,10 @@ class Lake:
             The table.
 
         Raises:
-            UsageError: publishers fill the table through the landing zone, or the mode or a column
-                does not exist.
-            InvalidNameError: a schema has this name.
+            UsageError: publishers fill the table through the landing zone, the table is a view, or
+                the mode or a column does not exist.
+            InvalidNameError: the table has the name of a schema, or its schema has the name of a
+                table.
             QueryError: Delta refused the rows.
             ConflictError: with `vorder`: another writer committed first, so these rows were not
                 written.
@@ -779,8 +796,8 @@ class Lake:
             name: its name.
             columns: the name of each column with its Spark type.
             keys: the key columns.
-            feed: whether the table has a change data feed. None: as the session's default says.
-            row_tracking: whether rows have ids. None: as the session's default says.
+            feed: whether the table has a change data feed. None: the session's default.
+            row_tracking: whether rows have ids. None: the session's default.
 
         Raises:
             UsageError: a key is not one of the columns.
@@ -923,7 +940,7 @@ class Lake:
             sku: the Fabric capacity whose limits (guardrails) are compared, F2 to F2048.
 
         Raises:
-            TableNotFoundError: the table does not exist. The hint lists similar names.
+            TableNotFoundError: one of the tables does not exist. The hint lists similar names.
             UsageError: the capacity does not exist.
 
         Example:

@@ -62,7 +62,7 @@ class Table(TableHandle):
 
     @property
     def schema(self) -> StructType:
-        """The columns and their types; needs no running Spark.
+        """The columns and their types; needs no Spark session.
 
         Example:
             >>> lake.table("sales").schema.names  # doctest: +SKIP
@@ -105,8 +105,8 @@ class Table(TableHandle):
             where: a SQL predicate for the rows. If the table has a partitioning policy, only files
                 that can contain such rows are read.
             version: the number of the version, from 0.
-            timestamp: read the version at this time. ISO 8601 text (in UTC if it has no zone) or a
-                datetime.
+            timestamp: read the version that was the newest at this time. ISO 8601 text (in UTC if
+                it has no zone) or a datetime.
             row_ids: add the columns `_row_id` and `_row_commit_version`, see `row_tracking.read`.
                 Not allowed together with `timestamp`.
 
@@ -254,7 +254,8 @@ class Table(TableHandle):
             match: how a row is recognised in the other version: by its row id (`row-id`), by its
                 key (`key`), or as a whole row (`row`). By default, the first of these that both
                 versions allow. The default of `compare` is the key if the table has one.
-            keys: the columns to match by, instead of the table's own keys.
+            keys: the columns to match by, instead of the table's own keys. If `match` is not given,
+                rows are then matched by these columns.
 
         Raises:
             UsageError: the versions can't be matched that way.
@@ -320,7 +321,7 @@ class Table(TableHandle):
             apply: delete the rows. By default, they are only counted.
 
         Raises:
-            UsageError: publishers fill the table.
+            UsageError: publishers fill the table, or it is a view.
             QueryError: Spark refused the condition.
 
         Example:
@@ -363,7 +364,8 @@ class Table(TableHandle):
             retention_hours: how long files are kept after their removal, in hours; by default the
                 table's `delta.deletedFileRetentionDuration`, or seven days if it has none.
             feed_hours: how far back the change feed must be readable, in hours; by default the
-                table's `mirrorlake.feedRetentionHours`, or else as long as files are kept.
+                table's `mirrorlake.feedRetentionHours`. It is at least as long as removed files are
+                kept.
             allow_short: allow less than the table's own retention.
             apply: delete them; by default the files are only counted.
 
@@ -444,32 +446,35 @@ class Table(TableHandle):
 
         By default, the changes are those of the table's change feed, ordered by version. With
         `sequence_by`, each row of the table is one change event, and events can arrive late.
-        Removing an event row from the table then does not change the dimension, unless that row
-        satisfies `apply_as_deletes`. With `from_snapshot`, the newest version of the table is
-        compared with the dimension; no feed is needed.
+        You can then remove old event rows from the table: the dimension ignores the removal. There
+        is one exception: if the removed row satisfies `apply_as_deletes`, the removal is applied as
+        a delete of the row's key. With `from_snapshot`, the newest version of the table is compared
+        with the dimension; no feed is needed.
 
-        The options have the names and effects of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT.
-        Give the same options in each run. Safe to interrupt: the next call completes the work.
+        The options have the effects of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT, and similar
+        names. Give the same options in each run.
+
+        Safe to interrupt: the next call completes the work.
 
         Args:
             into: the dimension, created by the first call; by default `dim_` and the table's name.
             stored_as: 1 keeps the latest row of each key; 2 keeps all rows with their periods, from
                 `__START_AT` up to, and excluding, `__END_AT`.
             keys: the columns that identify a row; by default those that the table declares.
-            from_snapshot: use the complete newest version: rows that differ are changed, and keys
-                that are missing are deleted.
+            from_snapshot: compare the newest version with the dimension, instead of reading the
+                feed. Rows that differ are changed, and keys that are missing are deleted.
             sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
             ignore_null_updates: a NULL in a change leaves the column unchanged.
             apply_as_deletes: a SQL condition for changes that delete their key. Without
-                `sequence_by`, a row deleted from the table always deletes its key, too.
-            apply_as_truncates: a SQL condition for changes that remove all rows before them; type 1
-                only.
+                `sequence_by`, a row that is deleted from the table always deletes its key, too.
+            apply_as_truncates: type 1 only: a SQL condition for changes that delete all older rows
+                of the dimension.
             columns: the columns to keep, keys included; by default all.
             except_columns: columns to leave out.
             track_history_columns: type 2 only: a new period starts only when one of these columns
                 changes; other columns show the period's last value. By default all columns.
-            track_history_except_columns: type 2 only: the columns that start no new period, instead
-                of `track_history_columns`.
+            track_history_except_columns: type 2 only, instead of `track_history_columns`: a change
+                of only these columns starts no new period.
             dry_run: only report what is new.
 
         Returns:

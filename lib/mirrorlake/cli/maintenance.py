@@ -146,7 +146,10 @@ def vacuum(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Delete files that no version, frame or feed needs."""
+    """Delete files that are no longer needed.
+
+    A file is kept if the newest version, the retention, a frame or the change feed needs it.
+    """
     with progress("vacuuming …"):
         done = open_table(root, table).vacuum(
             retention_hours=retention_hours,

@@ -1,7 +1,7 @@
-"""Delete files that no version, frame or change feed needs; a dry run unless `apply` is set.
+"""Delete files that are no longer needed; a dry run unless `apply` is set.
 
 The vacuum lists all files in the table's folder, and finds out for each file whether and why it is
-needed. Delta deletes the other files (`VACUUM … USING INVENTORY`). These files are needed: files of
+needed. Delta deletes the other files (`VACUUM … USING INVENTORY`). These files are kept: files of
 the newest version and of valid frames, files that were removed or written within the retention
 period, and files of the change data feed as long as it must be readable.
 """

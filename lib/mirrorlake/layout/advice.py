@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import FABRIC_VORDER
 from mirrorlake.layout.measures import Measured
+from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable, counted
 
@@ -135,7 +136,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             None,
             f"{small:,} of {counted(s['Parquet Files'], 'file')} under {_SMALL_FILE // _MIB} MiB",
             f"about {after:,.0f} instead of {counted(s['Parquet Files'], 'file')}",
-            f"OPTIMIZE {analysis.sql_name}",
+            _compact(analysis),
         )
     average = s["Avg Rows Per Row Group"] or 0
     if s["Row Groups"] > s["Parquet Files"] and average < _FEW_ROWS:
@@ -172,7 +173,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             f"{s['Deleted Rows']:,} of {counted(written, 'row')} deleted in"
             f" {counted(s['Deletion Vectors'], 'file')}",
             f"{100 * s['Deleted Rows'] / written:.0f} % fewer rows to read",
-            f"REORG TABLE {analysis.sql_name} APPLY (PURGE)",
+            _purge(analysis),
         )
     if s["Files Without Statistics"]:
         yield Finding(
@@ -182,6 +183,20 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             "queries skip files that can't match",
             f"ANALYZE TABLE {analysis.sql_name} COMPUTE DELTA STATISTICS",
         )
+
+
+def _purge(analysis: Measured) -> str:
+    """Return the command that purges files; plain REORG would mix the partitions of a policy."""
+    if has_partitioning_policy(analysis.table.storage, analysis.name):
+        return f"./mirrorlake reorg ROOT {analysis.name}"
+    return f"REORG TABLE {analysis.sql_name} APPLY (PURGE)"
+
+
+def _compact(analysis: Measured) -> str:
+    """Return the command that merges small files; OPTIMIZE would mix the partitions of a policy."""
+    if has_partitioning_policy(analysis.table.storage, analysis.name):
+        return f"./mirrorlake partition run ROOT {analysis.name}"
+    return f"OPTIMIZE {analysis.sql_name}"
 
 
 def _on_partitions(analysis: Measured) -> Iterator[Finding]:
@@ -235,13 +250,13 @@ def _on_columns(analysis: Measured, used: list[str] | None) -> Iterator[Finding]
 def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iterator[Finding]:
     name, percent = row["Column Name"], row["Size Percent Of Table"] or 0
     rows = analysis.summary["Row Count"]
-    table, column = analysis.sql_name, quote(name)
+    column = quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
     if used is not None and name.split(".")[0] not in used:
         yield Finding(
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
-            f"{_drop(analysis, name)}; REORG TABLE {table} APPLY (PURGE)",
+            f"{_drop(analysis, name)}; {_purge(analysis)}",
         )  # fmt: skip
         return
     if distinct is not None and distinct <= 1 < rows:

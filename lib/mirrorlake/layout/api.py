@@ -462,8 +462,8 @@ def write_rows(
 ) -> None:
     """Write rows to an existing table, in V-Order if requested; see `Lake.write`.
 
-    If only the table asks for V-Order, rows with other columns are written as Delta does, because
-    they change the schema. The next `optimize` orders their files.
+    If only the table asks for V-Order, rows with other columns or types are written as Delta does,
+    because they may change the schema. The next `optimize` orders their files.
     """
     if vorder is None and has_gateway(spark) and open_snapshot(storage, name).wants_vorder:
         table = spark.sql(f"SELECT * FROM {delta_name(storage.path(name.table_path))}")

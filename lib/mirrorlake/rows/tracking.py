@@ -91,7 +91,8 @@ class Tracking(Result):
         ]
         if self.numbered_from is not None:
             rows.append(("numbered since", f"version {self.numbered_from}"))
-            rows.append(("ids kept since", f"version {self.trusted_from}"))
+            if self.enabled:
+                rows.append(("ids kept since", f"version {self.trusted_from}"))
         rows += [(finding.rule, f"{finding.message} {finding.fix}") for finding in self.findings]
         return TextTable(("what", "value"), tuple(rows))
 
@@ -289,9 +290,10 @@ def _tracking_changes(name: str, states: list[State]) -> Iterator[FeedFinding]:
         version, numbered = after.version, before.properties.get(ROW_ID_COLUMN)
         if was and not is_now:
             end = next((later for later in on if later > version), None)
-            again = "." if end is None else f", and enabled again in version {end}."
+            again = _STILL_OFF if end is None else _ON_AGAIN
             last = states[-1].version if end is None else end
-            yield _finding("disabled", name, version, last, again=again)
+            what = again.format(version=version, end=end)
+            yield _finding("disabled", name, version, last, what=what)
         elif is_now and not was and not numbered:
             yield _finding("enabled", name, version)
         if numbered and not after.properties.get(ROW_ID_COLUMN):
@@ -317,11 +319,17 @@ def _commit_finding(name: str, state: State) -> FeedFinding | None:
     return None
 
 
+_STILL_OFF = (
+    ". Rows that are rewritten after version {version} lose their ids, as long as row tracking is"
+    " off."
+)
+_ON_AGAIN = (
+    ", and enabled again in version {end}. Rows that were rewritten in between lost their ids."
+)
 # The message and the fix of each rule.
 _TEXTS = {
     "disabled": (
-        "Row tracking was disabled in version {version}{again} Rows that were rewritten meanwhile"
-        " lost their ids.",
+        "Row tracking was disabled in version {version}{what}",
         "Don't compare older ids with newer ones; match rows by key.",
     ),
     "enabled": (
@@ -337,7 +345,8 @@ _TEXTS = {
     "restore": (
         "Version {version} is a RESTORE to {then}: rows have the ids that they had then, and their"
         " commit versions decrease.",
-        "Don't look for changes by row_commit_version > n across version {version}.",
+        "To find changes in a range that includes version {version}, don't filter by"
+        " `_row_commit_version > n`: it can miss rows.",
     ),
     "clone": (
         "Version {version} is a clone: its rows were numbered anew, so equal ids in the clone and"

@@ -129,7 +129,7 @@ def test_the_remedy_adds_the_calculated_column(lake: Lake, pytestconfig: pytest.
         assert rules(lake.table("sales").analyze().advice(), "calculated column") == []
 
 
-def test_advice_on_files(lake: Lake) -> None:
+def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lake.storage.path("Tables/t")
     lake.spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, p INT) USING delta PARTITIONED BY (p)"
@@ -159,6 +159,12 @@ def test_advice_on_files(lake: Lake) -> None:
     ]
     assert "deletionVectors" in advice.findings[-1].evidence
     assert "OPTIMIZE delta.`" in advice.findings[0].remedy
+    assert advice.findings[2].remedy == f"REORG TABLE delta.`{path}` APPLY (PURGE)"
+    # Plain OPTIMIZE and REORG would mix the partitions of a partitioning policy.
+    monkeypatch.setattr("mirrorlake.layout.advice.has_partitioning_policy", lambda *_: True)
+    advice = lake.table("t").analyze(scan=False).advice()
+    assert advice.findings[0].remedy == "./mirrorlake partition run ROOT t"
+    assert advice.findings[2].remedy == "./mirrorlake reorg ROOT t"
 
 
 @pytest.mark.promise("DL-12", "DL-21")

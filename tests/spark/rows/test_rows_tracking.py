@@ -141,6 +141,8 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
         write_deltalake(table.path, pa.table({"id": pa.array([9], pa.int32())}), mode="append")
     assert rules(table)[1:] == [("disabled", (7, 7))]
+    off = table.row_tracking.status().findings[1].message
+    assert off.endswith("after version 7 lose their ids, as long as row tracking is off.")
     run(table, "UPDATE {T} SET v = 'c' WHERE id = 2")  # 8
     again = table.row_tracking.enable(dry_run=True)
     assert again.commits == ("SET TBLPROPERTIES",)

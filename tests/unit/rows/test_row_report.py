@@ -1,4 +1,4 @@
-"""Test how the key of a row is given."""
+"""Test how the key of a row is given, and what the status of row tracking shows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from mirrorlake.errors import UsageError
 from mirrorlake.rows import row_history
+from mirrorlake.rows.tracking import Tracking
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,11 @@ def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any)
 def test_what_is_no_key_is_refused(text: str, keys: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         row_history.parse_key(text, keys, "t")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_ids_are_kept_only_while_rows_are_tracked(enabled: bool) -> None:
+    status = Tracking("t", 7, enabled, True, 4, 6, (), 0, 0)
+    assert ("ids kept since version 6" in repr(status)) is enabled
+    assert (("ids kept since", "version 6") in status.shown().rows) is enabled
+    assert ("numbered since", "version 4") in status.shown().rows
