@@ -332,9 +332,8 @@ class TablePolicy:
         """Return the rows of `Table.read`, distributed as `PartitionAssignmentMode` requires.
 
         With `ByPartition`, one task reads all files of a partition. Spark then aggregates by the
-        hash key, and joins tables with the same `MaxPartitionCount` and `Seed` by it, without a
-        shuffle of partitioned files. With `Uniform`, or without a hash key, Spark distributes the
-        files by their sizes.
+        hash key without a shuffle of partitioned files. With `Uniform`, or without a hash key,
+        Spark distributes the files by their sizes.
 
         Args:
             where: as for `Table.read`.
