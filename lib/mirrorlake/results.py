@@ -51,9 +51,13 @@ class TextTable:
 
     def without(self, *columns: str) -> TextTable:
         """Return the table without these columns."""
-        kept = [i for i, name in enumerate(self.columns) if name not in columns]
-        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return TextTable(tuple(self.columns[i] for i in kept), rows, self.more)
+        return self.select(*(name for name in self.columns if name not in columns))
+
+    def select(self, *columns: str) -> TextTable:
+        """Return the table with these columns only, in this order."""
+        places = [self.columns.index(name) for name in columns]
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return TextTable(columns, rows, self.more)
 
     def __repr__(self) -> str:
         lines = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]

@@ -19,6 +19,7 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
+from mirrorlake.history.changed_cells import narrow_changes
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
@@ -336,7 +337,8 @@ class Difference(Result):
         by: how rows were matched, in words.
         counts: the rows `added`, `removed` and `changed`; None if there is only one version.
         columns: names of added columns (with `+`) and of removed columns (with `-`).
-        rows: the first changes, ordered by the columns that rows are matched by.
+        rows: the first changes, ordered by the columns that rows are matched by; of a wide table,
+            the keys and the columns that changed.
     """
 
     pair: VersionPair
@@ -378,7 +380,7 @@ def compare_versions(
     rows = diff_rows(table.rows(pair.before), table.rows(pair.after), match, by).cache()
     try:
         counts = count_changes(rows)
-        shown = show_rows(rows, order_by=_order(rows, by), limit=limit)
+        shown = narrow_changes(show_rows(rows, order_by=_order(rows, by), limit=limit), by)
     finally:
         rows.unpersist()
     matched = f"by {', '.join(by) or match.value.replace('-', ' ')}"
