@@ -57,15 +57,15 @@ class ZoneTab(Tab):
         self._files = Pager("Files that wait, or were applied and are not moved yet")
         self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
         self._found = Pager("Findings")
-        self._found.widget.layout.display = "none"
+        self._found.hide()
         self.file = widgets.Combobox(**label("File"))
         self.row = widgets.BoundedIntText(value=1, min=1, max=10**9, **label("around row", "12em"))
         self._read = self.button("Show rows", self.read_rows, "Rows of this file, as published")
         self._rows = widgets.HTML()
         choice = widgets.HBox([self.folder, self._lint], layout={"flex_flow": "row wrap"})
         rows = widgets.HBox([self.file, self.row, self._read], layout={"flex_flow": "row wrap"})
-        parts = [self._declared, self._files.widget, self._found.widget, rows, self._rows]
-        return [self._folders.widget, choice, *parts]
+        results = [self._found.widget, self._rows, self._declared, self._files.widget]
+        return [self._folders.widget, choice, rows, self.message, *results]
 
     def _fill(self) -> None:
         lines = list(self.lake.status().tables)
@@ -81,7 +81,7 @@ class ZoneTab(Tab):
         name = self.folder.value
         if name is None:
             return
-        self._found.widget.layout.display = "none"
+        self._found.hide()
         self._rows.value = ""
         keys = ", ".join(read_metadata(self.lake.storage, name).keys) or "none declared"
         self._declared.value = html.view(html.facts({"folder": name.folder, "keys": keys}))
@@ -96,7 +96,6 @@ class ZoneTab(Tab):
         """Check the folder, and select the first finding's file and row in the fields below."""
         report = self.lake.lint(self.folder.value)
         shown = report.shown()
-        self._found.widget.layout.display = ""
         self._found.fill(len(shown.rows), slices(shown))
         placed = next((one for one in report.findings if one.file in self.file.options), None)
         if placed is not None:
@@ -105,6 +104,7 @@ class ZoneTab(Tab):
 
     def read_rows(self) -> None:
         """Show the selected file's rows around the selected row."""
+        self._rows.value = ""
         if self.file.value not in self.file.options:
             self.show_message("Choose one of the folder's files.", "bad")
             return
@@ -159,7 +159,7 @@ class ViewsTab(Tab):
         self._list = Pager("Views")
         self._lineage = widgets.VBox()
         self._query = widgets.HTML()
-        return [self._lineage, self._query, self._list.widget]
+        return [self.message, self._lineage, self._query, self._list.widget]
 
     def _fill(self) -> None:
         tables = self.lake.tables()
@@ -209,7 +209,7 @@ class RunsTab(Tab):
         self.run = widgets.Dropdown(**label("Run", "36em"))
         self.when_changed(self.run, self._open)
         self._steps = widgets.HTML()
-        return [self._list.widget, self.run, self._steps]
+        return [self.message, self._list.widget, self.run, self._steps]
 
     def _fill(self) -> None:
         self._runs = {record.run: record for record in list_runs()}

@@ -139,21 +139,6 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
     assert pager._next.disabled
 
 
-def test_changed_cells_of_pairs_are_marked() -> None:
-    rows = results.TextTable(
-        ("_change_type", "id", "n", "m"),
-        (
-            ("insert", 1, 1, 1),
-            ("update_preimage", 2, 1, None),
-            ("update_postimage", 2, 2, None),
-            ("update_preimage", 3, 1, 5),
-        ),
-    )
-    assert table_tabs.changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
-    assert table_tabs.changed_cells(rows, ()) == []
-    assert 'class="n changed"' in html.table(rows, changed=[(1, 2)])
-
-
 def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     stock = lake.publisher("stock", keys=["id"])
     stock.upsert([{"id": number, "item": f"<u>{number}"} for number in range(1, 40)])
@@ -227,6 +212,8 @@ def test_years_of_data_have_no_separators_and_counts_do() -> None:
     assert "2013</td>" in html.table(rows, data=True)
     assert "true</td>" in html.table(rows, data=True)
     assert "2,013</td>" in html.table(rows)
+    money = results.TextTable(("price",), ((1234567.89,),))
+    assert ">1234567.89</td>" in html.table(money, data=True)
 
 
 def test_a_tab_that_is_filled_reads_the_lake_once(
