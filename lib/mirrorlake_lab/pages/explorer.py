@@ -19,6 +19,7 @@ from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName, as_table, file_number
 from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry
+from mirrorlake.storage.paths import lake_path
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, preview_rows, slices
 from mirrorlake_lab.pages.monitor import problem_and_fix, read_health, render_health, view_table
@@ -116,19 +117,19 @@ class ZoneTab(Tab):
 
 
 def list_folders(lines: list[TableStatus]) -> TextTable:
-    """Return one row per folder of the zone: state, backlog, problem and fix."""
+    """Return one row per folder of the zone: state, problem and fix, backlog."""
     rows = tuple(
         (
             one.full_name,
             html.dot(one.level, one.state),
+            problem_and_fix(one),
             one.last_file,
             one.backlog_files,
             size_text(one.backlog_bytes),
-            problem_and_fix(one),
         )
         for one in lines
     )
-    columns = ("folder", "state", "last file applied", "files waiting", "size", "problem and fix")
+    columns = ("folder", "state", "problem and fix", "last file applied", "files waiting", "size")
     return TextTable(columns, rows)
 
 
@@ -199,22 +200,23 @@ _MOST_RUNS = 200
 
 
 class RunsTab(Tab):
-    """The newest runs, and the steps of one of them."""
+    """The runs of this machine, and the steps of one of them."""
 
     title = "Runs"
     of_table = False
 
     def _build(self) -> list[widgets.Widget]:
-        self._list = Pager("Runs, the newest first")
+        self._list = Pager("Runs, those of this lake first, then the newest")
         self.run = widgets.Dropdown(**label("Run", "36em"))
         self.when_changed(self.run, self._open)
         self._steps = widgets.HTML()
         return [self.message, self._list.widget, self.run, self._steps]
 
     def _fill(self) -> None:
-        self._runs = {record.run: record for record in list_runs()}
+        self._runs = {record.run: record for record in own_runs_first(self.lake)}
         found = list(self._runs.values())
-        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop]))
+        root = self.lake.storage.root
+        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop], root))
         newest = list(self._runs)[:_MOST_RUNS]
         self.run.options = [(html.plain_text(run), run) for run in newest]
         self._open()
@@ -226,19 +228,34 @@ class RunsTab(Tab):
         )
 
 
-def list_records(records: list[RunRecord]) -> TextTable:
-    """Return one row per run."""
+def own_runs_first(lake: Lake) -> list[RunRecord]:
+    """Return all runs, the newest first, but those of this lake before all others."""
+    return sorted(list_runs(), key=lambda record: not _is_of(record, lake.storage.root))
+
+
+def _is_of(record: RunRecord, root: str) -> bool:
+    """Return whether a step of a run had this lake as its root."""
+    for step in record.document.get("steps") or ():
+        named = (step.get("parameters") or {}).get("root")
+        if isinstance(named, str) and named and lake_path(named) == root:
+            return True
+    return False
+
+
+def list_records(records: list[RunRecord], root: str) -> TextTable:
+    """Return one row per run, with whether it is one of the lake in `root`."""
     rows = tuple(
         (
             record.run,
             html.dot(_STATES.get(record.status, "idle"), record.status),
             record.plan,
+            "this one" if _is_of(record, root) else "",
             moment_text(record.started),
             moment_text(record.ended),
         )
         for record in records
     )
-    return TextTable(("run", "status", "plan", "started (UTC)", "ended (UTC)"), rows)
+    return TextTable(("run", "status", "plan", "lake", "started (UTC)", "ended (UTC)"), rows)
 
 
 def steps(record: RunRecord) -> html.Html:
@@ -375,8 +392,8 @@ def render_lake(lake: Lake) -> html.Html:
         )
     if len(names) > _MOST_TABLES:
         parts.append(html.note(f"and {len(names) - _MOST_TABLES:,} more tables"))
-    runs = list_runs()[:_MOST_ROWS]
-    parts += [html.heading("Runs"), html.table(list_records(runs)) if runs else html.note("none")]
+    runs = list_records(own_runs_first(lake)[:_MOST_ROWS], lake.storage.root)
+    parts += [html.heading("Runs"), html.table(runs) if runs.rows else html.note("none")]
     return html.join(*parts)
 
 

@@ -1,4 +1,4 @@
-"""Shown changes of two versions: the cells that an update changed, and the columns worth showing."""
+"""Shown changes of two versions: the changed cells, and the columns of wide rows."""
 
 from __future__ import annotations
 
