@@ -26,7 +26,7 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.layout.api import Optimize, order_after
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, split_names
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class Maintenance(Result):
                 f"{counted(len(self.failed), 'table')} failed. {first.table}: {first.error}"
             )
 
+    @optional_figure
     def plot(self) -> Chart | None:
         """Plot the number of files that are kept, by reason.
 
