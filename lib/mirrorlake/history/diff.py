@@ -19,12 +19,12 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.changed_cells import narrow_changes
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import CHANGE_COLUMNS, TableName, quote
 from mirrorlake.results import Result, TextTable
+from mirrorlake.show.changed_cells import narrow_changes
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = CHANGE_COLUMNS
 FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from mirrorlake import skus
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.history.changed_cells import changed_cells, narrow_changes
 from mirrorlake.names import CHANGE_COLUMNS, quote
 from mirrorlake.results import TextTable, size_text
+from mirrorlake.show.changed_cells import changed_cells, narrow_changes
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 

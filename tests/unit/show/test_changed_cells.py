@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirrorlake.history.changed_cells import changed_cells, narrow_changes
 from mirrorlake.results import TextTable
+from mirrorlake.show.changed_cells import changed_cells, narrow_changes
 from mirrorlake_lab.pages import html
 
 PAGE = TextTable(
