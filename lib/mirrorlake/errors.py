@@ -41,6 +41,10 @@ class MirrorlakeError(Exception):
         text = with_place(self.message, vars(self))
         return f"{text} Hint: {self.hint}" if self.hint else text
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
     def as_dict(self) -> dict[str, object]:
         """Return the error as `--json` prints it."""
         text = f"{self.message} Hint: {self.hint}" if self.hint else self.message

@@ -16,7 +16,7 @@ from mirrorlake.history.versions import ReadableRange, find_readable_range
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, optional_figure
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class FilesByVersion(Result):
         )
         return TextTable(("file", *map(str, self.versions)), rows)
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw which file belongs to which version."""
         from mirrorlake.show.plots import plot_presence

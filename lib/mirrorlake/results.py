@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
+from functools import cache, wraps
 from html import escape
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 _TEXT = "text-align:left"
 _Entry = TypeVar("_Entry")
+_Plot = TypeVar("_Plot", bound=Callable[..., Any])
+_log = logging.getLogger(__name__)
 
 
 class Count(int):
@@ -51,9 +55,13 @@ class TextTable:
 
     def without(self, *columns: str) -> TextTable:
         """Return the table without these columns."""
-        kept = [i for i, name in enumerate(self.columns) if name not in columns]
-        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return TextTable(tuple(self.columns[i] for i in kept), rows, self.more)
+        return self.select(*(name for name in self.columns if name not in columns))
+
+    def select(self, *columns: str) -> TextTable:
+        """Return the table with these columns only, in this order."""
+        places = [self.columns.index(name) for name in columns]
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return TextTable(columns, rows, self.more)
 
     def __repr__(self) -> str:
         lines = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
@@ -92,6 +100,28 @@ class Result:
 
     def _repr_html_(self) -> str:
         return self.shown()._repr_html_()
+
+
+def optional_figure(plot: _Plot) -> _Plot:
+    """Make a `plot` method return None, after one warning, if matplotlib is not installed.
+
+    So a notebook continues without its figures.
+    """
+
+    @wraps(plot)
+    def draw(*args: Any, **options: Any) -> Any:
+        try:
+            return plot(*args, **options)
+        except ModuleNotFoundError as error:
+            _warn_once(f"Figures are left out. {error}")
+            return None
+
+    return cast(_Plot, draw)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning(text)
 
 
 class Entries(tuple[_Entry, ...], Result):

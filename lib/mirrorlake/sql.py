@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, remove_empty_log
 from mirrorlake.delta.timestamps import parse_utc_timestamp
-from mirrorlake.errors import InvalidNameError, UsageError
+from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
@@ -33,7 +33,7 @@ from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.trash import drop_table, make_room
 from mirrorlake.names import TableName
-from mirrorlake.query.catalog import Catalog, forget_name, keep_registered
+from mirrorlake.query.catalog import Catalog, forget_name, keep_registered, no_table
 from mirrorlake.query.statement import (
     DIALECT,
     Command,
@@ -47,9 +47,11 @@ from mirrorlake.query.statement import (
     resolve_tables,
 )
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, query_errors
+from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.views.definition import hiding_columns
+
+_NOT_FOUND = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.+?) cannot be found")
 
 
 @query_errors()
@@ -116,7 +118,13 @@ def query_lake(
         placed = command.place(storage.path(target.table_path))
     feeds = _resolve_feeds(statement, open_table)
     tables = resolve_tables(statement, find, partial(_evaluate, spark))
-    done = spark.sql(apply_edits(statement.text, [*placed, *feeds, *tables]))
+    try:
+        done = spark.sql(apply_edits(statement.text, [*placed, *feeds, *tables]))
+    except Exception as error:
+        if (missing := _NOT_FOUND.search(spark_message(error))) is None:
+            raise
+        refusal = no_table(missing[1].replace("`", ""), delta_tables(storage))
+        raise QueryError(refusal.message, hint=refusal.hint) from error
     if command is not None and target is not None and command.words.startswith("CREATE"):
         keep_registered(storage, lambda: spark, [target], ())
     return done

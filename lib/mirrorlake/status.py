@@ -18,7 +18,15 @@ from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.status import TableStatus as TableStatus
 from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
 from mirrorlake.names import TableName
-from mirrorlake.results import Count, Entries, Result, TextTable, counted, moment_text
+from mirrorlake.results import (
+    Count,
+    Entries,
+    Result,
+    TextTable,
+    counted,
+    moment_text,
+    optional_figure,
+)
 from mirrorlake.source_status import SourceReport, source_reports
 from mirrorlake.storage.files import Storage
 
@@ -274,6 +282,7 @@ class LakeStatus(Result):
         """Return one row per table that a publisher feeds."""
         return self.tables.shown()
 
+    @optional_figure
     def plot(self, what: What = "lag") -> Chart | None:
         """Draw the newest files of at most six tables over time, one line per table.
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +43,15 @@ def test_every_error_has_the_one_base_and_a_meaning_of_its_own():
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass)]
     assert all(issubclass(c, MirrorlakeError) for c in classes)
     assert len({c.__doc__ for c in classes}) == len(classes)
+
+
+def test_a_notebook_shows_an_error_as_one_sentence(tmp_path):
+    cell = "from mirrorlake.errors import UsageError\nraise UsageError('Broken.', hint='mend it.')"
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "-c", cell],
+        env=os.environ | {"IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout + done.stderr == "UsageError: Broken. Hint: mend it.\n"

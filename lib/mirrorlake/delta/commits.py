@@ -25,7 +25,7 @@ from mirrorlake.delta.log_files import (
 )
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, to_milliseconds
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, optional_figure
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class History(Result):
         columns = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted", "what")
         return TextTable(columns, rows, more=self.more)
 
+    @optional_figure
     def plot(self) -> Chart | None:
         """Draw the rows that each version inserted, updated and deleted.
 

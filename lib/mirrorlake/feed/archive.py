@@ -37,7 +37,7 @@ from mirrorlake.feed.ranges import range_error, readable_span
 from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
 from mirrorlake.history.write import create_table
 from mirrorlake.names import TableName, quote
-from mirrorlake.results import TextTable, counted
+from mirrorlake.results import TextTable, counted, optional_figure
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.kept import read_kept
@@ -82,6 +82,7 @@ class ArchiveReport(FollowReport):
             "why_not": self.why_not,
         }
 
+    @optional_figure
     def plot(self) -> Chart:
         """Plot the rows inserted, updated and deleted by each of the newest archived versions."""
         from mirrorlake.show.plots import plot_stacks

@@ -42,7 +42,7 @@ from mirrorlake.feed.ranges import (
 from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import quote
-from mirrorlake.results import Result, TextTable, counted, moment_text
+from mirrorlake.results import Result, TextTable, counted, moment_text, optional_figure
 from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
@@ -370,6 +370,7 @@ class FeedReport(Result):
         rows += [("note", note, "") for note in self.notes]
         return TextTable(("what", "raw", "net"), tuple(rows))
 
+    @optional_figure
     def plot(self, by: Literal["version", "kind"] = "version") -> Chart:
         """Plot the changed rows.
 

@@ -36,7 +36,7 @@ from mirrorlake.feed.scd import (
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName, quote
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, optional_figure
 from mirrorlake.spark.sql import query_errors
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class DimensionReport(FollowReport):
             "why_not": self.why_not,
         }
 
+    @optional_figure
     def plot(self) -> Chart:
         """Plot the periods of a type 2 dimension: one line per key, one bar per period."""
         from mirrorlake.show.chart import COLOURS, ROW_INCHES, count_ticks, say, start_chart

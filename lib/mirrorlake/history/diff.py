@@ -25,6 +25,7 @@ from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import CHANGE_COLUMNS, TableName, quote
 from mirrorlake.results import Result, TextTable
+from mirrorlake.show.changed_cells import narrow_changes
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = CHANGE_COLUMNS
 FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}
@@ -340,7 +341,8 @@ class Difference(Result):
         by: how rows were matched, in words.
         counts: the rows `added`, `removed` and `changed`; None if there is only one version.
         columns: names of added columns (with `+`) and of removed columns (with `-`).
-        rows: the first changes, ordered by the columns that rows are matched by.
+        rows: the first changes, ordered by the columns that rows are matched by; of a wide table,
+            the keys and the columns that changed.
     """
 
     pair: VersionPair
@@ -382,7 +384,7 @@ def compare_versions(
     rows = diff_rows(table.rows(pair.before), table.rows(pair.after), match, by).cache()
     try:
         counts = count_changes(rows)
-        shown = show_rows(rows, order_by=_order(rows, by), limit=limit)
+        shown = narrow_changes(show_rows(rows, order_by=_order(rows, by), limit=limit), by)
     finally:
         rows.unpersist()
     matched = f"by {', '.join(by) or match.value.replace('-', ' ')}"

@@ -33,7 +33,7 @@ from mirrorlake.layout.footers import read_chunks, read_footers
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku, measure
 from mirrorlake.layout.measures import Measured, Planned, leaves
 from mirrorlake.names import TableName, quote
-from mirrorlake.results import Result, TextTable, counted, size_text
+from mirrorlake.results import Result, TextTable, counted, optional_figure, size_text
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
 
@@ -87,6 +87,7 @@ class ColumnSizes(Result):
         )  # fmt: skip
         return TextTable(("column", "before", "after", "less"), lines, more)
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw the bytes of the largest columns."""
         from mirrorlake.show.plots import plot_bars
@@ -512,6 +513,7 @@ class FilesOverview(Result):
             one = self.tables[0]
             raise TableNotFoundError(f"No table can be analyzed. {one.table}: {one.error}")
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw the share of its nearest guardrail that each of the first 20 tables uses."""
         from mirrorlake.show.plots import plot_bars

@@ -46,7 +46,7 @@ from mirrorlake.layout.vorder import (
     sort_prefix,
 )
 from mirrorlake.names import STATE, TableName, quote
-from mirrorlake.results import Result, TextTable, counted, size_text
+from mirrorlake.results import Result, TextTable, counted, optional_figure, size_text
 from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name
@@ -593,6 +593,7 @@ class VOrderReport(Result):
         names = ("outcome", "order or reason", "sorted by", "files", "rows", "size", "size after")
         return TextTable(names, rows)
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw the bytes of the examined files, before and after."""
         from mirrorlake.show.plots import plot_bars

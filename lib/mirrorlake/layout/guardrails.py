@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.results import Result, TextTable, size_text
+from mirrorlake.results import Result, TextTable, optional_figure, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,6 +139,7 @@ class GuardrailReport(Result):
         )
         return TextTable(columns, rows)
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw how much of each guardrail is used, now and after OPTIMIZE."""
         from mirrorlake.show.plots import plot_gauge

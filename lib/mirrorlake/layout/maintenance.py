@@ -26,7 +26,7 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.layout.api import Optimize, order_after
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, split_names
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class Maintenance(Result):
                 f"{counted(len(self.failed), 'table')} failed. {first.table}: {first.error}"
             )
 
+    @optional_figure
     def plot(self) -> Chart | None:
         """Plot for each reason how many files are kept.
 

@@ -53,7 +53,7 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
-from mirrorlake.results import Count, Result, TextTable, counted, note, size_text
+from mirrorlake.results import Count, Result, TextTable, counted, note, optional_figure, size_text
 from mirrorlake.storage.files import Listing, Storage
 
 if TYPE_CHECKING:
@@ -271,6 +271,7 @@ class MirrorReport(Result):
         )
         return TextTable(columns, rows)
 
+    @optional_figure
     def plot(self) -> Chart | None:
         """Draw the lag of the newest files over time: one line for each of at most six tables.
 

@@ -56,7 +56,7 @@ from mirrorlake.partitioning.store import (
     stored_policy,
     write_setting,
 )
-from mirrorlake.results import Result, TextTable, counted, size_text
+from mirrorlake.results import Result, TextTable, counted, optional_figure, size_text
 from mirrorlake.spark.jvm import transaction
 from mirrorlake.spark.sql import literal
 
@@ -508,6 +508,7 @@ class PartitionReport(Result):
         )
         return TextTable(("filter", self.where), rows)
 
+    @optional_figure
     def plot(self, after: PartitionReport | None = None) -> Chart | None:
         """Draw the rows by file and bucket.
 

@@ -36,7 +36,7 @@ from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import quote
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.rows.changes import (
     ID_NAMES,
     ROW,
@@ -85,6 +85,7 @@ class RowIds(Result):
         columns = ("row", *(" ".join(version.split()) for version in self.versions))
         return TextTable(columns, tuple((name, *ids) for name, ids in self.rows.items()))
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw the ids as a grid: one line per row, one column per version."""
         from mirrorlake.show.plots import plot_matrix

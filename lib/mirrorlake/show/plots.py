@@ -131,6 +131,8 @@ def plot_lines(
         axes.set_xlabel(x_label)
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
         whole_ticks(axes.xaxis, x)
+        if not any(isinstance(place, str) for place in x):  # neither 3.862e4 nor, for years, 2,013
+            axes.ticklabel_format(axis="x", style="plain", useOffset=False)
         finish_chart(chart, axes, label, len(series))
     return chart
 
@@ -438,7 +440,9 @@ def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
         return None
     if len(numbers) == 1 and not by_number:
         heights = {_short(row[0]): _height(row[numbers[0]]) for row in rows}
-        fmt = "{x:,.0f}" if all(h == int(h) for h in heights.values()) else "{x:,.4g}"
+        whole = all(h == int(h) for h in heights.values())
+        long = max(map(abs, heights.values())) >= 1000  # `g` would write 38620.5 as 3.862e+04
+        fmt = "{x:,.0f}" if whole else "{x:,.2f}" if long else "{x:,.4g}"
         return plot_bars(heights, title=title, label=names[0], fmt=fmt)
     if by_number:
         rows.sort(key=lambda row: float(row[0]))

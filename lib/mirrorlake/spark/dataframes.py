@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, optional_figure
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage.paths import lake_path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 class ShownRows(TextTable):
     """The first rows of a DataFrame."""
 
+    @optional_figure
     def plot(self, *, title: str = "") -> Chart | None:
         """Draw the rows: the first column names them, each further column of numbers is drawn.
 

@@ -20,7 +20,7 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
-from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, spark_message
@@ -434,6 +434,7 @@ class ViewRuns(Result):
                 found[f"{run.status.view}: a full refresh reads"] = run.rows_full
         return found
 
+    @optional_figure
     def plot(self) -> Chart:
         """Draw how many source rows each refresh read, and how many a full refresh reads."""
         from mirrorlake.show.plots import plot_bars

@@ -45,7 +45,7 @@ class Guarded:
         """Reset state after an error; does nothing by default."""
 
     def show_message(self, message: str, kind: str = "") -> None:
-        """Show a message below the content: plain, or with a dot of one of `html.dot`'s kinds."""
+        """Show a message: plain, or with a dot of one of `html.dot`'s kinds."""
         shown = html.dot(kind, message) if kind else html.note(message)
         self.message.value = html.view(f'<div role="status">{shown}</div>')
 
@@ -116,6 +116,11 @@ class Pager:
         """
         self._count, self._fetch, self.start = count, fetch, 0
         self._show()
+        self.widget.layout.display = ""
+
+    def hide(self) -> None:
+        """Hide the list until it is filled again."""
+        self.widget.layout.display = "none"
 
     def turn(self, pages: int) -> None:
         """Go forward by a number of pages; back if it is negative."""
@@ -186,7 +191,7 @@ class Tab(Guarded):
         return self.lake.inspect(self.table)
 
     def _build(self) -> list[widgets.Widget]:
-        """Return the tab's widgets, still empty."""
+        """Return the tab's widgets, still empty; `message` is among them, above the results."""
         raise NotImplementedError
 
     def _fill(self) -> None:
@@ -198,7 +203,7 @@ class Tab(Guarded):
         if self._filled == (name,):
             return
         if not self.widget.children:  # a tab that is never opened costs nothing
-            self.widget.children = [*self._build(), self.message]
+            self.widget.children = self._build()
         self.name, self._filled = name, (name,)
         if self.of_table and name is None:
             self.show_message("The lake has no Delta tables yet: publish, then mirror.")

@@ -19,6 +19,7 @@ from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName, as_table, file_number
 from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry
+from mirrorlake.storage.paths import lake_path
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, preview_rows, slices
 from mirrorlake_lab.pages.monitor import problem_and_fix, read_health, render_health, view_table
@@ -57,15 +58,15 @@ class ZoneTab(Tab):
         self._files = Pager("Files that wait, or were applied and are not moved yet")
         self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
         self._found = Pager("Findings")
-        self._found.widget.layout.display = "none"
+        self._found.hide()
         self.file = widgets.Combobox(**label("File"))
         self.row = widgets.BoundedIntText(value=1, min=1, max=10**9, **label("around row", "12em"))
         self._read = self.button("Show rows", self.read_rows, "Rows of this file, as published")
         self._rows = widgets.HTML()
         choice = widgets.HBox([self.folder, self._lint], layout={"flex_flow": "row wrap"})
         rows = widgets.HBox([self.file, self.row, self._read], layout={"flex_flow": "row wrap"})
-        parts = [self._declared, self._files.widget, self._found.widget, rows, self._rows]
-        return [self._folders.widget, choice, *parts]
+        results = [self._found.widget, self._rows, self._declared, self._files.widget]
+        return [self._folders.widget, choice, rows, self.message, *results]
 
     def _fill(self) -> None:
         lines = list(self.lake.status().tables)
@@ -81,7 +82,7 @@ class ZoneTab(Tab):
         name = self.folder.value
         if name is None:
             return
-        self._found.widget.layout.display = "none"
+        self._found.hide()
         self._rows.value = ""
         keys = ", ".join(read_metadata(self.lake.storage, name).keys) or "none declared"
         self._declared.value = html.view(html.facts({"folder": name.folder, "keys": keys}))
@@ -96,7 +97,6 @@ class ZoneTab(Tab):
         """Check the folder, and select the first finding's file and row in the fields below."""
         report = self.lake.lint(self.folder.value)
         shown = report.shown()
-        self._found.widget.layout.display = ""
         self._found.fill(len(shown.rows), slices(shown))
         placed = next((one for one in report.findings if one.file in self.file.options), None)
         if placed is not None:
@@ -105,6 +105,7 @@ class ZoneTab(Tab):
 
     def read_rows(self) -> None:
         """Show the selected file's rows around the selected row."""
+        self._rows.value = ""
         if self.file.value not in self.file.options:
             self.show_message("Choose one of the folder's files.", "bad")
             return
@@ -116,19 +117,19 @@ class ZoneTab(Tab):
 
 
 def list_folders(lines: list[TableStatus]) -> TextTable:
-    """Return one row per folder of the zone: state, backlog, problem and fix."""
+    """Return one row per folder of the zone: state, problem and fix, backlog."""
     rows = tuple(
         (
             one.full_name,
             html.dot(one.level, one.state),
+            problem_and_fix(one),
             one.last_file,
             one.backlog_files,
             size_text(one.backlog_bytes),
-            problem_and_fix(one),
         )
         for one in lines
     )
-    columns = ("folder", "state", "last file applied", "files waiting", "size", "problem and fix")
+    columns = ("folder", "state", "problem and fix", "last file applied", "files waiting", "size")
     return TextTable(columns, rows)
 
 
@@ -159,7 +160,7 @@ class ViewsTab(Tab):
         self._list = Pager("Views")
         self._lineage = widgets.VBox()
         self._query = widgets.HTML()
-        return [self._lineage, self._query, self._list.widget]
+        return [self.message, self._lineage, self._query, self._list.widget]
 
     def _fill(self) -> None:
         tables = self.lake.tables()
@@ -199,22 +200,23 @@ _MOST_RUNS = 200
 
 
 class RunsTab(Tab):
-    """The newest runs, and the steps of one of them."""
+    """The runs of this machine, and the steps of one of them."""
 
     title = "Runs"
     of_table = False
 
     def _build(self) -> list[widgets.Widget]:
-        self._list = Pager("Runs, the newest first")
+        self._list = Pager("Runs, those of this lake first, then the newest")
         self.run = widgets.Dropdown(**label("Run", "36em"))
         self.when_changed(self.run, self._open)
         self._steps = widgets.HTML()
-        return [self._list.widget, self.run, self._steps]
+        return [self.message, self._list.widget, self.run, self._steps]
 
     def _fill(self) -> None:
-        self._runs = {record.run: record for record in list_runs()}
+        self._runs = {record.run: record for record in own_runs_first(self.lake)}
         found = list(self._runs.values())
-        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop]))
+        root = self.lake.storage.root
+        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop], root))
         newest = list(self._runs)[:_MOST_RUNS]
         self.run.options = [(html.plain_text(run), run) for run in newest]
         self._open()
@@ -226,19 +228,34 @@ class RunsTab(Tab):
         )
 
 
-def list_records(records: list[RunRecord]) -> TextTable:
-    """Return one row per run."""
+def own_runs_first(lake: Lake) -> list[RunRecord]:
+    """Return all runs, the newest first, but those of this lake before all others."""
+    return sorted(list_runs(), key=lambda record: not _is_of(record, lake.storage.root))
+
+
+def _is_of(record: RunRecord, root: str) -> bool:
+    """Return whether a step of a run had this lake as its root."""
+    for step in record.document.get("steps") or ():
+        named = (step.get("parameters") or {}).get("root")
+        if isinstance(named, str) and named and lake_path(named) == root:
+            return True
+    return False
+
+
+def list_records(records: list[RunRecord], root: str) -> TextTable:
+    """Return one row per run, with whether it is one of the lake in `root`."""
     rows = tuple(
         (
             record.run,
             html.dot(_STATES.get(record.status, "idle"), record.status),
             record.plan,
+            "this one" if _is_of(record, root) else "",
             moment_text(record.started),
             moment_text(record.ended),
         )
         for record in records
     )
-    return TextTable(("run", "status", "plan", "started (UTC)", "ended (UTC)"), rows)
+    return TextTable(("run", "status", "plan", "lake", "started (UTC)", "ended (UTC)"), rows)
 
 
 def steps(record: RunRecord) -> html.Html:
@@ -375,8 +392,8 @@ def render_lake(lake: Lake) -> html.Html:
         )
     if len(names) > _MOST_TABLES:
         parts.append(html.note(f"and {len(names) - _MOST_TABLES:,} more tables"))
-    runs = list_runs()[:_MOST_ROWS]
-    parts += [html.heading("Runs"), html.table(list_records(runs)) if runs else html.note("none")]
+    runs = list_records(own_runs_first(lake)[:_MOST_ROWS], lake.storage.root)
+    parts += [html.heading("Runs"), html.table(runs) if runs.rows else html.note("none")]
     return html.join(*parts)
 
 

@@ -43,7 +43,7 @@ STYLE = """
 .ml caption {text-align: left; font-weight: 600}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
 .ml thead .n {white-space: normal}
-.ml .t {white-space: nowrap}
+.ml td.t, .ml td .t {white-space: nowrap}
 .jupyter-widgets.jupyter-widget-tab.ml-tabs > .lm-TabBar .lm-TabBar-tab {
  flex: 0 0 auto; padding: 0 8px; min-width: 0}
 .ml .null {color: var(--ml-soft); font-style: italic}
@@ -241,6 +241,8 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
 
 
 def _as_data(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.15g}"
     whole = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if whole else cell(value)
 

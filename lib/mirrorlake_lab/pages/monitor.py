@@ -138,8 +138,8 @@ def render_health(health: LakeHealth) -> html.Html:
 
 def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
     columns = (
-        "table", "state", "rows applied", "last file", "applied (UTC)", "files waiting",
-        "lag, s", "lag of the newest files", "problem and fix",
+        "table", "state", "problem and fix", "rows applied", "last file", "applied (UTC)",
+        "files waiting", "lag, s", "lag of the newest files",
     )  # fmt: skip
     rows = []
     for one in tables:
@@ -150,13 +150,13 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
             (
                 s.full_name,
                 html.dot(s.level, s.state),
+                problem_and_fix(s),
                 s.rows,
                 s.last_file,
                 moment_text(one.applied or ""),
                 s.backlog_files,
                 round(s.lag_seconds),
                 html.sparkline(one.lags, label),
-                problem_and_fix(s),
             )
         )
     return html.table(TextTable(columns, tuple(rows)))

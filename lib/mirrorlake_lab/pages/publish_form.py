@@ -122,11 +122,16 @@ class PublishForm(Guarded):
         found = self._run(dry_run=True)
         self._checked = self._choices()
         self.publish_button.disabled = False
-        told = f"{counted(found.rows, 'row')} would be published."
+        told, keys = f"{counted(found.rows, 'row')} would be published.", self.keys.value
         if found.warning:
-            self.show_message(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
-        else:
-            self.show_message(told, "good")
+            told += f" {found.warning}"
+            told += " Choose upsert to replace such rows." * (self.marker.value == UNCHANGED)
+        elif not (keys := keys or self._declared_keys()):
+            told += (
+                f" No key is chosen, so rows of {found.table} can only be inserted. Choose the"
+                " columns that identify a row to update, replace or delete rows."
+            )
+        self.show_message(told, "good" if keys and not found.warning else "warn")
         columns = TextTable(("column", "type"), tuple(found.columns.items()))
         self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
         return found
@@ -174,12 +179,14 @@ class PublishForm(Guarded):
     def _declared(self) -> None:
         """Select the key columns that the table's folder declares."""
         self._unchecked()
-        if not self.table.value.strip():
-            return
-        declared = read_metadata(self.lake.storage, as_table(self.table.value.strip())).keys
+        declared = self._declared_keys()
         known = {name.lower(): name for _, name in self.keys.options}
         if declared and all(key.lower() in known for key in declared[:_MOST_KEYS]):
             self.keys.value = tuple(known[key.lower()] for key in declared)
+
+    def _declared_keys(self) -> tuple[str, ...]:
+        name = self.table.value.strip()
+        return read_metadata(self.lake.storage, as_table(name)).keys if name else ()
 
     def _take_upload(self) -> None:
         for one in self.upload.value:

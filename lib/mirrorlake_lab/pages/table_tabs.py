@@ -7,7 +7,7 @@ number of files, and starts Spark only for advice. Rows and Feed start Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 
 from mirrorlake import skus
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.names import quote
+from mirrorlake.names import CHANGE_COLUMNS, quote
 from mirrorlake.results import TextTable, size_text
+from mirrorlake.show.changed_cells import changed_cells, narrow_changes
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 
@@ -97,7 +98,7 @@ class TablesTab(Tab):
         self._properties = Pager("Properties")
         self._all = Pager("Tables of the lake")
         parts = (self._columns, self._properties, self._all)
-        return [self._facts, *(part.widget for part in parts)]
+        return [self.message, self._facts, *(part.widget for part in parts)]
 
     def _fill(self) -> None:
         found = self.inspect()
@@ -149,7 +150,7 @@ class VersionsTab(Tab):
         self._range = widgets.HTML()
         self._all = Pager("All versions that the log contains")
         row = widgets.HBox([back, self.slider, forth], layout={"flex_flow": "row wrap"})
-        return [row, self.shown, self._range, self._all.widget]
+        return [row, self.message, self.shown, self._range, self._all.widget]
 
     def _fill(self) -> None:
         self._found = found = self.inspect()
@@ -271,16 +272,16 @@ class FilesTab(Tab):
         self._advise = self.button("Advice", self.advise, "Advice on the files; starts Spark")
         self._advice = widgets.HTML()
         self._list = Pager("Files, the largest first")
-        self._columns.widget.layout.display = "none"
+        self._columns.hide()
         buttons = widgets.HBox([self.sku, self._footers, self._advise])
         buttons.layout.flex_flow = "row wrap"
         parts = [self._advice, self._columns.widget, self._list.widget]
-        return [self._summary, buttons, self._limits, *parts]
+        return [self._summary, buttons, self.message, self._limits, *parts]
 
     def _fill(self) -> None:
         self._found = self.inspect()
         self._groups: int | None = None
-        self._columns.widget.layout.display = "none"
+        self._columns.hide()
         self._advice.value = ""
         files = self._found.files
         facts = {"version": self._found.version} | summary_of(files)
@@ -298,13 +299,13 @@ class FilesTab(Tab):
         groups, columns, problems = read_footers(self._found, some)
         self._groups = groups if len(some) == len(files) else None
         self._gauges()
-        self._columns.widget.layout.display = ""
         self._columns.fill(len(columns), lambda start, stop: _column_rows(columns, start, stop))
         said = f"{groups:,} row groups in {len(some):,} of {len(files):,} files."
         self.show_message(" ".join([said, *problems[:3]]), "bad" if problems else "")
 
     def advise(self) -> None:
         """Show advice on the files; Spark reads the footers for it."""
+        self._advice.value = ""
         self.show_message("Spark analyses the files …")
         analysis = self.handle.analyze(scan=False)
         try:
@@ -416,8 +417,7 @@ def copyable(command: str) -> html.Html:
 
 _PAGE = 20
 _COLUMNS = 15
-_KIND = "_change_type"
-_BEFORE, _AFTER = "update_preimage", "update_postimage"
+_KIND = CHANGE_COLUMNS[0]
 
 
 class RowsTab(Tab):
@@ -443,7 +443,7 @@ class RowsTab(Tab):
         for box in (rows, changes):
             box.layout.flex_flow = "row wrap"
         self._hide()
-        return [rows, self._rows.widget, changes, self._changes.widget]
+        return [rows, changes, self.message, self._rows.widget, self._changes.widget]
 
     def _fill(self) -> None:
         found = self.inspect()
@@ -459,10 +459,11 @@ class RowsTab(Tab):
 
     def _hide(self) -> None:
         for pager in (self._rows, self._changes):
-            pager.widget.layout.display = "none"
+            pager.hide()
 
     def read(self) -> None:
         """Show the first page of a version's rows."""
+        self._rows.hide()
         self.show_message("Spark reads the rows …")
         where = self.where.value.strip() or None
         frame = self.handle.read(where, version=self.version.value)
@@ -477,53 +478,38 @@ class RowsTab(Tab):
 
     def compare(self) -> None:
         """Show the first page of changes; changed cells are marked if the table has keys."""
+        self._changes.hide()
         self.show_message("Spark compares the versions …")
         table = self.handle
         self._keys = table.keys
         frame = table.diff(self.before.value, self.after.value)
-        others = [name for name in frame.columns if name not in (*self._keys, _KIND)]
-        start = self.first.value - 1
-        chosen = [_KIND, *self._keys, *others[start : start + _COLUMNS]]
         # In descending order the preimage comes directly before its postimage, as `_marks` expects.
         order = [*(frame[quote(key)].asc() for key in self._keys), frame[_KIND].desc()]
         ordered = frame.orderBy(*order) if self._keys else frame
-        self._open(self._changes, ordered.select(*map(quote, chosen)))
+        self._open(self._changes, ordered, self._narrow)
         self.message.value = ""
 
-    def _open(self, pager: Pager, frame: DataFrame) -> None:
+    def _narrow(self, page: TextTable) -> TextTable:
+        """Return the keys and the changed columns of a page, at most 15 of them at a time."""
+        page = narrow_changes(page, self._keys)
+        fixed = (_KIND, *self._keys)
+        others = [name for name in page.columns if name not in fixed]
+        start = self.first.value - 1 if len(others) > _COLUMNS else 0
+        return page.select(*fixed, *others[start : start + _COLUMNS])
+
+    def _open(
+        self, pager: Pager, frame: DataFrame, cut: Callable[[TextTable], TextTable] | None = None
+    ) -> None:
         from mirrorlake import show_rows  # imports pyspark
 
         def fetch(start: int, stop: int) -> TextTable:
-            return show_rows(frame.offset(start), limit=stop - start)
+            page = show_rows(frame.offset(start), limit=stop - start)
+            return page if cut is None else cut(page)
 
         pager.fill(None, fetch)
-        pager.widget.layout.display = ""
 
     def _marks(self, page: TextTable) -> list[tuple[int, int]]:
         return changed_cells(page, self._keys)
-
-
-def changed_cells(page: TextTable, keys: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the row and column of each cell that an update changed; none without keys.
-
-    Args:
-        page: changes in the order of their keys, each preimage directly before its postimage.
-        keys: the columns that pair rows.
-    """
-    if not keys or _KIND not in page.columns:
-        return []
-    kind = page.columns.index(_KIND)
-    places = [page.columns.index(key) for key in keys if key in page.columns]
-
-    def same(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-        return all(old[place] == new[place] for place in places)
-
-    found = []
-    for y, (old, new) in enumerate(zip(page.rows, page.rows[1:], strict=False)):
-        if old[kind] == _BEFORE and new[kind] == _AFTER and same(old, new):
-            differ = [x for x in range(len(old)) if x != kind and old[x] != new[x]]
-            found += [(y + side, x) for x in differ for side in (0, 1)]
-    return found
 
 
 _NEWEST = 100
@@ -545,7 +531,8 @@ class FeedTab(Tab):
         self._life = Pager("One key's history", data=True)
         row = widgets.HBox([self.start, self.end, self.where, read])
         row.layout.flex_flow = "row wrap"
-        return [self._facts, row, self._shown, self._versions.widget, self._life.widget]
+        parts = [self._shown, self._versions.widget, self._life.widget]
+        return [self._facts, row, self.message, *parts]
 
     def _fill(self) -> None:
         found = self.inspect()
@@ -553,12 +540,16 @@ class FeedTab(Tab):
         keys = ", ".join(found.keys) or "none declared"
         facts = {"change feed": state, "keys": keys, "to": found.version}
         self._facts.value = html.view(html.facts(facts))
+        self._hide()
+
+    def _hide(self) -> None:
         self._shown.value = ""
         for pager in (self._versions, self._life):
-            pager.widget.layout.display = "none"
+            pager.hide()
 
     def read(self) -> None:
         """Show the changes in the range, and the history of the key that changed most often."""
+        self._hide()
         self.show_message("Spark reads the changes …")
         report = self.handle.changes.report(
             self.start.value.strip(),
@@ -568,7 +559,6 @@ class FeedTab(Tab):
         )
         self._shown.value = html.view(html.table(report.shown(), caption="Rows, raw and net"))
         for pager, rows in ((self._versions, report.by_version), (self._life, report.timeline)):
-            pager.widget.layout.display = ""
             newest = TextTable(rows.columns, rows.rows[::-1])
             pager.fill(len(newest.rows), slices(newest))
         self.show_message(

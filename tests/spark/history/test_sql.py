@@ -114,6 +114,12 @@ def test_a_refused_query_says_why(stock: Lake, query: str, says: str) -> None:
 def test_a_table_that_is_not_there(stock: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table gone.*Hint: "):
         stock.table("gone")
+    with pytest.raises(QueryError) as caught:
+        stock.sql("SELECT * FROM `Inventry`")
+    assert str(caught.value) == (
+        "There is no table Inventry in the lake. Hint: did you mean Inventory? "
+        "The lake has Inventory."
+    )
     with pytest.raises(UsageError, match="only one of version and timestamp"):
         stock.table("Inventory").read(version=1, timestamp="2024-01-01")
 

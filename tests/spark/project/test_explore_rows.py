@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mirrorlake import Lake
 from mirrorlake_lab import explore
+
+
+def visible(widget: Any) -> bool:
+    return widget.layout.display != "none"
 
 
 def test_rows_changes_and_advice(lake: Lake) -> None:
@@ -31,10 +37,18 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     rows.where.value = "nothing > 1"
     rows.guard(rows.read)
     assert "nothing" in rows.message.value
+    assert not visible(rows._rows.widget)
+    assert visible(rows._changes.widget)
+    parts = rows.widget.children
+    assert parts.index(rows.message) < parts.index(rows._rows.widget)
     feed = explorer.open("Feed")
     feed.read()
     assert "2" in feed._versions.shown.value
     assert "n 7 → 70" in feed._life.shown.value
+    feed.where.value = "nothing = 1"
+    feed.guard(feed.read)
+    assert "nothing" in feed.message.value
+    assert not visible(feed._life.widget)
     files = explorer.open("Files")
     files.advise()
     assert "Advice" in files._advice.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -139,21 +140,6 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
     assert pager._next.disabled
 
 
-def test_changed_cells_of_pairs_are_marked() -> None:
-    rows = results.TextTable(
-        ("_change_type", "id", "n", "m"),
-        (
-            ("insert", 1, 1, 1),
-            ("update_preimage", 2, 1, None),
-            ("update_postimage", 2, 2, None),
-            ("update_preimage", 3, 1, 5),
-        ),
-    )
-    assert table_tabs.changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
-    assert table_tabs.changed_cells(rows, ()) == []
-    assert 'class="n changed"' in html.table(rows, changed=[(1, 2)])
-
-
 def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     stock = lake.publisher("stock", keys=["id"])
     stock.upsert([{"id": number, "item": f"<u>{number}"} for number in range(1, 40)])
@@ -227,6 +213,26 @@ def test_years_of_data_have_no_separators_and_counts_do() -> None:
     assert "2013</td>" in html.table(rows, data=True)
     assert "true</td>" in html.table(rows, data=True)
     assert "2,013</td>" in html.table(rows)
+    money = results.TextTable(("price",), ((1234567.89,),))
+    assert ">1234567.89</td>" in html.table(money, data=True)
+
+
+def test_runs_of_the_lake_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    for day, root in ((1, "own"), (2, str(tmp_path / "own")), (3, "other"), (4, "")):
+        steps = [{"notebook": "mirror", "status": "done", "parameters": {"root": root}}]
+        record = {"run": f"r{day}", "plan": "p", "status": "done", "folder": "x", "steps": steps}
+        place = tmp_path / "runs" / f"r{day}"
+        place.mkdir(parents=True)
+        record["started"] = f"2026-01-0{day}T00:00:00+00:00"
+        (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    lake = Lake(tmp_path / "own")
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    explorer = explore(lake)
+    tab = explorer.open("Runs")
+    assert [run for _, run in tab.run.options] == ["r2", "r1", "r4", "r3"]
+    assert tab._list.shown.value.count("this one") == 2
+    assert explorer.to_html().index(">r1<") < explorer.to_html().index(">r4<")
 
 
 def test_a_tab_that_is_filled_reads_the_lake_once(

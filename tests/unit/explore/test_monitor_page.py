@@ -50,6 +50,7 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
     assert any(one.lags and one.applied for one in shown.values())
     levels = [one.status.level for one in live.health.tables]
     assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
+    assert page.index("problem and fix</th>") < page.index("rows applied</th>")
     assert sorted(mirrored.storage.local.rglob("*")) == before
 
 

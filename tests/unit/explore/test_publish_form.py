@@ -57,6 +57,31 @@ def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Pat
     assert "have no marker" not in form.message.value
 
 
+def test_the_check_warns_if_no_key_is_chosen(lake: Lake, source: Path) -> None:
+    form = publish_form(lake, "stock")
+    form.take(source)
+    form.check()
+    assert "No key is chosen" in form.message.value
+    form.keys.value = ("id",)
+    form.check()
+    assert "key" not in form.message.value
+    lake.publisher("stock", keys=["id", "gone"]).upsert([{"id": 1, "gone": 1, "item": "x"}])
+    form.keys.value = ()
+    form.marker.value = "delete"
+    form.guard(form.check)
+    assert "No key is chosen" not in form.message.value  # the folder declares keys
+
+
+def test_the_check_warns_of_a_new_column(lake: Lake, source: Path) -> None:
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1, "itm": "x"}])
+    form = publish_form(lake, "stock")
+    form.take(source)
+    form.marker.value = "update"
+    form.check()
+    assert "The update adds the column" in form.message.value
+    assert "upsert" not in form.message.value
+
+
 def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
     form = publish_form(lake, "stock")
     uploaded(form, source.name, source.read_bytes())

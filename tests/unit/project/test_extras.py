@@ -129,6 +129,28 @@ def test_python_without_spark(absent: list[str], tmp_path: Path) -> None:
     assert plain == "ModuleNotFoundError"  # other packages' imports fail with the usual error
 
 
+FIGURES = """
+import contextlib, io, json
+from mirrorlake import Lake
+
+lake = Lake(sys.argv[1])
+lake.publisher("t", keys=["id"]).write([{"id": 1}])
+with contextlib.redirect_stderr(io.StringIO()) as said:
+    drawn = [lake.status().plot("backlog"), lake.status().plot("lag")]
+print(json.dumps([drawn, said.getvalue()]))
+"""
+
+
+def test_a_notebook_without_matplotlib_goes_on_without_figures(
+    absent: list[str], tmp_path: Path
+) -> None:
+    drawn, said = run_bare(absent, FIGURES, str(tmp_path / "lake"))
+    assert drawn == [None, None]
+    assert said.count("\n") == 1
+    assert said.startswith("Figures are left out. mirrorlake.show needs matplotlib")
+    assert said.endswith("Hint: pip install 'mirrorlake[notebooks]'\n")
+
+
 OURS = {path.name for path in (PROJECT / "lib").glob("mirrorlake*")} | {"mirrorlake_docs"}
 
 

@@ -78,6 +78,7 @@ def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
     assert notebooks <= set(links)
     assert "README.md" in links
     assert "not run yet" in page
+    assert page.index("## Your own lake") < page.index("## Lessons")
 
 
 def test_it_says_how_long_a_notebook_took_last(tmp_path: Path) -> None:

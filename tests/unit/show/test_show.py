@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,23 @@ def test_bars_show_their_values_in_the_given_order() -> None:
     assert axes.yaxis_inverted()
     assert {"2.5", "-1.0"} <= {text.get_text() for text in axes.texts}
     assert axes.get_xlabel() == "minutes"
+
+
+def test_money_has_separators_and_no_exponent() -> None:
+    rows = (("AA", 38620.55), ("DL", 912.5))
+    bars = plots.plot_rows(results.TextTable(("carrier", "revenue"), rows))
+    assert bars is not None
+    assert [text.get_text() for text in bars.axes[0].texts] == ["38,620.55", "912.50"]
+    by_number = (("revenue", "n"), ((3.862e15, 1), (9.862e15, 2)))
+    lines = plots.plot_rows(results.TextTable(*by_number))
+    assert lines is not None
+    assert "e" not in "".join(label.get_text() for label in ticks(lines))
+
+
+def ticks(chart: charts.Chart) -> list[Any]:
+    chart.describe()  # draws the labels
+    axis = chart.axes[0].xaxis
+    return [axis.get_offset_text(), *axis.get_ticklabels()]
 
 
 def test_stacks_stand_on_each_other() -> None:
