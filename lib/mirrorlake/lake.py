@@ -61,13 +61,14 @@ _PATIENCE = 10.0  # seconds until `watch` mirrors other tables while one is stil
 
 
 class Lake:
-    """A lake: tables in `Tables/`, published files and kept documents in `Files/`.
+    """A lake: a folder or bucket with Delta tables in `Tables/` and published files in `Files/`.
 
     Args:
-        root: a path, or a URI of an object store. It need not exist yet.
-        spark: the session to use. By default the active session, or a new one that starts when an
-            operation first needs it. Publishing never needs one. The lake turns off Delta's
-            retention check in it, so that old versions can be read as long as their files exist.
+        root: a path, or a URI of an object store. The first write creates it.
+        spark: the Spark session. By default, the lake uses the active session. If there is none, it
+            starts one when an operation first needs Spark. Publishing never needs it. The lake
+            turns off Delta's retention check in the session, so that old versions can be read as
+            long as their files exist.
 
     Example:
         >>> import tempfile
@@ -83,15 +84,15 @@ class Lake:
 
     @classmethod
     def open(cls, root: str, *, new: bool = False, spark: SparkSession | None = None) -> Lake:
-        """Open a lake that exists, as the notebooks do with their parameter `root`.
+        """Open an existing lake; the notebooks do this with their parameter `root`.
 
         Args:
             root: a path or URI; a relative path starts from `MIRRORLAKE_HOME`, or from the project.
-            new: also accept a root without a lake.
+            new: also accept a folder that contains no lake yet.
             spark: as for `Lake`.
 
         Raises:
-            UsageError: there is no lake at the root.
+            UsageError: `root` contains no lake.
 
         Example:
             >>> Lake.open("lakes/sample")  # doctest: +SKIP
@@ -120,7 +121,8 @@ class Lake:
         """The Spark session, which starts on first use.
 
         Raises:
-            SetupError: with the given session, commits to this lake's store could be lost.
+            SetupError: the given session lacks a setting. Without it, concurrent commits to this
+                object store could overwrite each other.
         """
         if not self._is_checked or self._spark is None:
             from mirrorlake.spark.clouds import check_log_store
@@ -138,13 +140,14 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of the Delta tables, in order.
+        """Return the names of the Delta tables, ordered by name.
 
         Args:
-            names: names separated by commas, in any case; by default all tables.
+            names: names of tables, separated by commas. Upper and lower case do not matter. By
+                default, all tables.
 
         Raises:
-            TableNotFoundError: one of them does not exist; the hint has the nearest names.
+            TableNotFoundError: one of the tables does not exist. The hint lists similar names.
 
         Example:
             >>> lake.tables("stock, sales.orders")  # doctest: +SKIP
@@ -154,21 +157,22 @@ class Lake:
         return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
 
     def find(self, name: TableName) -> TableName | None:
-        """Return a table's name as the lake spells it, or None.
+        """Return the table's name in the lake's spelling, or None if the table does not exist.
 
-        Another case is accepted if only one table's name differs from `name` by case.
+        Upper and lower case do not matter, unless the lake has several names that differ only by
+        case.
         """
         return Catalog(self.storage).find(name)
 
     def table(self, name: str | TableName) -> Table:
-        """Return one Delta table; Spark starts when its rows are read.
+        """Return one Delta table. Spark starts only when you read its rows.
 
         Args:
-            name: `table` or `schema.table`; as for `find`, the case may differ.
+            name: `table` or `schema.table`. Upper and lower case are handled as in `find`.
 
         Raises:
-            TableNotFoundError: there is no such table; the hint has the nearest names.
-            InvalidNameError: no table can have this name.
+            TableNotFoundError: the table does not exist. The hint lists similar names.
+            InvalidNameError: a table cannot have this name.
 
         Example:
             >>> lake.table("sales").version  # doctest: +SKIP
@@ -183,7 +187,7 @@ class Lake:
             return Table(lambda: self.spark, self.storage, self._resolve(wanted))
 
     def inspect(self, name: str | TableName) -> Inspection:
-        """Return the facts, files and versions of a table that its log records; needs no Spark.
+        """Return properties, files and versions of a table from its log, without Spark.
 
         Args:
             name: `table` or `schema.table`.
@@ -202,7 +206,7 @@ class Lake:
     def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
         """Return the newest version of each table, or None if it does not exist; needs no Spark.
 
-        The cost per table is a few requests, however long its log is.
+        For each table, this takes only a few requests to the store, even if its log is long.
 
         Args:
             tables: the tables' names.
@@ -227,7 +231,7 @@ class Lake:
 
     @property
     def published_footer(self) -> dict[str, str]:
-        """Metadata that this lake adds to the footers of the files that it publishes."""
+        """Metadata in the footer of each file that this lake publishes."""
         return {}
 
     def publisher(
@@ -245,18 +249,18 @@ class Lake:
 
         Args:
             table: its name.
-            keys: the key columns, as a list or as one text such as `"id, day"`; none for a table
-                that only takes inserts. The first accepted batch declares them.
-            partner: the publishing application; written once to the landing zone.
-            footer: further metadata for the footers of the published files.
-            dry_run: only check every batch; write neither keys nor files.
-            types: the columns' types, as `{"price": "decimal(18,2)"}` or as an Arrow schema. Other
-                columns take the table's type, or else the type of the rows.
-            widen: publish values that do not fit a column in a wider type, for a mirror that runs
-                with `widen`.
+            keys: the key columns: a list, or one text such as `"id, day"`. The first accepted batch
+                declares them. Without keys, the table accepts only inserts.
+            partner: the application that publishes. Its name is written to the landing zone once.
+            footer: additional metadata for the footers of the published files.
+            dry_run: only check each batch, and write neither keys nor files.
+            types: types of columns, such as `{"price": "decimal(18,2)"}` or an Arrow schema. Any
+                other column has its type in the table. If it is new, its type comes from the rows.
+            widen: if values do not fit a column's type, publish them in a wider type. The mirror
+                must then also run with `widen`.
 
         Raises:
-            MetadataError: the table has other keys.
+            MetadataError: the table already has other keys.
             UsageError: a declared type is not supported.
 
         Example:
@@ -285,23 +289,25 @@ class Lake:
         marker: str = "",
         dry_run: bool = False,
     ) -> PublishedFiles:
-        r"""Publish files in the order of their names, or rows; files published before are skipped.
+        r"""Publish rows, or files in the order of their names; skip files published before.
 
-        A file is recognized by its name and content, as long as the landing zone keeps the applied
-        files. An interrupted call can therefore be repeated.
+        You can repeat an interrupted call: a file with the name and content of a published file is
+        skipped. This works as long as the landing zone keeps the applied files (7 days).
 
         Args:
-            table: its name; the table need not exist.
-            source: a Parquet or CSV file, a folder of them, or a glob such as `exports/*.csv`; or
-                a list of files. A relative path starts from `MIRRORLAKE_HOME`, or from the project.
-                Other values are rows, see `Publisher.write`; they are published each time.
-            keys: the key columns, as a list or as one text such as `"id, day"`.
-            marker: the change of every row, see `Publisher.publish`.
+            table: the table's name. If the table does not exist, the mirror creates it.
+            source: a Parquet or CSV file, a folder of such files, a pattern such as
+                `exports/*.csv`, or a list of files. A relative path starts from `MIRRORLAKE_HOME`,
+                or from the project. Any other value is rows, see `Publisher.write`. They are
+                published again with each call.
+            keys: the key columns: a list, or one text such as `"id, day"`.
+            marker: the operation of all rows, see `Publisher.publish`.
             dry_run: only check the files.
 
         Raises:
-            UsageError: there are no such files.
-            MirrorlakeError: a file is not valid; the files before it are published.
+            UsageError: `source` names no file.
+            MirrorlakeError: a file is invalid. The files before it are published, and the others
+                are not.
 
         Example:
             >>> import tempfile
@@ -324,14 +330,15 @@ class Lake:
     def lint(
         self, table: str | TableName | None = None, *, on_file: FileListener = noop
     ) -> LintReport:
-        """Check the landing zone against the format's rules; reads only, needs no Spark.
+        """Check the landing zone against the linter's rules, without Spark; change nothing.
 
         Args:
             table: check only this table; by default the whole landing zone.
-            on_file: called for each file with the table, the number of checked files and the total.
+            on_file: a function that is called after each file, with the table, the number of
+                checked files and the number of all files.
 
         Returns:
-            The findings, with file, row, column and fix.
+            The problems that were found, each with its file, row, column and fix.
 
         Example:
             >>> lake.lint().findings  # doctest: +SKIP
@@ -353,20 +360,21 @@ class Lake:
         on_step: StepListener = noop,
         **settings: Any,
     ) -> MirrorReport:
-        """Run one mirror cycle: apply the published files, one commit per table.
+        """Run one cycle of the mirror: apply the published files, in one commit per table.
 
         Args:
             table: mirror only this table; by default the whole landing zone.
-            options: the cycle's bounds, error handling and retention.
-            vorder: rewrite files that are not in V-Order, in a second commit that changes no data.
+            options: limits of the cycle, what to do on errors, and retention periods.
+            vorder: rewrite the files that are not in V-Order. This is a second commit, which
+                changes no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
-            on_step: called after every step of every table, with the table and the step.
-            **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
-                `options` or on top of them.
+            on_step: a function that is called after each step, with the table and the step.
+            **settings: single fields of `MirrorOptions`, such as `on_error="skip-row"`. They
+                replace the fields of `options`.
 
         Returns:
-            One entry per table. The entry of a failed table has its error; the cycle applies the
-            other tables. The report is empty if nothing was published.
+            A report with one entry per table. If a table fails, its entry contains the error, and
+            the cycle continues with the other tables. The report is empty if nothing was published.
 
         Raises:
             UsageError: a setting does not exist, or its value is not allowed.
@@ -417,23 +425,25 @@ class Lake:
     ) -> MirrorReport:
         """Run mirror cycles until `stop` is set.
 
-        A table that takes long does not delay the others: the mirror applies their new files
-        meanwhile. New and deleted folders are found by the next cycle.
+        If one table takes long, the mirror meanwhile applies new files of the other tables. Only
+        the next cycle finds new and deleted folders.
 
         Args:
-            stop: an event, for example set by a signal handler. Running commits finish.
+            stop: an event that ends the mirror, for example set by a signal handler. Running
+                commits finish.
             table: mirror only this table; by default all.
-            interval: seconds between two cycles; longer while nothing happens.
+            interval: seconds between two cycles. While nothing is published, the mirror waits
+                longer.
             options: as for `mirror`.
             on_step: as for `mirror`.
-            on_report: called with the report of each cycle.
+            on_report: a function that is called with the report of each cycle.
             **settings: as for `mirror`.
 
         Returns:
             The report of the last cycle.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: a setting does not exist.
 
         Example:
             >>> lake.watch(stop, interval=30)  # doctest: +SKIP
@@ -451,7 +461,8 @@ class Lake:
         """Return the files of a table that wait for the mirror; needs no Spark.
 
         Args:
-            table: its name; a table that was never published has no files.
+            table: the table's name. If nothing was ever published for this table, the result is
+                empty.
 
         Example:
             >>> lake.waiting("orders")  # doctest: +SKIP
@@ -477,20 +488,23 @@ class Lake:
     ) -> LakeStatus:
         """Return the status of the lake: tables, views, sources, quarantine and problems.
 
-        It is read from folder listings, state documents and the tables' logs. Spark starts only for
-        expectations.
+        The status is computed from listings of folders, state documents and the tables' logs. Spark
+        starts only if there are `expectations`.
 
         Args:
-            max_lag: the maximum lag in seconds of a published file, or of a change of a view's
-                source; a longer lag is a problem. By default there is no limit.
-            max_backlog: the maximum number of waiting files per table; more are a problem. By
-                default there is no limit.
-            expectations: as for `check_expectations`; one that is not met is a problem.
-            rebuild: rebuild the state documents from the tables' logs.
+            max_lag: the longest time in seconds that a published file may wait for the mirror, or a
+                change for the refresh of a view. A longer time is a problem. By default, there is
+                no limit.
+            max_backlog: how many files of one table may wait. More files are a problem. By default,
+                there is no limit.
+            expectations: queries that must return no row, see `check_expectations`. If a query
+                returns rows, this is a problem.
+            rebuild: first create the state documents again from the tables' logs.
 
         Returns:
-            The status. `problems` also has tables and sources that an error stopped; `check()`
-            raises an error if there is a problem; `plot()` draws lag or backlog.
+            The status. `problems` contains the problems above, and the tables and sources that an
+            error stopped. `check()` raises an error if there is a problem. `plot()` draws the lag
+            or the number of waiting files.
 
         Raises:
             UsageError: a limit is less than 0, or the expectations are not a mapping.
@@ -517,7 +531,8 @@ class Lake:
             table: compare only this table; by default all.
 
         Returns:
-            Row counts and checksums by ranges of keys, and the ranges that differ.
+            For each range of keys, the row counts and checksums of both sides. `findings` lists the
+            ranges that differ.
 
         Example:
             >>> lake.reconcile("orders").findings  # doctest: +SKIP
@@ -531,15 +546,16 @@ class Lake:
     def forget(
         self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
     ) -> Forgotten:
-        """Find all data of a key; with `apply` remove it and search again.
+        """Find all data of one key. With `apply`, remove the data and then search again.
 
         Args:
             table: the table's name.
-            keys: the value of each key column, by column.
-            apply: remove the data; by default it is only reported.
+            keys: the key: the name of each key column with its value.
+            apply: remove the data. By default, the method only reports where it is.
 
         Returns:
-            The places with the key's data: table, history, feed, quarantine, log, published files.
+            Where the data of the key was found: table, old versions, change data feed, quarantine,
+            log, published files.
 
         Raises:
             UsageError: the columns are not the table's keys.
@@ -568,20 +584,24 @@ class Lake:
         as `Table.vacuum(apply=True)`, with DRY RUN as its preview, and returns what it deleted.
 
         Args:
-            query: names of tables are `name`, `schema.name`, `name@v2`, or
-                `name@20240428091500000`; their changes are
-                `table_changes('name', start[, end])`, with versions or timestamps.
-            frame: a model whose frame is read, instead of the newest versions.
+            query: the SQL query. A table is `name` or `schema.name`. An old version is `name@v2`,
+                or `name@20240428091500000` for a timestamp. `table_changes('name', start[, end])`
+                returns the changes between two versions or timestamps.
+            frame: the name of a model. The query then reads the versions that the model's frame
+                pins, instead of the newest ones.
             as_of: a version, or a timestamp (UTC if it has no zone), for every table that the query
                 names without one. A table that did not change since then is read at its newest
                 version.
-            read_only: refuse statements that are not queries.
+            read_only: refuse a statement that is not a query.
 
         Raises:
-            QueryError: Spark refused the query, or it is not a query.
-            VersionError: a version or timestamp can't be read; with the range that can.
-            FrameError: the frame has expired, or lacks a table.
-            FeedError: the feed does not hold what `table_changes` asks for.
+            QueryError: Spark refused the query, or the statement is not a query and `read_only` is
+                set.
+            VersionError: a version or timestamp can't be read. The error contains the range that
+                can be read.
+            FrameError: the frame has expired, or does not contain a table of the query.
+            FeedError: the change data feed does not contain all changes of the range of
+                `table_changes`.
             UsageError: the name of a new table is taken, or a publisher feeds the table to drop.
             RetentionError: as for `Table.vacuum`.
 
@@ -596,20 +616,22 @@ class Lake:
 
     @property
     def views(self) -> Views:
-        """Incremental views: tables that follow a query; see `Views`."""
+        """Incremental views: tables with the result of a query; see `Views`."""
         from mirrorlake.views.api import Views
 
         return Views(self.storage, lambda: self.spark)
 
     def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
-        """Run queries that must return no row, each over the newest versions.
+        """Run queries that must return no row. They read the newest versions of the tables.
 
         Args:
-            queries: SQL by expectation, such as `{"every order has an item": "SELECT …"}`.
-            limit: the most rows to keep of each query.
+            queries: one SQL query per expectation, such as
+                `{"every order has an item": "SELECT …"}`.
+            limit: the highest number of rows of each query in the result.
 
         Returns:
-            One entry per query. A query that fails is not met; the others run.
+            One entry per query. A query that Spark cannot run counts as an expectation that is not
+            met. The other queries still run.
 
         Raises:
             UsageError: `queries` is not a mapping of texts to queries.
@@ -629,25 +651,28 @@ class Lake:
         *,
         dry_run: bool = False,
     ) -> Registration:
-        """Register the tables by name in a catalog of the session, such as Hive's.
+        """Register the names of the tables in a catalog of the session, such as Hive's.
 
-        The catalog stores names and locations: `spark.table("sales.orders")` reads the lake's
-        files. Mirror cycles in such a session add new tables and remove dropped ones; after other
-        changes call it again.
+        The catalog stores each name with the location of its table, so
+        `spark.table("sales.orders")` reads the lake's table. In a session with such a catalog, each
+        cycle of the mirror registers new tables and removes dropped ones. After other changes, call
+        the method again.
 
         The session then creates Delta tables by default. In its own database `default`, they are
         created in the lake; in other databases, use `sql`.
 
         Args:
-            catalog: which of the session's catalogs.
-            database: the database of tables without a schema; a schema is a database of its name.
-            dry_run: only report it.
+            catalog: the name of the catalog in the session.
+            database: the database for tables without a schema. The tables of a schema are
+                registered in a database with the schema's name.
+            dry_run: only report what would be done.
 
         Returns:
-            An entry per name. A name that belongs to something else is refused and not changed.
+            One entry per name. If a name already belongs to something else in the catalog, it is
+            refused and not changed.
 
         Raises:
-            UsageError: the lake is registered in another place.
+            UsageError: the lake is already registered in another catalog or database.
 
         Example:
             >>> lake.register(database="sales")  # doctest: +SKIP
@@ -658,12 +683,12 @@ class Lake:
         )
 
     def unregister(self, *, dry_run: bool = False) -> Registration:
-        """Remove the names that `register` added from the catalog, but no tables or databases.
+        """Remove the names that `register` added from the catalog. Tables and databases stay.
 
         The database `default` creates tables in Spark's warehouse again.
 
         Args:
-            dry_run: only report it.
+            dry_run: only report what would be done.
 
         Raises:
             UsageError: the lake is not registered.
@@ -688,27 +713,33 @@ class Lake:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> Table:
-        """Write rows to a table that no publisher feeds; create the table if it does not exist.
+        """Write rows to a table; create the table if it does not exist.
+
+        The table must not be one that publishers fill through the landing zone.
 
         Args:
             table: its name.
             rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
-            mode: `append`, or `overwrite`, which also takes the new rows' columns.
-            vorder: write the files in V-Order, in the same commit. By default if the table asks for
-                it (see `operations.defaults`) and the rows have its columns.
-            sort_by: with `vorder`, columns that every file is sorted by first.
-            row_group_rows: the most rows of a row group; 0 for the writer's default.
-            partition_by: columns whose values become folders; only for a new table.
-            properties: Delta properties of a new table, besides change feed and row tracking.
+            mode: `append`, or `overwrite` to replace all rows. With `overwrite`, the table also
+                gets the columns of the new rows.
+            vorder: write the new files in V-Order, in the same commit. By default, this is done if
+                the table asks for it (see `operations.defaults`) and the rows have its columns.
+            sort_by: with `vorder`, the columns by which each file is sorted first.
+            row_group_rows: the maximum number of rows of a row group; 0: the writer's default.
+            partition_by: Delta partition columns, only for a new table.
+            properties: properties of a new table. A new table has the change data feed and row
+                tracking, unless the properties disable them.
 
         Returns:
             The table.
 
         Raises:
-            UsageError: a publisher feeds the table, or there is no such mode or column.
-            InvalidNameError: the name is a schema's.
+            UsageError: publishers fill the table through the landing zone, or the mode or a column
+                does not exist.
+            InvalidNameError: a schema has this name.
             QueryError: Delta refused the rows.
-            ConflictError: with `vorder`, another writer committed first; nothing was committed.
+            ConflictError: with `vorder`: another writer committed first, so these rows were not
+                written.
 
         Example:
             >>> lake.write("notes", [{"id": 1, "text": "fog"}]).version  # doctest: +SKIP
@@ -742,18 +773,18 @@ class Lake:
         feed: bool | None = True,
         row_tracking: bool | None = None,
     ) -> Table:
-        """Create an empty table that no publisher feeds; do nothing if the table exists.
+        """Create an empty table that is not filled by publishers; do nothing if the table exists.
 
         Args:
             name: its name.
-            columns: names and Spark types.
+            columns: the name of each column with its Spark type.
             keys: the key columns.
-            feed: whether the change feed is on; None leaves it to the session.
-            row_tracking: whether rows have ids; None leaves it to the session.
+            feed: whether the table has a change data feed. None: as the session's default says.
+            row_tracking: whether rows have ids. None: as the session's default says.
 
         Raises:
-            UsageError: a key is not among the columns.
-            FeedError: a column has a name that the feed reserves.
+            UsageError: a key is not one of the columns.
+            FeedError: the change data feed reserves the name of a column.
 
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
@@ -774,7 +805,7 @@ class Lake:
         return self.table(table)
 
     def enable_feed_for_new_tables(self) -> None:
-        """Let the session enable the change feed for every table that it creates."""
+        """Set the session's default: new tables have a change data feed."""
         from mirrorlake.feed.doctor import DEFAULT_CONF
 
         self.spark.conf.set(DEFAULT_CONF, "true")
@@ -789,20 +820,23 @@ class Lake:
         start: int | None = None,
         dry_run: bool = False,
     ) -> ArchiveReport:
-        """Append the new changes of a table's change feed to its permanent history.
+        """Append the new changes of a table's change data feed to an archive.
+
+        The archive is a table that keeps the changes permanently.
 
         Safe to interrupt: the next call completes the work.
 
         Args:
             table: the table with the change feed.
             into: the archive; the first call creates it.
-            start: the first version of a new archive. By default 0 if the feed holds all changes
-                since then; else the archive starts with the newest version's rows as inserts.
+            start: the version of `table` at which a new archive begins. Default: 0, if the feed is
+                complete from version 0. Otherwise the archive starts with the rows of the newest
+                version, as inserts.
             dry_run: only report which versions are new.
 
         Raises:
-            FeedError: the feed no longer holds the next changes, or the archive is of another
-                table.
+            FeedError: the feed no longer contains the next changes, or `into` is the archive of
+                another table.
 
         Example:
             >>> lake.archive("sales", "sales_history")  # doctest: +SKIP
@@ -829,7 +863,8 @@ class Lake:
         Args:
             table: the table with the change feed.
             into: the dimension; the first call creates it.
-            stored_as: 1 keeps the latest row of each key, 2 all rows with their periods.
+            stored_as: 1 keeps only the latest row of each key. 2 keeps every row that a key ever
+                had, with the period in which the row was valid.
             keys: the key columns; by default those of the table.
             dry_run: only report which versions are new.
 
@@ -837,8 +872,8 @@ class Lake:
             The new versions.
 
         Raises:
-            UsageError: there are no keys.
-            FeedError: the feed no longer holds the next changes.
+            UsageError: no keys are given, and the table declares none.
+            FeedError: the change data feed no longer contains the next changes.
 
         Example:
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
@@ -852,7 +887,7 @@ class Lake:
 
     @property
     def frames(self) -> Frames:
-        """Frames: the pinned versions of tables that a model reads; see `Frames`."""
+        """Frames: for each model, the versions of the tables that its readers see; see `Frames`."""
         from mirrorlake.history.frames import Frames
 
         return Frames(self.storage, lambda: self.spark)
@@ -860,11 +895,13 @@ class Lake:
     def maintain(
         self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = noop
     ) -> Maintenance:
-        """Run a policy over the lake's tables; a failed table does not stop the others.
+        """Maintain the lake's tables by a policy: purge, compact and vacuum.
+
+        If a table fails, the other tables are still maintained.
 
         Args:
-            policy: what to do; nothing is changed unless its `apply` is set.
-            on_table: called with each table's name before work on it starts.
+            policy: what to do. The method changes files only if the policy's `apply` is True.
+            on_table: a function that is called before each table, with its name.
 
         Raises:
             TableNotFoundError: the policy names a table that does not exist.
@@ -879,15 +916,15 @@ class Lake:
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
 
     def analyze(self, tables: str = "", *, sku: str = "F2") -> FilesOverview:
-        """Return the state of the tables' files; tables that need maintenance come first.
+        """Analyze the files of all tables; tables that need maintenance come first.
 
         Args:
             tables: names separated by commas; empty for all tables.
-            sku: the capacity whose guardrails apply, F2 to F2048.
+            sku: the Fabric capacity whose limits (guardrails) are compared, F2 to F2048.
 
         Raises:
-            TableNotFoundError: there is no such table; the hint has the nearest names.
-            UsageError: there is no such SKU.
+            TableNotFoundError: the table does not exist. The hint lists similar names.
+            UsageError: the capacity does not exist.
 
         Example:
             >>> lake.analyze(sku="F64")  # doctest: +SKIP

@@ -44,9 +44,10 @@ from mirrorlake.spark.sql import literal, query_errors
 class Table(TableHandle):
     """A Delta table of a lake, as `Lake.table` returns it.
 
-    `optimize`, `changes`, `row_tracking` and `partitioning` group further operations. Operations
-    that lose neither rows nor history run at once, and `dry_run=True` previews them. Operations
-    that delete rows or history are only previewed; `apply=True` runs them.
+    `optimize`, `changes`, `row_tracking` and `partitioning` have further methods. A method that
+    loses neither rows nor history runs at once; with `dry_run=True`, it only reports what it would
+    do. A method that deletes rows or history only reports what it would do; with `apply=True`, it
+    runs.
     """
 
     @property
@@ -80,7 +81,7 @@ class Table(TableHandle):
         return declared_keys(self.snapshot().properties)
 
     def detail(self) -> dict[str, Any]:
-        """Return the columns of `DESCRIBE DETAIL`: id, files, bytes, properties, protocol.
+        """Return the result of `DESCRIBE DETAIL` as a dict: id, files, bytes, properties, protocol.
 
         Example:
             >>> lake.table("sales").detail()["numFiles"]  # doctest: +SKIP
@@ -98,19 +99,21 @@ class Table(TableHandle):
         timestamp: str | datetime | None = None,
         row_ids: bool = False,
     ) -> DataFrame:
-        """Return the table's rows, by default of the newest version.
+        """Return the rows of a version; by default, of the newest one.
 
         Args:
-            where: a SQL predicate for the rows. With a partitioning policy, fewer files are read.
-            version: the table's version, from 0.
-            timestamp: ISO 8601 text (UTC if it has no zone) or a datetime, instead of a version.
-            row_ids: add `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not allowed
-                with a timestamp.
+            where: a SQL predicate for the rows. If the table has a partitioning policy, only files
+                that can contain such rows are read.
+            version: the number of the version, from 0.
+            timestamp: read the version at this time. ISO 8601 text (in UTC if it has no zone) or a
+                datetime.
+            row_ids: add the columns `_row_id` and `_row_commit_version`, see `row_tracking.read`.
+                Not allowed together with `timestamp`.
 
         Raises:
-            UsageError: both a version and a timestamp are given, or the text is not a timestamp.
-            VersionError: the version can't be read; the error contains the reason and the readable
-                range.
+            UsageError: both `version` and `timestamp` are given, or the text is not a timestamp.
+            VersionError: the version can't be read. The error contains the reason and the versions
+                that can be read.
             QueryError: Spark refuses the predicate.
 
         Example:
@@ -141,7 +144,7 @@ class Table(TableHandle):
         return rows if where is None else rows.where(where)
 
     def scan(self, where: str | None = None) -> Scan:
-        """Return the rows of `read(where=…)`, and the files that are read for them.
+        """Return the rows that satisfy a condition, and the files that are read to find them.
 
         Args:
             where: a SQL predicate for the rows; by default all.
@@ -155,7 +158,7 @@ class Table(TableHandle):
     def to_arrow(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pa.Table:
-        """Return all rows as an Arrow table, in this process's memory.
+        """Return all rows as an Arrow table; they must fit in the memory of this process.
 
         Args:
             version: as for `read`.
@@ -170,7 +173,7 @@ class Table(TableHandle):
     def to_pandas(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pd.DataFrame:
-        """Return all rows as a pandas DataFrame, in this process's memory.
+        """Return all rows as a pandas DataFrame; they must fit in the memory of this process.
 
         Args:
             version: as for `read`.
@@ -206,7 +209,7 @@ class Table(TableHandle):
         return CommitLog(self.storage, self.name.table_path).read(self.version, limit)
 
     def readable_range(self) -> ReadableRange:
-        """Return the range of versions that can be read, and why older ones can't.
+        """Return which versions can be read, and why older versions can't.
 
         Example:
             >>> lake.table("sales").readable_range()  # doctest: +SKIP
@@ -218,10 +221,11 @@ class Table(TableHandle):
         """Return the data files of each version; needs no Spark.
 
         Args:
-            first: the first version; all commits from it on are read.
+            first: the first version of the result. The method reads all commits from this version
+                on.
 
         Returns:
-            One row per file with a column per version, and `.plot()`.
+            A table with one row per file and one column per version. `.plot()` draws it.
 
         Example:
             >>> lake.table("sales").files_by_version()  # doctest: +SKIP
@@ -307,15 +311,17 @@ class Table(TableHandle):
         return compare_versions(self, pair, keys=split_names(keys), limit=limit)
 
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
-        """Delete rows of a table that no publisher feeds; a dry run unless `apply`.
+        """Delete the rows that satisfy a condition; a dry run unless `apply`.
+
+        If publishers fill the table through the landing zone, publish deletes instead.
 
         Args:
             where: a SQL predicate for the rows.
-            apply: delete them; by default the rows are only counted.
+            apply: delete the rows. By default, they are only counted.
 
         Raises:
-            UsageError: a publisher feeds the table; publish deletes instead.
-            QueryError: Spark refused the predicate.
+            UsageError: publishers fill the table.
+            QueryError: Spark refused the condition.
 
         Example:
             >>> lake.table("notes").delete("id < 9")  # doctest: +SKIP
@@ -324,11 +330,11 @@ class Table(TableHandle):
         return delete_rows(self, where, apply=apply)
 
     def restore(self, version: int, *, apply: bool = False) -> Restore:
-        """Restore an older version by a new commit; a dry run unless `apply`.
+        """Add a new version with the content of an older one; a dry run unless `apply`.
 
         Args:
             version: the version to restore.
-            apply: restore it; by default the effect is only reported.
+            apply: restore the version. By default, the method only reports the effect.
 
         Raises:
             VersionError: the version can no longer be read.
@@ -380,12 +386,12 @@ class Table(TableHandle):
 
     @property
     def optimize(self) -> Optimize:
-        """Operations that rewrite files: compact, z_order, vorder, purge; see `Optimize`."""
+        """Methods that rewrite files: compact, z_order, vorder, purge; see `Optimize`."""
         return Optimize(self)
 
     @property
     def changes(self) -> Changes:
-        """The change feed: read, net, stream, cursor, enable, diagnose; see `Changes`."""
+        """The change data feed: read, net, stream, cursor, enable, diagnose; see `Changes`."""
         return Changes(self)
 
     def archive(
@@ -496,12 +502,12 @@ class Table(TableHandle):
 
     @property
     def row_tracking(self) -> RowTracking:
-        """Stable row ids: status, enable, read, changes, history; see `RowTracking`."""
+        """Row ids that do not change: status, enable, read, changes, history; see `RowTracking`."""
         return RowTracking(self)
 
     @property
     def partitioning(self) -> TablePolicy:
-        """The table's partitioning policy and its operations; see `TablePolicy`."""
+        """The table's partitioning policy: set, show, run, stats, advise; see `TablePolicy`."""
         return TablePolicy(self)
 
     def analyze(
@@ -511,8 +517,10 @@ class Table(TableHandle):
 
         Args:
             version: the version; by default the newest.
-            scan: also read the data, for cardinalities and runs; False reads only the footers.
-            exact: count distinct values exactly; by default the error is about 5 %.
+            scan: also read the rows, to count distinct values and runs of equal values. False: read
+                only the log and the footers.
+            exact: count distinct values exactly. By default, the counts are estimates with an error
+                of about 5 %.
 
         Raises:
             UsageError: the version does not exist.

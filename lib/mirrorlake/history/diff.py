@@ -1,7 +1,8 @@
 """Compare two versions of a table: the changed rows with a change type, as a change feed has them.
 
-Rows are matched by row id if both versions track rows, else by key, else as whole rows. Equal rows
-cancel each other out, as often as they occur. Nothing is collected on the driver.
+Rows are matched by row id if both versions have row tracking. Otherwise they are matched by key,
+or, without keys, as whole rows. An equal row in both versions is no change. If rows are equal,
+their numbers count. The comparison collects no rows on the driver.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def choose_match(
     Args:
         before: the table properties of the older version.
         after: the table properties of the newer version.
-        recreated: whether the table was recreated in between, so that no row kept its id.
+        recreated: whether the table was deleted and created again in between, so that all ids are
+            new.
     """
     if is_tracked(before) and is_tracked(after) and not recreated:
         return Match.ROW_ID, ()
@@ -60,7 +62,7 @@ def choose_match(
 
 
 def is_recreated(before: Snapshot | None, after: Snapshot | None) -> bool:
-    """Return whether a mirrored table's folder, and so all its rows, was recreated in between."""
+    """Return whether a mirrored table's folder was deleted and created again in between."""
     lives = incarnations(before)
     return bool(lives) and lives != incarnations(after)
 
@@ -73,7 +75,7 @@ def changed_columns(before: Snapshot | None, after: Snapshot | None) -> list[str
 
 
 def is_tracked(properties: dict[str, str]) -> bool:
-    """Return whether a version's rows have ids that can be read, by its table properties."""
+    """Return whether the rows of a version have ids, according to its table properties."""
     return properties.get(ROW_TRACKING, "false").lower() == "true"
 
 
@@ -143,9 +145,10 @@ def diff_rows(
         keys: the columns to match by, for `KEY`.
 
     Returns:
-        The newer columns, then columns that only the older rows have, then `_change_type`:
-        `insert`, `delete`, or a pair of `update_preimage` and `update_postimage`. A row that occurs
-        n times more or less often than before appears n times.
+        The columns of the newer rows, then columns that only the older rows have, then
+        `_change_type`. This is `insert` or `delete`. An update is two rows: `update_preimage` and
+        `update_postimage`. If a row occurs n times more often than before, it is n inserts; if n
+        times less often, n deletes.
 
     Raises:
         UsageError: a key is not a column, or a column has the name `_change_type`.
@@ -224,7 +227,7 @@ def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def _paired(rows: DataFrame, by: list[str], *more: str) -> DataFrame:
-    """Put the old and the new state side by side; `low` and `high` are the first and last side."""
+    """Put the old and the new state of a row into one row; `low` and `high` mark the two states."""
     return rows.groupBy(*by).agg(
         F.min(_SIDE).alias("low"),
         F.max(_SIDE).alias("high"),
@@ -257,7 +260,7 @@ def count_changes(changes: DataFrame) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class VersionPair:
-    """Two versions of one table, the older first; `note` is the reason if they are equal."""
+    """Two versions of one table; if they are the same version, `note` is the reason."""
 
     table: TableName
     before: int
@@ -283,7 +286,8 @@ def choose_versions(
     Raises:
         UsageError: an end has both a version and a timestamp, the first version is after the
             second, or a text is not a timestamp.
-        VersionError: one of them can't be read; with the range that can.
+        VersionError: one of the versions can't be read. The error contains the range that can be
+            read.
     """
     storage, name = table.storage, table.name
     newest = table.snapshot().version

@@ -1,13 +1,14 @@
 """Store frames: one record per frame, the list of its files, and the horizons set by vacuum.
 
 A record is written atomically. A frame has three states: `pinned` (its versions are chosen, and
-vacuum keeps them), `complete` (readers see it) and `released`. The newest complete frame of a model
-is the valid one; the previous one stays valid until then. A horizon is the lowest version that a
-new frame may have. Vacuum writes the horizon before it looks for frames, and `Frames.create` looks
-for horizons after pinning. So either vacuum sees the pin, or the new frame sees the horizon.
+vacuum keeps their files), `complete` (readers see it) and `released`. The newest complete frame of
+a model is the valid one. While a new frame is pinned, the previous one stays valid. A *horizon* is
+the lowest version that a new frame may have. Vacuum writes the horizon before it looks for frames,
+and `Frames.create` looks for horizons after it has pinned versions. So either vacuum sees the
+pinned frame, or the new frame sees the horizon.
 
-The files of a frame are measured and stored as a list. Spark's executors check each file where it
-is stored.
+Each frame also has a list of its files with their sizes. Spark's executors check whether the files
+exist.
 """
 
 from __future__ import annotations
@@ -79,10 +80,11 @@ class Frame(Result):
         model: the model's name.
         number: the frame's number, counted from 1 for each model.
         state: `pinned`, `complete` or `released`; `planned` after a dry run.
-        owner: whom to ask about the frame.
+        owner: the person responsible for the frame.
         created, expires: ISO 8601 in UTC; `expires` is None if the frame never expires.
         tables: the tables, ordered by name.
-        place: the lake's path when the frame's logs were written, in Hadoop's form.
+        place: the path of the lake, in Hadoop's form, at the time when the frame's logs were
+            written.
     """
 
     model: str
@@ -191,7 +193,7 @@ def reserve_frame(storage: Storage, frame: Frame) -> Frame:
 
 
 def newest_complete(frames: list[Frame]) -> Frame | None:
-    """Return a model's newest complete frame, released or not; older frames are not valid."""
+    """Return a model's newest complete frame, even if it was released; older ones are not valid."""
     done = [frame for frame in frames if frame.state in (COMPLETE, RELEASED) and frame.tables]
     return done[-1] if done else None
 
@@ -217,7 +219,7 @@ def live_frame(storage: Storage, model: str) -> Frame:
 
 
 def find_pins(storage: Storage, now: datetime) -> tuple[list[Frame], list[Frame]]:
-    """Return all frames of the lake: those that keep files, and those that no longer do."""
+    """Return the frames whose files vacuum must keep, and all other frames of the lake."""
     pins: list[Frame] = []
     dead: list[Frame] = []
     for model in models(storage):
@@ -235,7 +237,7 @@ def find_pins(storage: Storage, now: datetime) -> tuple[list[Frame], list[Frame]
 def publish_horizon(storage: Storage, table: TableName, table_id: str, version: int) -> None:
     """Forbid new frames below a version.
 
-    Each horizon is an empty file of its own, so that concurrent vacuums don't overwrite it.
+    Each horizon is a separate empty file, so that concurrent vacuums do not overwrite each other's.
     """
     storage.create(f"{_horizons(table, table_id)}/{version:020d}", b"")
     for entry in storage.list(_horizons(table, table_id)).files:
@@ -357,7 +359,7 @@ def read_lists(
 def follow_move(storage: Storage, frame: Frame) -> Frame:
     """Rewrite the paths in a frame's logs if the lake was moved or copied, and return the frame.
 
-    Otherwise a copy of a lake would read the files of the original.
+    Without this, the frames of a copied lake would read the files of the original.
     """
     here = hadoop_path(storage, "")
     if frame.place in (here, None) or _is_same(storage, frame.place):

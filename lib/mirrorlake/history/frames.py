@@ -1,11 +1,13 @@
-"""Frames: versions of a model's tables that are pinned together, read exactly and kept by vacuum.
+"""Frames: pin the versions of a model's tables, so that its readers see exactly these versions.
 
-A frame has its own Delta log over each table's files (a shallow clone) and a list of these files.
-It therefore survives the clean-up of the table's log, and the table's recreation.
+For each table, a frame has a Delta log of its own that refers to the table's files (a shallow
+clone), and a list of these files. Vacuum keeps the files. A frame can therefore be read even if the
+table's log was cleaned up, or the table was deleted and created again.
 
-`compare_table` computes what the next frame would load: the files of a frame against the table as
-it is now. A model that is framed again keeps the column segments of row groups that still exist,
-and loads the others. A file whose deletion vector changed keeps its segments.
+A model loads the columns of each row group into memory (as segments). When it gets a new frame, it
+keeps the segments of row groups that still exist, and loads the others. If only the deletion vector
+of a file has changed, the file's segments stay. `compare_table` computes what the next frame would
+load: it compares the files of a frame with those of the newest version.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Frames:
 
     Args:
         storage: the lake's storage.
-        spark: returns the Spark session; called only when a session is needed.
+        spark: a function that returns the Spark session. It is called only if an operation needs
+            Spark.
     """
 
     def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
@@ -79,21 +82,23 @@ class Frames:
         expires_in: float | None = DEFAULT_DAYS,
         dry_run: bool = False,
     ) -> Frame:
-        """Frame the newest versions of some tables, consistent at one timestamp.
+        """Pin versions of some tables that were the newest ones at the same time.
 
-        The model's previous frame stays valid until the new one is complete.
+        Readers of the model see the previous frame until the new one is complete.
 
         Args:
             model: the model's name; it must be valid as a folder name.
-            tables: the tables to frame.
-            owner: whom to ask about the frame; by default the user's name.
-            expires_in: days after which the frame no longer keeps its files; None for never.
-            dry_run: only report which versions would be framed; the result's state is `planned`.
+            tables: the tables of the frame.
+            owner: the person responsible for the frame; by default, the current user.
+            expires_in: the number of days after which vacuum may delete the frame's files; None:
+                never.
+            dry_run: only report which versions would be pinned. The result's state is then
+                `planned`.
 
         Raises:
             UsageError: no tables are given, or `expires_in` is not positive.
             TableNotFoundError: one of the tables does not exist.
-            FrameError: the tables change all the time, or files are missing.
+            FrameError: a table changed during each attempt, or files are missing.
 
         Example:
             >>> lake.frames.create("report", ["sales"])  # doctest: +SKIP
@@ -137,7 +142,7 @@ class Frames:
         return frame
 
     def _pin(self, frame: Frame, tables: list[TableName]) -> Frame:
-        """Choose versions and make vacuum keep them; only pinned versions are certain to stay."""
+        """Choose versions, and make vacuum keep their files."""
         for _ in range(TRIES):
             stamps = self._newest(tables)
             frame = replace(frame, tables=stamps)
@@ -153,7 +158,7 @@ class Frames:
         )
 
     def _newest(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
-        """Return the newest versions that all tables had at one time."""
+        """Return versions of all tables that were the newest ones at the same time."""
         versions = versions_at_once(self._storage, tables)
         if versions is None:
             raise FrameError(
@@ -220,10 +225,11 @@ class Frames:
         Args:
             model: the model's name.
             table: one of the frame's tables.
-            verify: check first that all files exist.
+            verify: first check whether all files exist.
 
         Raises:
-            FrameError: the frame is not valid, has no such table, or its files are missing.
+            FrameError: the frame is not valid, does not contain the table, or files of it are
+                missing.
         """
         frame = self.get(model)
         framed = frame.table(as_table(table))
@@ -246,15 +252,16 @@ class Frames:
         return self._storage.path(frame.log_path(framed.name))
 
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
-        """Return the rows of a framed table, as of the frame.
+        """Return the rows of a table at the version that the frame pins.
 
         Args:
             model: the model's name.
             table: one of the frame's tables.
-            verify: check first that all files exist.
+            verify: first check whether all files exist.
 
         Raises:
-            FrameError: the frame is not valid, has no such table, or its files are missing.
+            FrameError: the frame is not valid, does not contain the table, or files of it are
+                missing.
 
         Example:
             >>> lake.frames.read("report", "sales").count()  # doctest: +SKIP
@@ -266,11 +273,12 @@ class Frames:
     def show(
         self, model: str, *, delete: tuple[str | TableName, str] | None = None
     ) -> tuple[FrameDiff, ...]:
-        """Compare a model's frame with the tables as they are now.
+        """Compare a model's frame with the newest versions of its tables.
 
         Args:
             model: the model's name.
-            delete: a table and a SQL predicate, to forecast the effect of such a DELETE.
+            delete: a table and a SQL predicate. The result then also includes the effect of a
+                DELETE with this predicate, which is not executed.
 
         Returns:
             One difference per table, with the data that the next frame would load.
@@ -298,11 +306,13 @@ class Frames:
         )
 
     def release(self, model: str, *, dry_run: bool = False) -> Frame:
-        """Release a model's files to vacuum; readers get an error until the model is framed again.
+        """Release a model's frame. Readers then get an error until the model has a new frame.
+
+        Vacuum may then delete files that only this frame needed.
 
         Args:
             model: the model's name.
-            dry_run: only report which frame would be released; it is returned unchanged.
+            dry_run: only return the frame that would be released.
 
         Raises:
             FrameError: the model has no frame.
@@ -317,7 +327,7 @@ class Frames:
         return frame
 
     def sweep(self) -> list[Frame]:
-        """Delete logs and file lists of frames that have kept no files for a day or longer."""
+        """Delete the logs and lists of frames that expired or were released a day or longer ago."""
         now = utc_now()
         _, dead = find_pins(self._storage, now)
         swept = []
@@ -340,10 +350,10 @@ class Frames:
         return [frame for frame in found if frame is not None]
 
     def overview(self, model: str = "") -> FrameOverview:
-        """Return the frames, and how far each differs from the newest versions.
+        """Return the frames, and how each differs from the newest versions of its tables.
 
         Args:
-            model: only this model's frame; empty for all.
+            model: return only the frame of this model; empty: all frames.
 
         Example:
             >>> lake.frames.overview()  # doctest: +SKIP
@@ -367,7 +377,7 @@ class Frames:
         expires_in: float | None = None,
         dry_run: bool = False,
     ) -> FrameAction:
-        """Run an action by its name, as a notebook's parameter gives it.
+        """Run an action by its name; for the parameter of a notebook.
 
         Args:
             action: `show` (which changes nothing), `create` or `release`.
@@ -427,12 +437,12 @@ class FrameAction(Result):
 
 @dataclass(frozen=True)
 class FrameOverview(Result):
-    """Frames, and how far each differs from the newest versions.
+    """Frames, and how each differs from the newest versions of its tables.
 
     Attributes:
         frames: the frames.
-        moved: the model and the difference, for each framed table.
-        problems: the model and the reason, for each frame that is no longer valid.
+        moved: for each table of a frame, the model and the difference.
+        problems: for each frame that is no longer valid, the model and the reason.
     """
 
     frames: tuple[Frame, ...]
@@ -477,20 +487,23 @@ class FrameOverview(Result):
 
 @dataclass(frozen=True)
 class FrameDiff(Result):
-    """The difference between a framed table and the table as it is now.
+    """The difference between the version of a table in a frame and its newest version.
 
     Attributes:
         table: the table's name.
-        framed, newest: version numbers; `newest` is None if the table no longer exists.
-        files_added, files_removed, files_preserved: numbers of data files, matched by name.
-        row_groups_added, row_groups_removed, row_groups_preserved: likewise for row groups;
-            `row_groups_added` is None if the files are not written yet.
-        rows_added: rows in the added files.
-        rows_removed: rows in the removed files, and rows deleted by newer deletion vectors.
-        bytes_added, bytes_removed: sizes of these files.
-        vectors_changed: preserved files whose deletion vector differs from the framed one.
-        recreated: whether this is another table with the same name.
-        forecast: the predicate of the DELETE that is forecast, or None.
+        framed, newest: the version in the frame and the newest version. `newest` is None if the
+            table does not exist any more.
+        files_added, files_removed, files_preserved: the numbers of data files that only the newest
+            version has, only the framed one has, or both have.
+        row_groups_added, row_groups_removed, row_groups_preserved: the same for row groups.
+            `row_groups_added` is None for a forecast, because the new files are not written yet.
+        rows_added: the number of rows in the added files.
+        rows_removed: the number of rows in the removed files, plus rows that newer deletion vectors
+            mark as deleted.
+        bytes_added, bytes_removed: the sizes of the added and the removed files.
+        vectors_changed: the number of preserved files that have another deletion vector now.
+        recreated: whether the table was deleted and created again.
+        forecast: the predicate of the DELETE whose effect is included, or None.
     """
 
     table: str
@@ -512,7 +525,7 @@ class FrameDiff(Result):
 
     @property
     def preserved(self) -> float:
-        """The share of the framed row groups that the next frame need not load, 0 to 1."""
+        """The share of the frame's row groups that the next frame does not need to load, 0 to 1."""
         framed = self.row_groups_removed + self.row_groups_preserved
         return self.row_groups_preserved / framed if framed else 1.0
 
@@ -551,10 +564,11 @@ def compare_table(
     *,
     delete: str | None = None,
 ) -> FrameDiff:
-    """Compare a framed table with the table as it is now, or as it would be after a DELETE.
+    """Compare the version of a table in a frame with the newest one, or with it after a DELETE.
 
     Args:
-        spark: returns the Spark session; called only if the table has changed.
+        spark: a function that returns the Spark session. It is called only if the table has
+            changed.
         storage: the lake's storage.
         frame: the frame.
         framed: the table in the frame.
@@ -597,7 +611,7 @@ def compare_table(
 
 
 def _has_commits_since(table: TableHandle, framed: int) -> bool:
-    """Return whether reading the commits since the frame is possible, and the cheaper way."""
+    """Return whether the commits since the frame can be read, and reading them is cheaper."""
     # Old commits are removed first, so if the first commit exists, all of them do.
     log = CommitLog(table.storage, table.name.table_path)
     return 0 < table.snapshot().version - framed <= _MANY and log.has(framed + 1)
@@ -606,7 +620,7 @@ def _has_commits_since(table: TableHandle, framed: int) -> bool:
 def _changed_since(
     table: TableHandle, framed: int, before: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the files named by commits since the frame: as framed, and as they are now."""
+    """Return the files that changed since the frame: those of the frame, and the newest ones."""
     changed = changed_files(table, framed + 1, table.snapshot().version)
     named = F.broadcast(changed.select("path").distinct())
     return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
@@ -648,7 +662,7 @@ def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
 
 
 def _after_delete(table: TableHandle, now: DataFrame, predicate: str) -> DataFrame:
-    """Return the files as a DELETE would leave them: removed, rewritten or masked."""
+    """Return the files that a DELETE would remove, rewrite, or give a deletion vector."""
     hits = matching_files(table, predicate)
     both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
     left = both.where("rows IS NULL OR hits < rows")

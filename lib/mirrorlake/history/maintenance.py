@@ -1,7 +1,7 @@
 """Compact and purge the files of tables.
 
-OPTIMIZE combines small files; REORG removes rows that are only marked as deleted. Both change no
-row, and leave the old files to VACUUM.
+OPTIMIZE combines small files. REORG rewrites files without the rows that are marked as deleted.
+Both change no row. VACUUM later deletes the old files.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Compaction(Result):
     Attributes:
         table: the table's name.
         action: `optimize` or `reorg`.
-        files, bytes: the files to rewrite, small ones or those to purge; after the operation, the
-            files that were removed.
-        masked_rows: rows in these files that deletion vectors mark as deleted.
+        files, bytes: the number and size of the files to rewrite; after the operation, of the files
+            that were replaced.
+        masked_rows: the number of rows in these files that deletion vectors mark as deleted.
         version: the table's newest version after the operation.
-        in_vorder: the number of these files that are in V-Order, which Delta's commands lose.
-        files_added, bytes_added: the files that replace them; None for a dry run.
+        in_vorder: how many of these files are in V-Order, which Delta's commands lose.
+        files_added, bytes_added: the number and size of the new files; None for a dry run.
         applied: whether the files were rewritten.
-        files_ordered: the number of files written in V-Order afterwards, or the most that would
-            be; None if the files are not ordered.
+        files_ordered: the number of files that were written in V-Order afterwards; for a dry run,
+            the most that would be. None if no files are ordered.
     """
 
     table: TableName
@@ -106,7 +106,8 @@ def compact_files(
 ) -> Compaction:
     """Combine small files; see `Optimize.compact`.
 
-    Clustering by `zorder_by` can't be forecast: a dry run counts all files that it may rewrite.
+    With `zorder_by`, a dry run counts all files that the operation may rewrite, because it can't
+    predict which ones it does.
     """
     work = table.for_one_operation()
     if has_partitioning_policy(table.storage, table.name):
@@ -194,7 +195,7 @@ def _check_columns(where: str, parts: list[str]) -> None:
 
 
 def _files_to_compact(files: DataFrame, target: int) -> DataFrame:
-    """Return the small files of partitions that have several of them."""
+    """Return the small files of all partitions that have several small files."""
     small = files.where(F.col("size") < target)
     crowded = small.groupBy("parts").count().where("count > 1").select("parts")
     return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")

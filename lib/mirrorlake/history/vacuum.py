@@ -1,9 +1,9 @@
 """Delete files that no version, frame or change feed needs; a dry run unless `apply` is set.
 
-All files in the table's folder are listed. Files that are still needed are removed from the list,
-each with the reason, and Delta deletes the rest (`VACUUM … USING INVENTORY`). Files of the newest
-version and of valid frames are needed, as well as files that were removed or written within the
-retention period. So are the files of the change feed, for as long as it must be readable.
+The vacuum lists all files in the table's folder, and finds out for each file whether and why it is
+needed. Delta deletes the other files (`VACUUM … USING INVENTORY`). These files are needed: files of
+the newest version and of valid frames, files that were removed or written within the retention
+period, and files of the change data feed as long as it must be readable.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ class Vacuum(Result):
         version: the table's newest version when the files were listed.
         retention_hours: how long files are kept after their removal.
         delete_files, delete_bytes: the files to delete.
-        kept: the files to keep, by reason; each file counts under the first reason that applies.
-        unreadable: the first and the last version that can no longer be read after the vacuum; None
-            if all readable versions stay readable.
-        broken_frames: frames that no longer keep files, and can no longer be read after the vacuum.
+        kept: the files to keep, by reason. A file with several reasons counts only under the first
+            one.
+        unreadable: the first and the last version that can be read now, but not after the vacuum;
+            None if there is none.
+        broken_frames: expired or released frames that can no longer be read after the vacuum.
         applied: whether the files were deleted.
     """
 
@@ -153,7 +154,7 @@ def _check_retention(
 
 
 def _check_nesting(storage: Storage, table: TableName) -> None:
-    """Refuse a table whose folder contains other tables; their files would seem unused."""
+    """Refuse a table whose folder contains other tables, because their files would look unused."""
     for folder in storage.list(table.table_path).folders:
         if "=" not in folder and folder[0] not in "_.":
             inner = f"{table.table_path}/{folder}"
@@ -225,7 +226,7 @@ class _Job:
         )
 
     def reasons(self) -> DataFrame:
-        """Return the files with known facts, perhaps several times; a NULL rank keeps no file."""
+        """Return the files with known facts, perhaps several times; a NULL rank is no reason."""
         storage = self.table.storage
         pins, dead = map(self.own_frames, find_pins(storage, self.now))
         parts = [self.log_reasons()]
@@ -259,7 +260,7 @@ class _Job:
         return _with_reason(last, why, rank, removed=F.when(~live, removed))
 
     def frame_files(self, valid: list[Frame], ended: list[Frame]) -> DataFrame:
-        """Return the files of all frames that have a list, whether they keep the files or not."""
+        """Return the files of all frames with a list, including expired and released frames."""
         frames, table = valid + ended, self.table
         files = read_lists(table.spark, table.storage, frames, table.name)
         keeps = F.col("frame").isin([frame.title for frame in valid])
@@ -267,7 +268,7 @@ class _Job:
         return _with_reason(files, why, rank, frame=F.when(~keeps, F.col("frame")))
 
     def feed_reasons(self) -> DataFrame:
-        """Return the files of the change feed, which may be kept longer than other files."""
+        """Return the files of the change data feed. They may be kept longer than other files."""
         log = CommitLog(self.table.storage, self.table.name.table_path)
         since = self.now - timedelta(hours=self.feed_hours)
         first = log.first_since(since, log.earliest(self.version), self.version)
@@ -305,7 +306,7 @@ class _Job:
         )
 
     def unreadable(self, removed: int | None) -> tuple[int, int] | None:
-        """Return the versions before the last removal of a deleted file."""
+        """Return the versions that contain a deleted file, and all versions before them."""
         if removed is None:
             return None
         log = CommitLog(self.table.storage, self.table.name.table_path)

@@ -1,4 +1,4 @@
-"""Find the versions of a table that can be read, and refuse the others with the reason.
+"""Find the versions of a table that can be read, and refuse all others with the reason.
 
 Two things limit how far back a table can be read: old commits are removed from the log
 (`delta.logRetentionDuration`), and VACUUM has deleted files. Delta's check that refuses versions
@@ -36,7 +36,7 @@ class Limit:
 
     Attributes:
         what: `log retention`, `vacuumed files` or `plain Spark session`.
-        version: the oldest version that can be read despite this limit.
+        version: the oldest version that this limit allows.
         why: the reason in words, with the setting or the file.
     """
 
@@ -51,10 +51,11 @@ class ReadableRange(Result):
 
     Attributes:
         table: the table's name.
-        earliest, newest: the first and the last version; every version between them can be read.
+        earliest, newest: the first and the last version that can be read. All versions between them
+            can be read too.
         since, until: when these two versions were committed, in UTC.
-        limits: why older versions can't be read, the most restrictive limit first; empty if
-            version 0 can be read.
+        limits: why older versions can't be read; the strictest limit comes first. Empty if version
+            0 can be read.
         plain_session: the limit of sessions in which Delta's retention check is on, as it is by
             default; None if they can read the whole range.
     """
@@ -77,7 +78,7 @@ class ReadableRange(Result):
         return f"versions {self.earliest} to {self.newest}, committed from {since} to {until}"
 
     def shown(self) -> TextTable:
-        """Return the range and its limits, without timestamps, which differ between runs."""
+        """Return the range and its limits, without timestamps."""
         rows = [("readable", f"versions {self.earliest} to {self.newest}")]
         rows += [
             (limit.what, f"from version {limit.version}: {limit.why}")
@@ -122,7 +123,7 @@ def find_readable_range(storage: Storage, table: TableName) -> ReadableRange:
 
 
 def _log_limit(log: CommitLog, snapshot: Snapshot) -> tuple[int, int, list[Limit]]:
-    """Return the range that the log allows, whether or not files exist."""
+    """Return the range that the log allows. Files may be missing in it."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
@@ -147,7 +148,7 @@ def _plain_limit(log: CommitLog, snapshot: Snapshot, first: int) -> Limit | None
 
 
 def _vacuum_limit(log: CommitLog, first: int, newest: int) -> Limit | None:
-    """Return the limit set by deleted files, among the versions that other limits allow."""
+    """Return the limit that results from deleted files, within the versions of the other limits."""
     if first == newest:
         return None
     # Files removed before the first version belong to none of these versions. A removal has the
@@ -226,7 +227,8 @@ def check_timestamp(storage: Storage, table: TableName, timestamp: datetime) -> 
     """Refuse a timestamp before or after the versions that can be read.
 
     Raises:
-        VersionError: with the readable range.
+        VersionError: the timestamp is outside of the range that can be read. The error contains the
+            range.
     """
     readable = find_readable_range(storage, table)
     if timestamp > readable.until:
@@ -251,7 +253,7 @@ def check_timestamp(storage: Storage, table: TableName, timestamp: datetime) -> 
 def version_at(storage: Storage, table: TableName, timestamp: datetime) -> int:
     """Return the version that was the newest at a timestamp.
 
-    A timestamp after the newest commit gives the newest version.
+    For a timestamp after the newest commit, this is the newest version.
 
     Raises:
         VersionError: the timestamp is before the readable range; the error contains the range.
@@ -280,10 +282,10 @@ def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
 
 
 def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int] | None:
-    """Return newest versions of all tables that existed at the same time, by reading them twice.
+    """Return versions of all tables that were the newest ones at the same time; read them twice.
 
     Returns:
-        The versions, or None if the tables changed between every two reads.
+        The versions, or None if a table changed between the two reads of each attempt.
 
     Raises:
         TableNotFoundError: one of the tables does not exist.

@@ -1,7 +1,8 @@
 """Create, write and restore tables: the operations behind `Lake.write` and `Table.restore`.
 
-Rows are written and deleted only in tables that no publisher feeds, because the mirror would not
-know about them. Before a table is restored, the effect and its consequences are reported.
+These functions refuse to write or delete rows in a table that the mirror fills, because the mirror
+would not know about the change. Before a table is restored, the effect and its consequences are
+reported.
 """
 
 from __future__ import annotations
@@ -73,13 +74,14 @@ def create_table(
         path: the full path of the table's folder.
         columns: the Spark type of each column, by name.
         keys: the columns that identify a row.
-        feed: whether the change feed is on from version 0; None uses the session's default.
-        row_tracking: whether rows have ids from version 0; None uses the session's default.
+        feed: whether the table has a change data feed from version 0 on; None: the session's
+            default.
+        row_tracking: whether rows have ids from version 0 on; None: the session's default.
         properties: further table properties.
 
     Raises:
         FeedError: a column has a name that is reserved for the change feed.
-        UsageError: a key is not among the columns.
+        UsageError: a key is not one of the columns.
     """
     if feed:
         check_reserved(delta_name(path), columns)
@@ -108,10 +110,10 @@ def write_table(
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Append rows to a table that no publisher feeds, or replace its rows.
+    """Append rows to a table that the mirror does not fill, or replace all its rows.
 
-    `write` writes the rows once the table exists. The other arguments and the errors are those of
-    `Lake.write`.
+    `write` is a function that writes the rows into the existing table. The other arguments and the
+    errors are those of `Lake.write`.
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {', '.join(MODES)}.")
@@ -140,14 +142,14 @@ def write_delta(
 
 
 def check_own(storage: Storage, table: TableName) -> Snapshot | None:
-    """Refuse tables that a mirror feeds, and names that would nest one table in another.
+    """Refuse a table that the mirror fills, and a name that would put one table inside another.
 
     Returns:
         The table's newest version, or None if the table does not exist.
 
     Raises:
-        UsageError: a publisher feeds the table, or it is a view.
-        InvalidNameError: the table has the name of a schema, or its schema the name of a table.
+        UsageError: the mirror fills the table, or the table is a view.
+        InvalidNameError: the table has the name of a schema, or its schema has the name of a table.
     """
     snapshot = read_snapshot(storage, table.table_path)
     mirrored = snapshot is not None and INCARNATION_PROPERTY in snapshot.properties
@@ -229,8 +231,9 @@ class Restore(Result):
         table: the table's name.
         version: the version that is restored.
         newest: the newest version before the restore.
-        returned_files: the number of data files that the table contains again.
-        dropped_files: the number of data files that it no longer contains; None for a dry run.
+        returned_files: the number of data files that only the restored version contains.
+        dropped_files: the number of data files that only the newest version contained; None for a
+            dry run.
         columns: names of columns that are added (with `+`) or removed (with `-`).
         warnings: consequences to consider before restoring.
         applied: whether the version was restored.

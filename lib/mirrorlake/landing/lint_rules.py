@@ -17,19 +17,25 @@ import yaml
 from mirrorlake.results import Finding, Findings
 
 _INTRODUCTION = """\
-`./mirrorlake lint ROOT` checks a landing zone, or with `--table` one table, before it is mirrored.
+The linter checks the files of a landing zone before the mirror applies them. The command
+`./mirrorlake lint ROOT` checks all tables; with `--table`, it checks only one. The linter changes
+nothing and needs no Spark.
 
-The linter only reads, and needs no Spark. It does not read applied files again. In other files it
-reports all problems, not only the first, with file, row and column; in a text file that can't be
-read to its end, it reports only the first. Rows are counted from 1. If several rows of a file have
-the same problem, the linter reports the first row and the number of rows. A problem between files
-is reported at the first of them.
+The linter checks only files that the mirror has not applied yet. It reports all problems of a file,
+each with file, row and column. Rows are counted from 1. If several rows of a file have the same
+problem, it reports the first row and the number of rows. If two files together cause a problem, it
+reports the problem at the first of them. If a text file can't be read to its end, it reports only
+the first problem. It reads the footers, markers and keys of Parquet files, but not all pages of
+all columns.
 
-An **error** stops the mirror, or hides rows from it. A **warning** marks what is mirrored, but
-probably not as intended. **Information** marks what this mirror accepts, but others may not. Only
-an error makes the exit status 1. `--json` prints
+- An **error** stops a table, or means that rows are never applied. *The table stops* means that the
+  mirror applies no further file of the table until the problem is solved. Other tables continue.
+- A **warning** does not stop a table, but the result is probably not what you intended.
+- **Information** is about something that mirrorlake accepts, but other mirrors may not.
+
+The exit status is 1 only if there is an error. With `--json`, the command prints
 `{"findings": [{rule, severity, table, file, row, column, message, fix}]}`; fields that do not apply
-are null. The linter reads footers, markers and keys, but not all pages of all columns.
+are null.
 """
 ERROR, WARNING = "error", "warning"  # only errors set the exit status to 1
 

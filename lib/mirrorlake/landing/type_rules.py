@@ -137,8 +137,8 @@ _MONTHS, _DAYS, _MILLIS = (_little_endian(first) for first in (0, 4, 8))
 _REST = f"{_MILLIS} div 1000, {_seconds(_MILLIS, 1000)}"
 _INTERVAL = f"concat('P', {_MONTHS}, 'M', {_DAYS}, 'DT', {_REST}, 'S')"
 _DECIMAL = "decimal({0.precision},{0.scale})"
-_TIME_NOTE = "`HH:mm:ss` and the fraction as far as it is not zero, as Spark prints a TIME; sorts"
-_JSON_NOTE = "JSON text, see below"
+_TIME_NOTE = "`HH:mm:ss`, with a fraction if it is not zero; the texts sort like the times"
+_JSON_NOTE = "[JSON text](#json-text)"
 
 
 def _decimal_fits(arrow: Any) -> bool:
@@ -167,7 +167,7 @@ RULES = (
         "decimal32, decimal64, decimal128, decimal256",
         _decimal_fits,
         _DECIMAL,
-        note="of 38 digits at most",
+        note="at most 38 digits",
     ),
     TypeRule(
         "BYTE_ARRAY, DECIMAL",
@@ -176,15 +176,17 @@ RULES = (
         "decimal({0.storage_type.precision},{0.storage_type.scale})",
         # Spark's vectorised reader accepts bytes only for decimals with more than 18 digits.
         "decimal(38,{0.storage_type.scale})",
-        note="of 38 digits at most",
+        note="at most 38 digits",
     ),
     TypeRule(
         "DECIMAL of more than 38 digits, or a scale below 0 or above the precision",
         "decimal256",
         lambda arrow: pt.is_decimal(arrow) or _named("parquet.BYTE_ARRAY DECIMAL")(arrow),
-        note="Spark has no such decimal",
+        note="Spark does not support such a decimal",
     ),
-    TypeRule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
+    TypeRule(
+        "INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian calendar"
+    ),
     *(
         TypeRule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
         for parquet, arrow, matches, read, ticks in (
@@ -198,7 +200,7 @@ RULES = (
         "timestamp[s, ms or us] with a zone",
         _timestamp("us", zone=True),
         "timestamp",
-        note="the zone's name is not kept",
+        note="the name of the zone is not stored",
     ),
     TypeRule(
         "INT64, TIMESTAMP(MILLIS or MICROS, local)",
@@ -213,7 +215,7 @@ RULES = (
         "timestamp",
         "long",
         f"timestamp_micros({_FLOORED})",
-        note="cut to microseconds",
+        note="truncated to microseconds",
     ),
     TypeRule(
         "INT64, TIMESTAMP(NANOS, local)",
@@ -222,14 +224,14 @@ RULES = (
         "timestamp_ntz",
         "long",
         f"CAST(timestamp_micros({_FLOORED}) AS timestamp_ntz)",
-        note="cut to microseconds",
+        note="truncated to microseconds",
     ),
     TypeRule(
         "INT96",
         "",
         _named("parquet.INT96"),
         "timestamp",
-        note="the old form of timestamps, UTC as Spark writes it; cut to microseconds",
+        note="an old type for timestamps; read as UTC, truncated to microseconds",
     ),
     *(
         TypeRule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
@@ -237,11 +239,11 @@ RULES = (
             (
                 pa.duration("s"),
                 "({0} * 1000000)",
-                "microseconds; a reader that isn't Arrow sees a plain number",
+                "a number of microseconds",
             ),
-            (pa.duration("ms"), "({0} * 1000)", "microseconds"),
-            (pa.duration("us"), "{0}", "microseconds"),
-            (pa.duration("ns"), _FLOORED, "cut to microseconds"),
+            (pa.duration("ms"), "({0} * 1000)", "a number of microseconds"),
+            (pa.duration("us"), "{0}", "a number of microseconds"),
+            (pa.duration("ns"), _FLOORED, "truncated to microseconds"),
         )
     ),
     TypeRule(
@@ -251,7 +253,7 @@ RULES = (
         "string",
         "binary",
         _INTERVAL,
-        note="ISO 8601, always months, days and seconds: `P14M3DT4.005S`",
+        note="ISO 8601 with months, days and seconds: `P14M3DT4.005S`",
     ),
     TypeRule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
     TypeRule(
@@ -262,14 +264,14 @@ RULES = (
     ),
     TypeRule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
     TypeRule(
-        "BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"
+        "BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="unchanged text"
     ),
     TypeRule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
     TypeRule(
-        "BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"
+        "BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="unchanged WKB"
     ),
     TypeRule(
-        "BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"
+        "BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="unchanged WKB"
     ),
     TypeRule(
         "FIXED(16), UUID",
@@ -278,7 +280,7 @@ RULES = (
         "string",
         "binary",
         _UUID,
-        note="36 characters, lower case",
+        note="36 characters in lower case",
     ),
     TypeRule(
         "BYTE_ARRAY, plain",
@@ -292,7 +294,7 @@ RULES = (
         "null",
         pt.is_null,
         VOID,
-        note="no column yet; it comes with its first typed file",
+        note="the column is added with the first file that gives it a type",
     ),
     TypeRule(
         "group, VARIANT",
@@ -301,13 +303,13 @@ RULES = (
         "string",
         "variant",
         f"to_json({{0}}, {JSON_OPTIONS})",
-        note="JSON text; shredded ones too",
+        note="JSON text, also for shredded variants",
     ),
     TypeRule(
         "group without members",
         "struct<>",
         lambda arrow: pt.is_struct(arrow) and not arrow.num_fields,
-        note="Parquet can't hold it",
+        note="Parquet can't store it",
     ),
     TypeRule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
     TypeRule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
@@ -337,7 +339,7 @@ RULES = (
         "run_end_encoded",
         pt.is_run_end_encoded,
         unwrap=lambda arrow: arrow.value_type,
-        note="as its values: the publisher writes them out",
+        note="as its values; the publisher expands the runs",
     ),
     TypeRule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
     TypeRule(

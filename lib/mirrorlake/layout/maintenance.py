@@ -1,8 +1,8 @@
 """Maintain a whole lake by a policy: purge, compact, order and vacuum its tables.
 
-A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook of that
-name runs it, and a scheduler can run the notebook. Nothing is changed unless the policy has
-`apply: true`.
+A policy is a small YAML file, for example `parameters/learn/07_maintain.yaml`. The notebook with
+the same name runs the policy, and a scheduler can run the notebook. Without `apply: true` in the
+policy, no file changes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ class MaintenancePolicy:
     """The operations to run on each table, in this order: reorg, optimize, vacuum.
 
     Attributes:
-        tables: table names separated by commas; empty for all tables.
-        reorg: purge deleted rows and dropped columns, if there are any.
+        tables: names of tables, separated by commas; empty: all tables.
+        reorg: remove deleted rows and dropped columns from files, if there are any.
         optimize: combine small files.
         target_mib: the target size of files, in MiB.
-        min_files: the least number of small files that is compacted.
-        zorder: columns, separated by commas, to Z-order by instead of only combining files. It
-            rewrites a whole table, so only files below a quarter of the target size count as small.
-        vorder: write all files in V-Order. By default only those of tables that ask for it (the
-            property `mirrorlake.vorder`), or whose compacted files were in V-Order.
+        min_files: combine small files only if there are at least this many.
+        zorder: columns, separated by commas; empty: none. Z-order the rows by these columns instead
+            of only combining files. This rewrites a whole table, so only files below a quarter of
+            the target size count as small.
+        vorder: write all files in V-Order. By default, this is only done for tables that ask for it
+            (the property `mirrorlake.vorder`), or whose compacted files were in V-Order.
         vacuum: delete files that are no longer needed.
-        retention_hours: how long removed files are kept; 0 or less for the table's own retention.
-        feed_hours: how far back change feeds must be readable; 0 for as long as files are kept.
-        apply: change the tables; by default the run is only a preview.
+        retention_hours: how long removed files are kept, in hours; 0 or less: the table's own
+            retention period.
+        feed_hours: how far back the change data feed must be readable, in hours; 0: as long as
+            removed files are kept.
+        apply: change the tables. By default, the run only reports what it would do.
     """
 
     tables: str = ""
@@ -71,12 +74,13 @@ class MaintenancePolicy:
 
     @classmethod
     def parse(cls, text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
-        """Parse a policy from JSON, such as a notebook's parameter; vacuum is off by default.
+        """Parse a policy from JSON, such as a notebook's parameter. By default, `vacuum` is False.
 
         Args:
-            text: a JSON object with keys of `MaintenancePolicy`; empty for the defaults.
-            tables: names separated by commas; empty for all.
-            apply: change the tables; by default the run only previews.
+            text: a JSON object whose keys are attributes of `MaintenancePolicy`; empty: the
+                defaults.
+            tables: names of tables, separated by commas; empty: all tables.
+            apply: change the tables. By default, the run only reports what it would do.
 
         Raises:
             UsageError: the text is not a JSON object, has an unknown key, or a value of the wrong
@@ -107,8 +111,8 @@ class TableMaintenance:
 
     Attributes:
         table: the table's name.
-        reorg, optimize, vacuum: the results; None if the policy or the table did not need the
-            operation.
+        reorg, optimize, vacuum: the results of these operations; None if the policy does not
+            contain the operation, or the table did not need it.
         error: the error, or None.
     """
 
@@ -120,7 +124,7 @@ class TableMaintenance:
 
     @property
     def note(self) -> str:
-        """The error, or the versions that are no longer readable; empty if there are none."""
+        """The error, or the versions that can no longer be read; empty if there are none."""
         if self.error:
             return self.error
         lost = self.vacuum.unreadable if self.vacuum else None
@@ -157,10 +161,10 @@ class Maintenance(Result):
             )
 
     def plot(self) -> Chart | None:
-        """Plot the number of files that are kept, by reason.
+        """Plot for each reason how many files are kept.
 
         Returns:
-            None if the policy does not vacuum, or if no file is kept.
+            None if the policy does not contain vacuum, or if no file is kept.
         """
         from mirrorlake.show.plots import plot_bars
 
@@ -201,7 +205,7 @@ class Maintenance(Result):
 
 
 def load_policy(path: Path) -> MaintenancePolicy:
-    """Read a policy from a YAML file; missing keys have their defaults.
+    """Read a policy from a YAML file. Missing keys have their default values.
 
     Raises:
         UsageError: the file can't be read, has an unknown key, or a value of the wrong type.

@@ -1,8 +1,9 @@
 """The state of the mirrored tables, and the report or preview of a mirror cycle.
 
-Both come from listings, kept states and checks of files, without Spark. Reading the state writes
-only if it is asked to rebuild the kept states. A preview writes no identity, plan or state, and
-checks text files as Parquet in a temporary folder. Only a cycle finds files that are late by time.
+Both are computed without Spark, from listings, state documents and checks of files. Reading the
+state writes a file only if the caller asks to rebuild the state documents. A preview writes no
+identity, plan or state. To check a text file, it converts the file to Parquet in a temporary
+folder. A preview does not find files that are older than the last applied file; only a cycle does.
 """
 
 from __future__ import annotations
@@ -67,19 +68,19 @@ GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
 
 @dataclass(frozen=True)
 class TableStatus:
-    """The state of one table that a publisher feeds.
+    """The state of one table that publishers fill through the landing zone.
 
     Attributes:
         rows: operations applied so far.
-        last_file: the number of the last applied file, 0 if none.
-        backlog_files: files published and not yet applied.
-        backlog_bytes: their sizes.
-        waiting_for: the number of the missing file that blocks later ones, or None.
-        waiting_since: when the first file after it was published, ISO-8601 UTC.
-        lag_seconds: age of the oldest file not yet applied; 0 if there is none.
+        last_file: the number of the last applied file; 0 if no file was applied.
+        backlog_files: the number of published files that are not applied yet.
+        backlog_bytes: the sum of the sizes of these files.
+        waiting_for: the number of a missing file for which later files wait, or None.
+        waiting_since: when the first file after the missing file was published, ISO-8601 UTC.
+        lag_seconds: the age of the oldest file that is not applied yet; 0 if all files are applied.
         error: the error that stopped the table, with file, row and column; None if there is none.
-        applied_bytes: sizes of the files applied so far. This and the following attributes are not
-            part of the JSON document.
+        applied_bytes: the sum of the sizes of the applied files. The JSON document does not contain
+            this attribute and the following ones.
         synced: the time of the last commit, ISO-8601 UTC; None before the first one.
         latency: seconds from the publication of the last applied file to its commit, or None.
     """
@@ -109,7 +110,7 @@ class TableStatus:
 
     @property
     def full_name(self) -> str:
-        """The table's name with its schema, for people."""
+        """The table's name with its schema, as it is shown."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     @property
@@ -123,7 +124,7 @@ class TableStatus:
 
     @property
     def problem(self) -> str:
-        """The error with its file, row and column, or the missing file; empty if all is well."""
+        """The error with its file, row and column, or the missing file; empty without a problem."""
         if self.error:
             return with_place(str(self.error["message"]).partition(_HINT)[0], self.error)
         if self.waiting_for is not None:
@@ -151,7 +152,7 @@ class TableStatus:
         return f"{files}, {size_text(self.backlog_bytes)}" if self.backlog_files else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the table's entry in what `status --json` and `mirror --json` print."""
+        """Return the table's entry in the documents of `status --json` and `mirror --json`."""
         names = [field.name for field in fields(TableStatus) if field.name not in _NOT_IN_JSON]
         return {name: getattr(self, name) for name in names}
 
@@ -163,11 +164,12 @@ def lag_text(seconds: float | None) -> str:
 
 @dataclass(frozen=True)
 class MirroredTable(TableStatus):
-    """One table of a cycle: its state after the cycle, and what the cycle applied.
+    """One table in the report of a cycle: its state after the cycle, and what the cycle applied.
 
     Attributes:
-        applied_files: files that the cycle applied; after a dry run, files that it would apply.
-        applied_rows: their rows.
+        applied_files: the number of files that the cycle applied; after a dry run, that it would
+            apply.
+        applied_rows: the number of rows in these files.
         file_names: after a dry run, the names of these files, in order.
     """
 
@@ -181,7 +183,7 @@ class MirroredTable(TableStatus):
 
         Args:
             status: the state after the cycle.
-            before: the state of the same incarnation before the cycle; None if there is none.
+            before: the state before the cycle; None if the folder is new (another incarnation).
         """
         files, rows = (before.last_file, before.rows) if before else (0, 0)
         applied = max(0, status.last_file - files)
@@ -199,8 +201,8 @@ class MirrorReport(Result):
     Attributes:
         dropped: the tables that the cycle dropped because their folders were deleted; after a dry
             run, those that it would drop.
-        dry_run: whether nothing was applied.
-        note: why no table was mirrored, if that is so.
+        dry_run: whether the cycle was only previewed.
+        note: why no table was mirrored; empty if some were.
     """
 
     tables: tuple[MirroredTable, ...] = ()
@@ -216,7 +218,7 @@ class MirrorReport(Result):
 
     @property
     def fed(self) -> set[TableName]:
-        """The tables that publishers feed."""
+        """The tables that publishers fill."""
         return names_of(self.tables)
 
     @property
@@ -231,7 +233,7 @@ class MirrorReport(Result):
 
     @property
     def progress(self) -> tuple[Any, ...]:
-        """A token that differs between two reports if something was done, or is left to do."""
+        """A token that two reports share only if nothing was applied or published in between."""
         lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
         return (self.dropped, *lines)
 
@@ -281,7 +283,7 @@ class MirrorReport(Result):
         return None if self.storage is None else plot_replication(self.storage, names)
 
     def check(self) -> None:
-        """Raise an error if a table was stopped by one.
+        """Raise an error if an error stopped a table.
 
         Raises:
             CheckError: with the first table's problem and its fix.
@@ -305,7 +307,7 @@ def names_of(tables: Iterable[TableStatus]) -> set[TableName]:
 
 
 def largest_first(tables: Iterable[TableStatus]) -> list[TableName]:
-    """Return the names of the tables with applied files, those with the most files first."""
+    """Return the names of the tables with applied files; the table with most files comes first."""
     ordered = sorted(tables, key=lambda one: (-one.last_file, one.full_name))
     return [table for one in ordered if one.last_file and (table := one.table)]
 
@@ -321,7 +323,7 @@ def error_table(tables: Iterable[TableStatus]) -> TextTable:
 
 
 def listed_folder(listing: Listing, state: TableState) -> Folder | None:
-    """Return the folder's files in their sequence, from its listing; None if it has an error."""
+    """Return the folder's files in order, from its listing; None if the folder has an error."""
     if state.strategy == BY_TIME:
         tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
         last = state.last_file
@@ -347,12 +349,12 @@ def idle_folder(listing: Listing, state: TableState) -> Folder | None:
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """Return a table's status from its kept state and its folder.
+    """Return a table's status, computed from its state document and its folder.
 
     Args:
-        state: the kept state.
-        folder: the folder's files; None if they are not known.
-        skip: numbers of files that an operator skips; their absence is no gap.
+        state: the state in the state document.
+        folder: the folder's files; None if the caller has not listed them.
+        skip: numbers that an operator has skipped. No file is missing under these numbers.
     """
     behind = folder.behind(state.last_file) if folder else []
     waiting = folder.pending(state.last_file, skip)[1] if folder and behind else None
@@ -391,7 +393,7 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
 
     Args:
         storage: the lake's files.
-        rebuild: read the kept state again from the tables' logs, and write it.
+        rebuild: compute the state documents from the tables' logs again, and write them.
     """
     states = None
     if not rebuild:
@@ -434,11 +436,11 @@ def preview_cycle(
 
     Args:
         storage: the lake's files.
-        only: a single table; by default all of the landing zone.
-        options: bounds of the cycle.
+        only: preview only this table; by default, all tables.
+        options: the limits of the cycle, and what it does on errors.
 
     Raises:
-        TableNotFoundError: the single table has no folder in the landing zone.
+        TableNotFoundError: the table `only` has no folder in the landing zone.
     """
     lines = table_statuses(storage)
     if only is not None:

@@ -1,8 +1,9 @@
 """Advise whether a table should have a partitioning policy, which one, and review its own.
 
-The rules are Kusto's guidance: filters on a key of at least 10,000 values, joins and aggregations
-on a key of at least 1,000,000 values, timestamps out of order; no policy if a partition would be
-smaller than 1 GiB. The rules read a survey of the table and nothing else.
+The rules are those of Kusto's documentation. A policy is recommended for filters on a key with at
+least 10,000 values, for joins and aggregations on a key with at least 1,000,000 values, and for
+timestamps that are out of order. No policy is recommended if a partition would be smaller than 1
+GiB. The rules read only the survey of the table.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class TextFacts:
     Attributes:
         column: the column's name.
         distinct: the approximate number of values.
-        nulls, empty, generic: rows with NULL, '', or a word such as 'N/A'.
-        top_value, top_rows: the most frequent value and its rows; only known if the column has many
-            values.
-        read_now: the share of the files that an equality reads at present.
+        nulls, empty, generic: the numbers of rows with NULL, '', or a word such as 'N/A'.
+        top_value, top_rows: the most frequent value and the number of its rows; only set if the
+            column has many values.
+        read_now: which share of the files a query for one value reads now.
     """
 
     column: str
@@ -85,9 +86,9 @@ class TimeFacts:
     Attributes:
         column: the column's name.
         span: the time between the first and the last of the middle 98 % of rows.
-        nulls: rows without a timestamp.
-        far: rows more than three spans away from the middle 98 %.
-        read_now: the share of the files that a filter on one day reads at present.
+        nulls: the number of rows without a timestamp.
+        far: the number of rows that are more than three spans away from the middle 98 %.
+        read_now: which share of the files a query for one day reads now.
     """
 
     column: str
@@ -99,11 +100,11 @@ class TimeFacts:
 
 @dataclass(frozen=True)
 class Survey:
-    """The facts about a table that the advice is based on.
+    """Facts about a table, from which the advice is computed.
 
     Attributes:
         table: the table's name.
-        rows, size: the whole table; size in bytes as stored.
+        rows, size: the numbers of rows and of stored bytes of the whole table.
         texts, times: the columns that could be keys.
         is_view: whether it is the table of a view.
     """
@@ -181,7 +182,7 @@ def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
 
 
 def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
-    """Return the share of the files whose smallest and largest text enclose a value.
+    """Return the share of files in which a value is between the smallest and the largest text.
 
     The share is the average over a sample of values.
     """
@@ -226,7 +227,7 @@ class Advice(Findings):
     Attributes:
         table: the table's name.
         policy: the policy to set; None if the table should have none.
-        findings: the reasons, the decisive ones first.
+        findings: the reasons; the most important ones come first.
     """
 
     table: str
@@ -252,7 +253,7 @@ class Advice(Findings):
 def advise_table(
     table: TableHandle, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES
 ) -> Advice:
-    """Survey a table, and apply the guidance to it and to its own policy.
+    """Survey a table, recommend a policy, and review the table's own policy.
 
     Arguments and errors are those of `TablePolicy.advise`.
     """
@@ -277,7 +278,7 @@ def advise_table(
 
 
 def advise(survey: Survey, *, least_bytes: int = LEAST_BYTES) -> Advice:
-    """Apply the guidance to a survey.
+    """Recommend a policy from a survey.
 
     Args:
         survey: the survey of a table.
@@ -302,7 +303,7 @@ def _findings(survey: Survey, rules: Iterable[Rule]) -> tuple[Finding, ...]:
 def _hash_key(survey: Survey, least_bytes: int) -> HashKey | None:
     """Recommend the column with most values.
 
-    The number of partitions is the largest power of 2 with which each is large enough.
+    The number of buckets is the largest power of 2 with which each bucket is large enough.
     """
     good = [text for text in survey.texts if text.distinct >= MEDIUM]
     count = min(RECOMMENDED_PARTITIONS, survey.size // least_bytes)
@@ -318,7 +319,7 @@ def _hash_key(survey: Survey, least_bytes: int) -> HashKey | None:
 def _range_key(survey: Survey, buckets: int, least_bytes: int) -> RangeKey | None:
     """Recommend the timestamps that are most out of order.
 
-    The bins are long enough that each of the buckets in them is large enough.
+    The bins are so long that each bucket in them is large enough.
     """
     loose = [time for time in survey.times if time.read_now >= _OUT_OF_ORDER and time.span]
     if not loose:

@@ -1,20 +1,21 @@
 """Compute buckets and bins of rows, group them into files, and read and write the files' tags.
 
-A bucket is XXH64 over the UTF-8 bytes, with the key's seed, modulo the number of partitions; NULL
-counts as empty text. A bin is the last timestamp `Reference + n * RangeSize` that is not later
-than the value, also before the reference; NULL counts as the reference. Neither needs a UDF, so
-every engine can compute the same.
+The bucket of a value is XXH64 of its UTF-8 bytes with the key's seed, modulo the number of buckets.
+NULL counts as empty text. The bin of a timestamp is the latest `Reference + n * RangeSize` that is
+not later than the timestamp; n can be negative. NULL counts as the reference. Neither needs a UDF,
+so every engine can compute both.
 
-One aggregate over the chosen files' keys finds the buckets and bins. Two kinds of outliers get
-files of their own: a value so frequent that its bucket would be many times as large as the others,
-and timestamps so far from all others that each would become a tiny file. An operation writes a
-limited number of groups, the largest. The rows of the others go into a few files without tags,
-which later operations take.
+One aggregate over the keys in the chosen files finds the buckets and bins. Two kinds of outliers
+get separate files: a value that is so frequent that its bucket would be many times as large as the
+others, and timestamps that are so far from all others that each would become a tiny file. An
+operation writes only a limited number of groups, those with most rows. It writes the rows of all
+other groups to a few files without tags, which later operations take.
 
-A file is partitioned if its tag names the policy's fingerprint. A file that another writer rewrote
-has lost its tags and is unpartitioned again. Deletion vectors keep the tags, because the remaining
-rows are still in the same bucket. Older versions put the groups beyond an operation's limit among
-the far rows. Since then, files of far rows have one more tag; those without it are unpartitioned.
+A file is partitioned if its tag contains the policy's fingerprint. If another writer rewrites the
+file, the new file has no tags and is not partitioned. A new deletion vector does not change the
+tags, because the remaining rows are still in the same bucket. Older versions wrote the groups
+beyond an operation's limit to the file of the far rows. Now a file of far rows has one more tag,
+and a file without this tag counts as not partitioned.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ def seeding_number(seed: int) -> int:
     """Return the signed 64-bit number after which Spark's `xxhash64` continues with a seed.
 
     Spark's function is XXH64 with the seed 42, and the hash of each argument is the seed of the
-    next. All steps of hashing a number can be inverted. So for every seed there is one number that,
-    as the first argument, yields exactly that seed for the second.
+    next. All steps of hashing a number can be inverted. So for each seed, there is exactly one
+    number whose hash is this seed. If this number is the first argument, the second argument is
+    hashed with the seed.
 
     Example:
         >>> seeding_number(1)
@@ -156,12 +158,12 @@ def bin_of(timestamp: Column, key: RangeKey) -> Column:
 
 @dataclass(frozen=True, order=True)
 class Group:
-    """The rows of one file: a bin and a bucket, and of a frequent value only that value's rows.
+    """The rows of one file: those of one bin and one bucket, or only those of one frequent value.
 
     Attributes:
         bin: the bin's start in microseconds since 1970; 0 without a range key.
         bucket: the bucket, from 0; -1 without a hash key.
-        value: the number of a frequent value, counted from 1; 0 for all others.
+        value: the number of the frequent value, from 1; 0 if the file contains all other values.
     """
 
     bin: int
@@ -173,13 +175,14 @@ class Group:
 class Groups:
     """The groups of one operation.
 
-    Each group is one task. The far rows are another task, and the remaining rows several.
+    Each group is one task. The far rows are another task. The remaining rows are several tasks.
 
     Attributes:
         groups: the groups with a task of their own.
         values: the frequent values.
-        near: set only if there are more groups than an operation writes: the bins whose other rows
-            are the remaining ones. All other rows without a group are far.
+        near: the bins that are not far. It is set only if there are more groups than an operation
+            writes. Rows without a group in these bins are the remaining rows; all other rows
+            without a group are far.
     """
 
     groups: tuple[Group, ...]
@@ -188,7 +191,7 @@ class Groups:
 
     @property
     def far(self) -> int:
-        """The number of the far rows' task, which follows those of the groups."""
+        """The number of the task with the far rows. It follows the numbers of the groups."""
         return len(self.groups)
 
     @property
@@ -253,9 +256,9 @@ def find_groups(
     Args:
         rows: the rows, as a transaction reads them.
         keys: the policy's columns.
-        partitioned: the `bin` of each file that contains one partition already; read if needed.
-        are_left: whether an operation of an older version put all of them among the far rows. Then
-            only the partitioned files show which of them are far.
+        partitioned: the `bin` of each file that is already partitioned. It is read only if needed.
+        are_left: whether an older version wrote all these rows to the file of the far rows. Then
+            only the partitioned files show which of the rows are far.
     """
     keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"))
     grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
@@ -284,10 +287,10 @@ def _near_bins(
     *,
     are_left: bool,
 ) -> tuple[Span, ...]:
-    """Return the bins within the fence: three spans of the middle 98 % of rows on each side.
+    """Return the near bins: at most three spans of the middle 98 % of rows away from these rows.
 
-    The reference's own bin is always near, because NULL belongs to it. So are the bins within the
-    fence of the files that are partitioned already, so that a few late rows do not count as far.
+    The bin of the reference is always near, because it contains NULL. Bins that are near according
+    to the already partitioned files are near, too, so that a few late rows do not count as far.
 
     Args:
         counts: the number of rows of the groups.
@@ -400,7 +403,7 @@ def is_partitioned(fingerprint: str) -> Column:
 
 
 def is_left(add: Add) -> bool:
-    """Return whether a file contains groups that an older version put among the far rows."""
+    """Return whether an older version wrote groups beyond its limit to this file of far rows."""
     named = add.get("tags") or {}
     return named.get(OUTLIER) == FAR and FENCED not in named
 
@@ -412,14 +415,14 @@ def partitioned_bins(files: DataFrame, fingerprint: str) -> DataFrame:
 
 
 def arrived() -> Column:
-    """Return when the last row of a file was first written, in microseconds since 1970."""
+    """Return when the last of a file's rows arrived, in microseconds since 1970."""
     return F.coalesce(_greatest(ARRIVED), F.col("modificationTime") * 1000)
 
 
 def created() -> Column:
-    """Return the greatest creation time of a file, in microseconds since 1970.
+    """Return the creation time of a file's newest row, in microseconds since 1970.
 
-    If the policy overrides creation times, these are the timestamps of the file's rows.
+    If the policy overrides creation times, this is the latest timestamp of the file's rows.
     """
     return F.coalesce(_greatest(CREATED), arrived())
 
@@ -429,19 +432,19 @@ def _greatest(name: str) -> Column:
 
 
 def row_count() -> Column:
-    """Return the rows of a file without those deleted by its vector; 0 without statistics."""
+    """Return the number of a file's rows that are not deleted; 0 without statistics."""
     masked = F.coalesce("deletionVector.cardinality", F.lit(0))
     return F.greatest(physical_row_count() - masked, F.lit(0)).cast("bigint")
 
 
 def physical_row_count() -> Column:
-    """Return the rows of a file, deleted ones included; 0 without statistics."""
+    """Return the number of a file's rows, including deleted ones; 0 without statistics."""
     records = F.get_json_object("stats", "$.numRecords").cast("bigint")
     return F.coalesce(records, F.lit(0).cast("bigint"))
 
 
 def is_pending(setting: Setting) -> Column:
-    """Return whether a file must be partitioned: not done, hot, and not older than the policy.
+    """Return whether a file must be partitioned: it is not done, is hot, and is not too old.
 
     A file is done if it has the policy's tag and, if the policy requires it, the bucket in its
     column.
@@ -463,7 +466,7 @@ def _is_younger(age: int | None) -> Column:
 def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
     """Return the files to partition, the oldest first.
 
-    No file is returned while they have fewer rows than the policy's minimum for an operation.
+    If all these files together have fewer rows than the policy's minimum, return none of them.
     """
     pending = files.where(is_pending(setting)).orderBy(arrived(), "path")
     if least := setting.policy.min_rows:
@@ -474,11 +477,13 @@ def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
 
 
 def small_files(files: DataFrame, setting: Setting) -> DataFrame:
-    """Return the partitioned files of an age to merge, with enough others of partition and size.
+    """Return the partitioned files for which there are enough similar files to merge.
 
-    Files are merged with at least three others of a similar size, so that each row is rewritten
-    only a few times and not with each new file. A file larger than half of an operation's limit
-    counts as large, because no two of those would fit into one operation.
+    The policy's `Lookback` limits the age of the files.
+
+    A file is merged with at least three other files of its partition and of a similar size. So each
+    row is rewritten only a few times, not with each new file. A file that is larger than half of an
+    operation's limit is not merged, because two such files would not fit into one operation.
     """
     rows, size = setting.policy.row_limit // 2, setting.policy.size_limit // 2
     fits = (F.col("size") < min(_LARGE, size + 1)) & (physical_row_count() <= rows)
@@ -511,7 +516,7 @@ def groups_of_tags(chosen: Sequence[Add]) -> Groups:
 
 
 def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) -> dict[str, str]:
-    """Return the tags that name a new file's partition; none for a file of several groups.
+    """Return the tags for the partition of a new file; none for a file with several groups.
 
     Args:
         task: the number of the file's task.
@@ -535,7 +540,7 @@ def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) 
 
 
 def arrival(sources: Sequence[Add], partition: dict[str, str]) -> tuple[int, int]:
-    """Return when the first and the last row of a new file were first written.
+    """Return when the first and the last of a new file's rows arrived.
 
     Args:
         sources: the files that the operation read; files of another partition are ignored.

@@ -1,17 +1,18 @@
 """Run one operation on a table: rewrite mixed files, prove that no row changed, write a receipt.
 
-`partition` takes the unpartitioned files that were created first, within the policy's bounds.
-`merge` combines small files of one partition, and never files of different partitions. Both are
-one commit that changes no data. If another writer has changed one of the files, the operation
-starts again from the newest version.
+`partition` rewrites the oldest files that are not partitioned, within the policy's limits. `merge`
+combines small files of one partition, and never files of different partitions. Both make one
+commit, which changes no data. If another writer has changed one of the files meanwhile, the
+operation starts again from the newest version.
 
 The receipt is written before the commit, and the commit's metadata names it. After a crash, the
-next process finds in the table's log whether the operation was committed. If not, no version
-contains its files, and they are deleted. On an object store, the operation may be slow, not dead,
-and continue. An empty commit fences it off first: Delta then rejects its commit as a conflict.
+next process finds out from the table's log whether the operation was committed. If not, no version
+contains its files, and the process deletes them. On an object store, the operation may only be
+slow, and may still try to commit. Therefore the process first makes an empty commit. Delta then
+rejects the operation's commit as a conflict.
 
-Replaced files stay for as long as the table keeps removed files, for readers of older versions.
-Then `vacuum` deletes them, except those that frames and feeds need.
+Replaced files stay for the table's retention period, for readers of older versions. Then `vacuum`
+deletes them, except those that frames and change data feeds need.
 """
 
 from __future__ import annotations
@@ -98,12 +99,13 @@ _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
 
 @dataclass(frozen=True)
 class Dropped:
-    """The files that retention dropped, or would drop.
+    """The files that `drop_older_than` dropped, or would drop.
 
     Attributes:
         table: the table's name.
-        files, rows, size: the number of files, their rows, and their bytes as stored.
-        version: the commit; None for a preview, or if no file was old enough.
+        files, rows, size: the numbers of files, of their rows, and of their stored bytes.
+        version: the version that the commit added; None for a dry run, or if no file was old
+            enough.
     """
 
     table: str
@@ -126,18 +128,19 @@ class Receipt:
         id: the operation's id, which the commit's note contains.
         kind: `partition` writes homogeneous files, `merge` combines files of one partition.
         at: when the operation began, as ISO 8601 in UTC.
-        table_id: the table's own id, which differs for a table created in its place.
+        table_id: the table's id. A table that is created in its place has another id.
         fingerprint: the policy's fingerprint, as in the files' tags.
         read_version: the version that was read.
         rows: the number of rows read, which is also the number written.
-        checksum: the checksum of all rows with their ids, independent of their order; the same for
-            the rows read and written.
+        checksum: a checksum of all rows with their ids. It does not depend on the order of the
+            rows, so it is the same for the rows read and the rows written.
         files_in, files_out: the paths of the files read and written, as in the log.
-        bytes_in, bytes_out: their sizes.
+        bytes_in, bytes_out: the sizes of these files.
         partitions: the number of partitions in the new files.
         outlier_rows: the number of rows in files of outliers.
         seconds: the time from choosing files to writing the receipt.
-        version: the commit; None while unknown, -1 if nothing was committed.
+        version: the version that the commit added; None while it is unknown, -1 if nothing was
+            committed.
     """
 
     id: str
@@ -176,7 +179,7 @@ def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:
 
 
 def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
-    """Return the receipts of the last 30 days, the oldest first.
+    """Return the receipts of the last 30 days; the oldest comes first.
 
     Raises:
         FormatError: a receipt has a newer format.
@@ -191,13 +194,14 @@ def recover(
 ) -> None:
     """Recover interrupted operations: record their commits, or delete their files.
 
-    Afterwards a receipt's version is the commit, or -1 if the operation was never committed. The
-    caller must hold the table's lease.
+    Afterwards, each receipt contains the version of its commit, or -1 if the operation was never
+    committed. The caller must hold the table's lease.
 
     Args:
         storage: the lake's files.
         table: the table's name.
-        fence_off: called on an object store before anything is deleted; see `fence_off`.
+        fence_off: a function that is called on an object store before anything is deleted; see
+            `fence_off`.
     """
     for receipt in read_receipts(storage, table):
         age = datetime.now(timezone.utc) - datetime.fromisoformat(receipt.at)
@@ -210,7 +214,7 @@ def recover(
 
 
 def check_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
-    """Make a transaction fail if its operation is fenced off before it commits; see `recover`.
+    """Make a transaction fail if another process fences off its operation; see `recover`.
 
     Args:
         txn: the operation's transaction.
@@ -219,7 +223,7 @@ def check_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: 
         table: the table's name, for the message.
 
     Raises:
-        BusyError: the operation is fenced off already, and another process has deleted its files.
+        BusyError: another process has already fenced off the operation and deleted its files.
     """
     if storage.local is None and txn.has_seen(operation, 1):
         raise BusyError(
@@ -229,10 +233,10 @@ def check_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: 
 
 
 def fence_off(table: TableHandle, receipt: Receipt) -> None:
-    """Make sure that an operation that has not committed yet never will.
+    """Make sure that an operation that has not committed yet can never commit.
 
     Raises:
-        BusyError: other writers of the table won each of five attempts.
+        BusyError: in each of five attempts, another writer committed first.
     """
     note = json.dumps({"mirrorlake": "partitioning", "fenced": receipt.id})
     for _ in range(_TRIES):
@@ -284,7 +288,7 @@ def _receipt(document: dict[str, Any]) -> Receipt:
 
 
 def clean_up(table: TableHandle) -> int | None:
-    """Vacuum a table if files that operations replaced are past its retention.
+    """Vacuum a table if the retention period of files that operations replaced has passed.
 
     Returns:
         When the next vacuum is due, in microseconds since 1970; None if none is due.
@@ -323,12 +327,12 @@ def prove_files(
         adds: the files.
         keys: the policy's columns.
         groups: the operation's groups.
-        derived: the column that operations fill, which the proof ignores.
+        derived: the column that operations fill. The check ignores it.
 
     Returns:
-        For each file name: `rows`; `low` and `high`, the sums of both halves of the rows' hashes;
-        `task`, the number of the group; `least` and `most`, the range key's bounds in microseconds
-        since 1970, where NULL counts as the reference.
+        For each file name: `rows`, the number of rows; `low` and `high`, the sums of both halves of
+        the rows' hashes; `task`, the number of the group; `least` and `most`, the smallest and
+        greatest value of the range key in microseconds since 1970 (NULL counts as the reference).
 
     Raises:
         RewriteError: a file has rows of two partitions, or no rows.
@@ -370,7 +374,7 @@ def logged_rows(adds: Sequence[Add]) -> int | None:
 
 
 class Step(Enum):
-    """The step that an operation has just completed. Progress displays and tests use it."""
+    """The step that an operation has just completed; for progress displays and tests."""
 
     RECOVERED = "settled"
     CHOSEN = "chosen"
@@ -406,7 +410,7 @@ class PlannedOperation:
 
 
 def table_lock(storage: Storage, name: TableName) -> AbstractContextManager[Lease]:
-    """Return a lock that one process at a time holds on a table; raises like `only_one`."""
+    """Return a lock on a table that only one process can hold; it raises like `only_one`."""
     return only_one(storage, _lock_path(name), _PATIENCE, f"partitioning of {name}")
 
 
@@ -427,15 +431,16 @@ def run_operation(
     Args:
         table: the table; its session must be a classic one.
         kind: `partition` or `merge`.
-        on_step: called after every step.
+        on_step: a function that is called after each step.
 
     Returns:
         The receipt of the commit, or None without a policy or without files to process.
 
     Raises:
         BusyError: another process is partitioning this table.
-        ConflictError: other writers won each attempt.
-        RewriteError: the new files do not contain the same rows; nothing was committed.
+        ConflictError: in each attempt, another writer committed first.
+        RewriteError: the new files do not contain the same rows as the old ones, so nothing was
+            committed.
         UsageError: the policy no longer fits the table, or the session has no JVM gateway.
     """
     storage, name = table.storage, table.name
@@ -465,9 +470,9 @@ def run_operation(
 
 
 def plan_operations(table: TableHandle) -> tuple[PlannedOperation, ...]:
-    """Return the operations that the current files require; nothing is written.
+    """Return the operations that the current files need, and write nothing.
 
-    Merges of files that these operations would write are not included.
+    The result does not contain merges of files that these operations would write.
 
     Raises:
         UsageError: the policy no longer fits the table.
@@ -541,7 +546,8 @@ def _candidates(files: DataFrame, setting: Setting, kind: str) -> DataFrame:
 def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
     """Return the columns to sort a file by: the keys, then the table's first timestamp column.
 
-    Rows of one key in the order of time compress best, and a filter on the time skips pages.
+    If the rows of a key are in the order of time, they compress best, and a filter on the time
+    skips pages.
     """
     kinds = (TimestampType, TimestampNTZType)
     times = [field.name for field in schema.fields if isinstance(field.dataType, kinds)]
@@ -549,7 +555,7 @@ def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
 
 
 class _Job:
-    """One operation on one table; each attempt writes the chosen files from the beginning."""
+    """One operation on one table. Each attempt writes all new files again."""
 
     def __init__(
         self, table: TableHandle, setting: Setting, kind: str, on_step: StepListener, lease: Lease
@@ -570,7 +576,7 @@ class _Job:
         self.receipt: Receipt | None = None
 
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
-        """Write homogeneous files, prove them, and write the receipt."""
+        """Write files with one partition each, check them, and write the receipt."""
         storage, name = self._table.storage, self._table.name
         self._on_step(name, Step.CHOSEN)
         check_fence(txn, storage, self.id, name)

@@ -1,7 +1,7 @@
 """Parse and write data partitioning policies: Kusto's JSON, timespans and timestamps.
 
-Property names and their meaning are Kusto's. An error names the property and the allowed values.
-Times are whole microseconds.
+The properties have the names and the meaning that Kusto defines. An error names the property and
+the allowed values. Times are in whole microseconds.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HashKey:
 
     Attributes:
         column: the column's name.
-        max_partition_count: the number of buckets, per bin if the policy also has a range key; 128
-            by default.
+        max_partition_count: the number of buckets, 128 by default. If the policy also has a range
+            key, each bin has this number of buckets.
         seed: the seed of the hash; 1 by default.
         mode: `ByPartition` for joins and aggregations on the key, `Uniform` (the default) for
             filters.
@@ -142,10 +142,10 @@ class Policy:
 
     Attributes:
         hash, range: the keys; at least one of them is set.
-        effective: files created from this timestamp on are partitioned, in microseconds since 1970;
-            None until the policy is set.
-        min_rows, max_rows, max_size: limits of one operation in rows and uncompressed bytes; 0 for
-            the defaults.
+        effective: a timestamp in microseconds since 1970; only files that were created since then
+            are partitioned. None until the policy is set.
+        min_rows, max_rows, max_size: limits of one operation in rows and uncompressed bytes; 0: the
+            default.
         lookback: the age up to which small files are merged.
     """
 
@@ -159,7 +159,7 @@ class Policy:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the keys, the hash key's first. Files are sorted by them."""
+        """The columns of the hash key and the range key, by which files are sorted."""
         return tuple(key.column for key in (self.hash, self.range) if key is not None)
 
     @property
@@ -194,7 +194,8 @@ class Policy:
         Files with another fingerprint in their tags are rewritten.
 
         Args:
-            physical: the columns' names in the files, which do not change when a column is renamed.
+            physical: the names of the columns in the files. They do not change when a column is
+                renamed.
         """
         parts: list[Any] = []
         if self.hash:
@@ -395,7 +396,7 @@ def format_timespan(micros: int) -> str:
 
 
 def parse_timestamp(text: str) -> int:
-    """Parse an ISO 8601 timestamp; without a zone it is in UTC.
+    """Parse an ISO 8601 timestamp. Without a zone, it is in UTC.
 
     Returns:
         Microseconds since 1970.
@@ -447,8 +448,8 @@ class Setting:
 
     Attributes:
         policy: the policy.
-        hot: files created longer ago than this, in microseconds, are cold and are not rewritten;
-            None if all files are hot.
+        hot: a timespan in microseconds; older files (*cold* files) are not rewritten. None: all
+            files are hot.
         bucket_column: the column in which operations store the bucket; None without one.
         fingerprint: the fingerprint in the files' tags; empty until the policy is fitted to the
             table.

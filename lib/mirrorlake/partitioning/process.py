@@ -1,10 +1,11 @@
 """Partition all tables of a lake in the background: `Lake.partitioning`.
 
-In each round, the table with most pending rows comes first. The capacity and the machine's cores
-limit the number of concurrent operations. A table without remaining work costs one look at its
-newest version until it changes, in the next process too. The files of tables without a policy are
-counted only while there is work, at most every ten minutes. If all tables of a lake together have
-very many files, the process slows down to one operation at a time and moves the policies' effective
+The process works in rounds. In each round, the table with most pending rows comes first. The number
+of concurrent operations is limited by the capacity and by the machine's cores. If a table has no
+work left, the process only reads the number of its newest version, until this number changes; this
+also holds for the next process. The process counts the files of tables without a policy only while
+there is work, at most every ten minutes. If all tables of the lake together have very many files,
+the process slows down to one operation at a time. It also moves the policies' effective
 date into the future, so that users can reconsider the policies.
 """
 
@@ -83,8 +84,8 @@ class TableRun:
 
     Attributes:
         table: the table's name.
-        receipts: the operations, in their order.
-        error: the error that ended them; None without an error.
+        receipts: the receipts of the operations, in their order.
+        error: the error that ended the operations; None without an error.
     """
 
     table: str
@@ -99,7 +100,7 @@ class ProcessReport(Result):
     Attributes:
         tables: the tables with a policy on which an operation was committed or failed.
         capacity: the number of concurrent operations, after the run.
-        put_off: tables whose effective date was moved because the lake has too many files.
+        put_off: the tables whose effective date was moved, because the tables have too many files.
     """
 
     tables: tuple[TableRun, ...]
@@ -139,15 +140,16 @@ class ProcessReport(Result):
 
 
 class Process:
-    """The background process over one lake.
+    """The background process for the tables of one lake.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed; returns a classic one.
-        tables: returns the tables to process, in each round again.
+        spark: a function that returns a classic Spark session. It is called only if work needs
+            Spark.
+        tables: a function that returns the tables to process. It is called in each round.
         file_limit: the number of files, in all tables of the lake, above which the process slows
             down.
-        on_step: called after every step of every operation, from several threads.
+        on_step: a function that is called after each step of each operation, from several threads.
     """
 
     def __init__(
@@ -167,10 +169,10 @@ class Process:
         self._others, self._recount = 0, 0.0
 
     def run(self, *, stop: Event | None = None) -> ProcessReport:
-        """Run rounds until no table has remaining work.
+        """Run rounds until no table has work left.
 
         Args:
-            stop: if it is set, the running operations finish and no new one starts.
+            stop: an event. If it is set, the running operations finish and no new one starts.
         """
         receipts: dict[str, list[Receipt]] = {}
         errors: dict[str, str] = {}
@@ -202,12 +204,13 @@ class Process:
         interval: float = 5,
         on_report: Callable[[ProcessReport], None] = noop,
     ) -> ProcessReport:
-        """Run repeatedly until `stop` is set; the pauses grow while there is no work.
+        """Run repeatedly until `stop` is set. While there is no work, the pauses become longer.
 
         Args:
-            stop: set by a signal handler or another thread; running operations finish first.
+            stop: an event that a signal handler or another thread sets. Running operations finish
+                first.
             interval: seconds between two runs while there is work; 5 by default.
-            on_report: called after every run.
+            on_report: a function that is called with the report of each run.
         """
         pause = interval
         while True:
@@ -219,7 +222,7 @@ class Process:
                 return report
 
     def _needs(self, errors: dict[str, str]) -> list[TableName]:
-        """Return the tables that may have work, those with most pending rows first."""
+        """Return the tables that may have work. The table with most pending rows comes first."""
         found: list[tuple[int, TableName]] = []
         there, now = set(), now_micros()
         for name in self._tables():
@@ -271,7 +274,7 @@ class Process:
     def _round(
         self, needs: list[TableName], capacity: int
     ) -> dict[TableName, Receipt | str | None]:
-        """Run one operation on each of the first tables, as many as the capacity allows.
+        """Run one operation on each of the first tables; the capacity limits their number.
 
         Returns:
             For each table its receipt, an error, or None if the table is idle.
@@ -320,11 +323,11 @@ class Process:
 
 
 class LakePartitioning:
-    """The background process over all tables with a policy, as `lake.partitioning`.
+    """The background process for all tables with a policy, as `lake.partitioning`.
 
     Args:
         storage: the lake's files.
-        spark: called when a session is needed.
+        spark: a function that returns the Spark session. It is called only if work needs Spark.
     """
 
     def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
@@ -338,13 +341,14 @@ class LakePartitioning:
         file_limit: int = FILE_LIMIT,
         on_step: StepListener = noop,
     ) -> Process:
-        """Return the process, to run it once or to watch.
+        """Return the process. Its `run` works once, and its `watch` until it is stopped.
 
         Args:
             table: process only this table; by default all tables with a policy.
-            file_limit: the number of files in all tables of the lake above which the process slows
-                down to one operation at a time; 5,000,000 by default.
-            on_step: called after every step of an operation, with the table and the step.
+            file_limit: a number of files; 5,000,000 by default. If all tables of the lake together
+                have more files, the process runs one operation at a time.
+            on_step: a function that is called after each step of an operation, with the table and
+                the step.
 
         Example:
             >>> lake.partitioning.process().watch(stop)  # doctest: +SKIP
@@ -392,7 +396,7 @@ class LakePartitioning:
         return Entries(lines, columns, lambda one: one.shown().rows[0], empty)
 
     def diagnostics(self) -> Diagnostics:
-        """Return how far all tables with a policy are partitioned, in Kusto's terms.
+        """Return which share of the tables with a policy is partitioned, with Kusto's column names.
 
         Example:
             >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
@@ -407,8 +411,7 @@ def read_capacity(storage: Storage) -> int:
     """Return the number of operations that may run concurrently: the stored value, or 1.
 
     Raises:
-        FormatError: the document has a newer format. The value could be found again, but the
-            document must not be overwritten.
+        FormatError: the document has a newer format, so it must not be overwritten.
     """
     return int((read_kept(storage, _CAPACITY, _CAPACITY_FORMAT) or {}).get("capacity", 1))
 
@@ -422,15 +425,16 @@ def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> Non
 
 @dataclass(frozen=True)
 class Idle:
-    """The state of a table without remaining work, stored for the next round and process.
+    """The state of a table without work, stored for the next round and the next process.
 
-    Only a new version, another policy, or replaced files past their retention make new work. So
-    reading one small document replaces reading the table's log and a job that counts files.
+    The table has new work only after a new version, another policy, or the end of the retention
+    period of replaced files. Until then, the process reads one small document instead of the
+    table's log, and runs no job that counts files.
 
     Attributes:
         version: the table's version.
         policy: the number of its newest policy.
-        files: the number of its files, which count against the process's limit.
+        files: the number of its files, which count for the process's limit.
         due: when replaced files must be vacuumed, in microseconds since 1970; None for never.
     """
 
@@ -448,7 +452,7 @@ class Idle:
 def read_idle(storage: Storage, name: TableName) -> Idle | None:
     """Return the stored state of an idle table.
 
-    None means that the table had work, or that the document has another format: it is a cache.
+    None: the table had work, or the document (a cache) has another format.
     """
     document = storage.read_json(_idle_path(name))
     if document is None or document.pop("format", 1) != _IDLE_FORMAT:

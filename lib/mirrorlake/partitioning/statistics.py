@@ -1,12 +1,13 @@
 """Count a table's partitioned and pending files, and find the files that a predicate reads.
 
-The first columns of the statistics, and those of the diagnostics, are Kusto's.
+The first columns of the statistics and all columns of the diagnostics have Kusto's names.
 
-A scan reads unpartitioned files and only the buckets that a predicate needs. Statistics can't prune
-a hash, but tags can. Delta also skips files by their statistics, so bins of time and all other
-columns count too. The values of the key for which a predicate can be true must be certain. So only
-comparisons of the plain column with text literals count, joined by AND and OR. A number would make
-Spark compare numbers, so that '05' equals 5, which no hash shows.
+A scan reads the files of the buckets that a predicate needs, and all files that are not
+partitioned. It uses the tags for this, because statistics can't exclude a bucket. Delta also skips
+files by their statistics, for bins and all other columns. To choose buckets, the scan must know for
+which key values the predicate can be true. Therefore it uses only comparisons of the column itself
+with text literals, joined by AND and OR. With a number, Spark would compare numbers: '05' then
+equals 5, although their hashes differ.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ Values = frozenset[str | None]
 
 @dataclass(frozen=True)
 class TableStatistics(Result):
-    """How far one table is partitioned.
+    """The numbers of partitioned and pending rows and files of one table.
 
     Attributes:
         table: the table's name.
-        policy: its policy as JSON; None without one.
-        rows, files, size: the whole table; size in bytes.
-        partitioned_rows, partitioned_files: the part written by the present policy.
+        policy: the table's policy as JSON; None without a policy.
+        rows, files, size: the numbers of rows, files and bytes of the whole table.
+        partitioned_rows, partitioned_files: the part that is partitioned by the current policy.
         outlier_rows: the partitioned rows in files of outliers.
-        pending_rows, pending_files: the unpartitioned part that an operation would process.
+        pending_rows, pending_files: the part that operations still have to partition.
     """
 
     table: str
@@ -87,7 +88,7 @@ class TableStatistics(Result):
 
     @property
     def unpartitioned_rows(self) -> int:
-        """The rows of unpartitioned files: new, cold, or older than the policy."""
+        """The number of rows in files that are not partitioned: new, cold or too old."""
         return self.rows - self.partitioned_rows
 
     def __repr__(self) -> str:
@@ -133,7 +134,7 @@ class Diagnostics(Result):
 
     @property
     def is_behind(self) -> bool:
-        """Whether a table is below 90 %, so that the capacity should be reviewed."""
+        """Whether less than 90 % of a table is partitioned; then review the capacity."""
         return self.least is not None and self.least.percentage < LOW_PERCENTAGE
 
     def shown(self) -> TextTable:
@@ -155,7 +156,7 @@ class Diagnostics(Result):
 
 
 def newest_files(table: TableHandle) -> DataFrame:
-    """Return the newest version's files, from Delta or, under Spark Connect, from the log."""
+    """Return the files of the newest version, from Delta or (under Spark Connect) from the log."""
     if has_gateway(table.spark):
         with transaction(table.spark, table.path) as txn:
             return txn.files()
@@ -177,7 +178,7 @@ def count_files(table: TableHandle, setting: Setting | None) -> TableStatistics:
 
     Args:
         table: the table.
-        setting: its policy; None without one.
+        setting: the table's policy; None without a policy.
     """
     files = newest_files(table)  # starts the session, which creating columns requires
     done, pending, policy = F.lit(False), F.lit(False), None
@@ -206,7 +207,8 @@ class Spread:
     """The rows of a table by file and bucket.
 
     Attributes:
-        counts: one entry per file with its rows per bucket, ordered by these numbers.
+        counts: one entry per file: its number of rows by bucket. The entries are ordered by these
+            numbers.
     """
 
     counts: tuple[tuple[int, ...], ...]
@@ -248,7 +250,8 @@ class ScannedFile:
     Attributes:
         path: its path, as in the log.
         size: its bytes.
-        bucket: the bucket of a homogeneous file; None for unpartitioned files and far outliers.
+        bucket: the bucket of the file's rows; None for a file that is not partitioned, and for
+            distant rows.
         is_partitioned: whether it contains one partition of the table's policy.
     """
 
@@ -422,7 +425,7 @@ def _by_statistics(table: TableHandle, where: str, version: int) -> set[str]:
 
 
 def _without_tags(table: TableHandle, where: str | None) -> Scan:
-    """Scan under Spark Connect, which can't read files by name, so only statistics prune."""
+    """Scan under Spark Connect. It can't read files by name, so only statistics exclude files."""
     rows = table.rows()
     every = rows.inputFiles()
     chosen = rows if where is None else rows.where(where)
@@ -438,7 +441,7 @@ def key_values(where: str, column: str) -> Values | None:
         column: the column's name.
 
     Returns:
-        The values, None among them for NULL; None if any value is possible.
+        The values; the value None stands for NULL. None instead of a set: any value is possible.
 
     Example:
         >>> sorted(key_values("n > 1 AND k IN ('a', 'b')", "k"))

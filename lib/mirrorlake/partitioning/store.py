@@ -1,6 +1,6 @@
-"""Keep the partitioning policies of a lake's tables, and check that they fit the tables.
+"""Store the partitioning policies of a lake's tables, and check that they fit the tables.
 
-A policy may add a column for the bucket and a guard to its table; both are done here.
+This module also adds the bucket column and the guard to a table, if its policy has them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     Args:
         storage: the lake's files.
         name: the table's name.
-        fitted: if False, also return a policy that no longer fits, to show, change or delete it.
+        fitted: if False, also return a policy that no longer fits, so that the caller can show,
+            change or delete it.
 
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
@@ -66,8 +67,8 @@ def append_policy(storage: Storage, name: TableName, document: dict[str, Any]) -
     """Write the next document of a table's policy and return its number.
 
     Raises:
-        ConflictError: other writers won each of 20 attempts.
-        FormatError: the newest document has a newer format and can't be superseded.
+        ConflictError: in each of 20 attempts, another writer was first.
+        FormatError: the newest document has a newer format, so no document can follow it.
     """
     return partitioning_policies(storage, name).append(document, f"The policy of {name}")
 
@@ -75,7 +76,7 @@ def append_policy(storage: Storage, name: TableName, document: dict[str, Any]) -
 def tables_with_policies(storage: Storage) -> list[TableName]:
     """Return the tables that have, or had, a policy.
 
-    Only the policies' folders are listed; other tables cost nothing.
+    This only lists the folders of policies, so tables without a policy cost nothing.
     """
     found = []
     for folder in storage.list(_ALL).folders:
@@ -91,7 +92,7 @@ def tables_with_policies(storage: Storage) -> list[TableName]:
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
     """Return a table's setting for readers; None if the policy no longer fits.
 
-    Files then count as untagged.
+    All files then count as not partitioned.
     """
     try:
         return read_setting(storage, name)
@@ -107,7 +108,7 @@ def write_setting(
     Args:
         storage: the lake's files.
         name: the table's name.
-        setting: the setting; without a date its policy is effective from now on.
+        setting: the setting. If its policy has no effective date, this is now.
         reason: the reason to store in the history.
         dry_run: only check the setting.
 
@@ -133,7 +134,7 @@ def write_setting(
 
 
 def remove_setting(storage: Storage, name: TableName) -> None:
-    """Delete a table's policy; the history keeps it."""
+    """Delete a table's policy. The history still contains it."""
     document = {
         "table_id": open_snapshot(storage, name).metadata["id"],
         "at": format_timestamp(now_micros()),
@@ -204,10 +205,10 @@ def why_not_hashed(field: dict[str, Any]) -> str | None:
 def check_bucket_column(table: TableHandle, policy: Policy, name: str) -> HashKey:
     """Check the name of a column for the bucket, and return the hash key.
 
-    The column is for engines that read no tags. Operations fill it when they rewrite a file; in
-    unpartitioned files it is NULL. A check constraint refuses any value but the key's own bucket,
-    so that a changed key can't leave a wrong bucket. A reader filters by `k = 'x' AND (bucket = 10
-    OR bucket IS NULL)`, and statistics skip the other files.
+    The column is for engines that do not read tags. Operations fill it when they write a file. In
+    files that are not partitioned, it is NULL. A check constraint refuses all other values, so that
+    the bucket is never wrong after a change of the key. If a reader filters by
+    `k = 'x' AND (bucket = 10 OR bucket IS NULL)`, it skips the other files by their statistics.
 
     Raises:
         UsageError: the policy has no hash key, or the column is one of the table's own, or contains
@@ -258,9 +259,9 @@ def check_guard(table: TableHandle) -> None:
 def guard_table(table: TableHandle, policy: Policy) -> None:
     """Make a table `CLUSTER BY` the policy's keys, as a guard against OPTIMIZE by other writers.
 
-    OPTIMIZE skips files of another clustering provider, which only clustered tables can have. From
-    then on partitioned files have our provider's name. Maintenance by this project checks the
-    policy itself.
+    Files of a clustered table have a clustering provider, and OPTIMIZE skips the files of other
+    providers. From then on, partitioned files have mirrorlake as their provider. mirrorlake's own
+    maintenance does not need the guard, because it checks for a policy.
 
     Raises:
         QueryError: Delta refused the change.

@@ -72,9 +72,10 @@ _MOST_OPERATIONS = 20
 class TablePolicy:
     """The partitioning policy of one table, as `lake.table(name).partitioning`.
 
-    `set`, `alter_merge`, `delete` and `run` change no row, so they run at once; with `dry_run=True`
-    they only check, and return what they would do. `drop_older_than` deletes rows, so it only
-    previews unless `apply=True`.
+    `set`, `alter_merge`, `delete` and `run` change no row, so they run at once. With
+    `dry_run=True`, they only check their arguments and return what they would do. `drop_older_than`
+    deletes rows, so by default it only returns what it would do. With `apply=True`, it deletes
+    them.
 
     Args:
         table: the table.
@@ -116,25 +117,26 @@ class TablePolicy:
         bucket_column: str | None = None,
         dry_run: bool = False,
     ) -> Policy:
-        """Set the table's policy, replacing the previous one; `run` rewrites the files.
+        """Set the table's policy, which replaces the previous one. `run` then rewrites the files.
 
         Args:
-            document: Kusto's JSON, as a mapping or as text. Without `EffectiveDateTime` only files
-                created from now on are partitioned.
-            hot: a timespan such as `31d`; files created longer ago are not rewritten. By default
-                all files are hot.
-            guard: make the table `CLUSTER BY` the keys, so that a plain OPTIMIZE by other writers
-                skips partitioned files. This raises the table's writer protocol.
-            bucket_column: a column to add, in which operations store the bucket for engines that
-                read no tags.
-            dry_run: check everything, and write nothing.
+            document: Kusto's JSON, as a mapping or as text. Without `EffectiveDateTime`, only files
+                that are added from now on are partitioned.
+            hot: a timespan such as `31d`. Files that are older are not rewritten. By default, there
+                is no limit.
+            guard: declare the keys as the table's clustering columns (`CLUSTER BY`). A plain
+                OPTIMIZE by another writer then skips partitioned files. This raises the table's
+                writer protocol.
+            bucket_column: the name of a column to add. Operations store the bucket in it, for
+                engines that do not read tags.
+            dry_run: only check the arguments, and write nothing.
 
         Returns:
-            The policy with its defaults filled in; `document()` is its JSON.
+            The policy with all default values. `document()` returns its JSON.
 
         Raises:
-            UsageError: the document is not a policy, the table's columns don't fit, or the table
-                can't have the guard or the column.
+            UsageError: the document is not a policy, the policy does not fit the table's columns,
+                or the table can't have the guard or the bucket column.
             QueryError: Delta refused the guard or the column.
 
         Example:
@@ -160,12 +162,13 @@ class TablePolicy:
         """Change some of the policy's properties, as Kusto's `.alter-merge` does.
 
         Args:
-            changes: the properties to change, as a mapping or as JSON text; the others are kept.
-            hot: a timespan that replaces the previous one; by default it is kept.
-            dry_run: check the change, and write nothing.
+            changes: the properties to change, as a mapping or as JSON text. The other properties
+                stay.
+            hot: the new timespan for `hot`; by default, the previous one stays.
+            dry_run: only check the change, and write nothing.
 
         Returns:
-            The whole policy with the changes.
+            The changed policy.
 
         Raises:
             UsageError: the table has no policy, or the result does not fit the table.
@@ -187,7 +190,7 @@ class TablePolicy:
         return write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
 
     def delete(self, *, dry_run: bool = False) -> Policy:
-        """Delete the policy; no file is rewritten, and the history keeps the policy.
+        """Delete the policy. No file is rewritten, and `history` still returns the policy.
 
         Args:
             dry_run: only return the policy.
@@ -212,10 +215,10 @@ class TablePolicy:
         return setting.policy
 
     def show(self, policy: Policy | None = None) -> TextTable:
-        """Return the policy as one row, as Kusto shows it; `Policy` is NULL without a policy.
+        """Return the policy as one row, as Kusto shows it. Without a policy, `Policy` is NULL.
 
         Args:
-            policy: a policy to show instead of the table's, such as the result of a dry run.
+            policy: show this policy instead of the table's, for example the result of a dry run.
 
         Example:
             Get the JSON alone::
@@ -229,7 +232,7 @@ class TablePolicy:
         return TextTable(_COLUMNS, (row,))
 
     def history(self) -> TextTable:
-        """Return all policies that the table has had, the oldest first, each with its reason."""
+        """Return all policies that the table has had, each with its reason, the oldest first."""
         rows = []
         for one in partitioning_policies(self.table.storage, self.table.name).all():
             stored = stored_policy(one)
@@ -238,23 +241,24 @@ class TablePolicy:
         return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the operations of the last 30 days, the oldest first."""
+        """Return the receipts of the last 30 days' operations; the oldest comes first."""
         return read_receipts(self.table.storage, self.table.name)
 
     def operate(self, *, merge: bool = False, on_step: StepListener = noop) -> Receipt | None:
         """Run one operation, within the policy's limits on rows and bytes.
 
         Args:
-            merge: merge small files of one partition, instead of partitioning files.
-            on_step: called after every step, with the table and the step.
+            merge: instead of partitioning files, merge small files of one partition.
+            on_step: a function that is called after each step, with the table and the step.
 
         Returns:
             The receipt of the commit; None without a policy or without files to process.
 
         Raises:
             BusyError: another process is partitioning this table.
-            ConflictError: other writers won each attempt.
-            RewriteError: the new files do not contain the same rows; nothing was committed.
+            ConflictError: in each attempt, another writer committed first.
+            RewriteError: the new files do not contain the same rows as the old ones, so nothing was
+                committed.
             UsageError: the policy no longer fits the table, or the session has no JVM gateway.
 
         Example:
@@ -269,19 +273,20 @@ class TablePolicy:
     def run(self, *, dry_run: Literal[False] = False) -> tuple[Receipt, ...]: ...
 
     def run(self, *, dry_run: bool = False) -> tuple[Receipt, ...] | tuple[PlannedOperation, ...]:
-        """Partition all pending files, operation by operation, then merge small ones.
+        """Partition all pending files, operation by operation. Then merge small files.
 
         Args:
-            dry_run: only return the operations that the current files require. Merges of files that
-                these operations would write are not included.
+            dry_run: only return the operations that the current files need. The result does not
+                contain merges of files that these operations would write.
 
         Returns:
-            A receipt for each operation; for a dry run the planned operations.
+            A receipt for each operation. For a dry run, the planned operations.
 
         Raises:
             BusyError: another process is partitioning this table.
-            ConflictError: other writers won each attempt.
-            RewriteError: the new files do not contain the same rows; nothing was committed.
+            ConflictError: in each attempt, another writer committed first.
+            RewriteError: the new files do not contain the same rows as the old ones, so nothing was
+                committed.
             UsageError: the policy no longer fits the table, or the session has no JVM gateway.
 
         Example:
@@ -298,10 +303,10 @@ class TablePolicy:
         return tuple(found)
 
     def apply(self, document: str = "") -> tuple[Receipt, ...]:
-        """Set a policy, if one is given, and run; see `set` and `run`.
+        """Set a policy, if one is given, and run its operations; see `set` and `run`.
 
         Args:
-            document: the policy as JSON text; by default the table's own is kept.
+            document: the policy as JSON text; by default, the table's policy stays.
 
         Returns:
             A receipt for each operation; empty without a policy.
@@ -347,14 +352,14 @@ class TablePolicy:
         return read_by_mode(self.table, where, columns)
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
-        """Recommend a policy for the table, or none, and review the table's own.
+        """Recommend a policy for the table, or none. If the table has a policy, also review it.
 
         Args:
             columns: the candidate columns; by default all text and timestamp columns.
             least_bytes: the minimum size of a partition in compressed bytes; 1 GiB by default.
 
         Returns:
-            The recommended policy with the reasons.
+            The recommended policy (None: the table should have none), with the reasons.
 
         Raises:
             UsageError: a column is missing, or is neither text nor a timestamp.
@@ -369,10 +374,11 @@ class TablePolicy:
         return advise_table(self.table, columns, least_bytes=least_bytes)
 
     def spread(self, document: Any = None) -> Spread:
-        """Return how many rows of each bucket each of the first 1,000 files has.
+        """Count the rows of each bucket in each file, for the first 1,000 files.
 
         Args:
-            document: a policy as for `set`, to try without setting it; by default the table's own.
+            document: a policy as for `set`. It is used for this call only. By default, the table's
+                policy.
 
         Raises:
             UsageError: the table has no policy, or the policy has no hash key.
@@ -385,35 +391,37 @@ class TablePolicy:
     def report(
         self, document: str = "", *, where: str = "", columns: Sequence[str] = ()
     ) -> PartitionReport:
-        """Report on the table's partitioning; nothing is written.
+        """Report on the table's partitioning. Write nothing.
 
         Args:
-            document: a policy to evaluate without setting it; by default the table's own.
-            where: a filter whose files are counted; by default an equality on the policy's key.
+            document: a policy to evaluate. It is not set. By default, the table's policy.
+            where: a filter. The report counts the files that a query with this filter reads. By
+                default, an equality on the policy's key.
             columns: as for `advise`.
 
         Raises:
-            UsageError: the document is not a policy, or the table's columns don't fit.
+            UsageError: the document is not a policy, or the policy does not fit the table's
+                columns.
             QueryError: Spark can't parse the filter.
         """
         return report_partitioning(self.table, document, where=where, columns=columns)
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
-        """Drop the files whose newest row is older than `keep`.
+        """Drop the files whose newest row is older than `keep`; a dry run unless `apply`.
 
-        A file's creation time is when its rows arrived or, under `OverrideCreationTime`, their own
-        timestamps.
+        The age of a row is the time since it arrived. With `OverrideCreationTime`, it is the time
+        since the row's timestamp.
 
         Args:
             keep: a timespan, such as `365d`.
-            apply: drop the files; by default they are only counted.
+            apply: drop the files. By default, they are only counted.
 
         Returns:
             The number of files, rows and bytes that were dropped, or would be.
 
         Raises:
             UsageError: `keep` is not a timespan, or the session has no JVM gateway.
-            ConflictError: another writer changed the same files; nothing was dropped.
+            ConflictError: another writer changed the same files, so nothing was dropped.
 
         Example:
             Keep a year::
@@ -445,12 +453,13 @@ class PartitionReport(Result):
 
     Attributes:
         table: the table's name.
-        policy: the policy of the report: a proposed one, else the table's; None without one.
-        proposed: whether the policy is a proposed one.
+        policy: the policy of the report: the given one, otherwise the table's; None without a
+            policy.
+        proposed: whether `policy` was given and is not the table's.
         advice: the recommended policy, with reasons.
-        stats: rows and files, partitioned and pending.
-        spread: the rows of each bucket by file; None without a hash key.
-        planned: the pending operations under the table's own policy.
+        stats: how many rows and files are partitioned, and how many are pending.
+        spread: for each file, its rows by bucket; None without a hash key.
+        planned: the pending operations of the table's policy.
         where: the filter of the scan; empty without one.
         scan: the files that the filter reads; None without a filter.
         notes: which parts are missing from the report, and why.
@@ -572,9 +581,9 @@ def report_partitioning(
 
 
 def _some_filter(table: TableHandle, policy: Policy | None) -> str:
-    """Return an equality on the policy's key, or on a partition column.
+    """Return a filter: an equality on the policy's key, or else on a partition column.
 
-    Return an empty text if the table has neither, or no value in it.
+    Return an empty text if the table has no such column, or the column has no value.
     """
     rows = table.rows()
     kinds = dict(rows.dtypes)

@@ -65,7 +65,8 @@ class Views:
 
     Args:
         storage: the lake's files.
-        spark: returns the session. It is called only if a session is needed.
+        spark: a function that returns the Spark session. It is called only if an operation needs
+            Spark.
     """
 
     def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
@@ -80,13 +81,15 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Create a view and fill it. If the call is interrupted, the next call completes the work.
+        """Create a view: a table with the result of a query. Fill it.
+
+        Safe to interrupt: the next call completes the work.
 
         Args:
-            name: a name that no table of the lake has.
-            sql: one query over tables of the lake.
+            name: the name of the view. No table of the lake may have it.
+            sql: one query that reads tables of the lake (the view's sources).
             dry_run: check the query without creating the view. The default is False.
-            on_step: called after each finished step.
+            on_step: a function that is called after each finished step.
 
         Returns:
             The result of the first refresh.
@@ -116,24 +119,26 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Refresh a view, so that it shows the newest versions of its sources.
+        """Refresh a view: bring its rows up to date with the newest versions of its sources.
 
         Args:
             name: the name of the view.
-            how: `auto` (the default) selects the way with the lower expected cost; `incremental`
-                refreshes incrementally whenever a rule covers the query; `full` recomputes
-                everything.
-            check: compare the view with its query afterwards. The default is False.
-            dry_run: return what the refresh would do, without any change; `explain` returns more.
-            on_step: called after each finished step.
+            how: `incremental` computes the new rows from the sources' changes, if there is a rule
+                for the query. `full` runs the whole query. `auto` (the default) selects the one
+                with the shorter expected duration.
+            check: afterwards, compare the view with the result of its query. The default is False.
+            dry_run: only return what the refresh would do. `explain` returns more details.
+            on_step: a function that is called after each finished step.
 
         Returns:
             What the refresh did, and why.
 
         Raises:
-            TableNotFoundError: there is no view of this name, or a source does not exist any more.
-            UsageError: the name is that of a table, not of a view.
-            QueryError: the query does not match its sources any more.
+            TableNotFoundError: the view does not exist, or one of its sources does not exist any
+                more.
+            UsageError: a table that is no view has this name.
+            QueryError: the query cannot be run any more, because its sources have changed (for
+                example, a column is missing).
             ConflictError: another writer changed the view during the refresh.
 
         Example:
@@ -155,7 +160,9 @@ class Views:
         check: bool = False,
         dry_run: bool = False,
     ) -> ViewRuns:
-        """Refresh views, each after the views that it reads. A failure does not stop the others.
+        """Refresh several views. If one fails, the others are still refreshed.
+
+        If a view reads other views, those are refreshed first.
 
         Args:
             names: the names of the views; by default all views.
@@ -164,11 +171,12 @@ class Views:
             dry_run: as for `refresh`.
 
         Returns:
-            For each view its status before, the result of its refresh, and the error of a failure.
+            For each view, its status before the refresh, and the result or the error of the
+            refresh.
 
         Raises:
-            TableNotFoundError: there is no view of this name.
-            UsageError: a name is that of a table, or `how` is unknown.
+            TableNotFoundError: the view does not exist.
+            UsageError: a table that is no view has one of the names, or `how` is unknown.
 
         Example:
             >>> lake.views.refresh_all().check()  # doctest: +SKIP
@@ -179,18 +187,21 @@ class Views:
         return refresh_all(self._storage, chosen, refresh)
 
     def explain(self, name: str | TableName) -> Explanation:
-        """Explain what the next refresh would do, and why. Only logs are read, no data.
+        """Explain what the next refresh would do, and why. Read only logs, no rows.
 
         Args:
             name: the name of the view.
 
         Returns:
-            The rule of the view, the mode of the next refresh with its reason, and the costs.
+            The view's rule, the mode of the next refresh with its reason, and the expected
+            durations.
 
         Raises:
-            TableNotFoundError: there is no view of this name, or a source does not exist any more.
-            UsageError: the name is that of a table, not of a view.
-            QueryError: the query does not match its sources any more.
+            TableNotFoundError: the view does not exist, or one of its sources does not exist any
+                more.
+            UsageError: a table that is no view has this name.
+            QueryError: the query cannot be run any more, because its sources have changed (for
+                example, a column is missing).
 
         Example:
             >>> lake.views.explain("totals").mode  # doctest: +SKIP
@@ -202,17 +213,18 @@ class Views:
         return explain(plan_refresh(spark, self._storage, definition, state, sources))
 
     def check(self, name: str | TableName) -> Check:
-        """Compare a view with its query at the versions that it shows, by EXCEPT ALL both ways.
+        """Compare a view with its query. The query reads the source versions of the last refresh.
 
         Args:
             name: the name of the view.
 
         Returns:
-            The numbers of missing and extra rows.
+            How many rows of the query's result are missing in the view, and how many rows of the
+            view are not in the query's result.
 
         Raises:
-            TableNotFoundError: there is no view of this name.
-            UsageError: the versions that the view shows are unknown.
+            TableNotFoundError: the view does not exist.
+            UsageError: it is not known which source versions the last refresh read.
             QueryError: these versions cannot be read any more.
 
         Example:
@@ -233,14 +245,14 @@ class Views:
         return check_view(session, plan, self._storage.path(definition.name.table_path))
 
     def read(self, name: str | TableName) -> DataFrame:
-        """Return the view's rows as of its last refresh.
+        """Return the rows of a view, as the last refresh left them.
 
         Args:
             name: the name of the view.
 
         Raises:
-            TableNotFoundError: there is no view of this name.
-            UsageError: the name is that of a table, not of a view.
+            TableNotFoundError: the view does not exist.
+            UsageError: a table that is no view has this name.
 
         Example:
             >>> lake.views.read("totals").show()  # doctest: +SKIP
@@ -257,8 +269,8 @@ class Views:
             name: the name of the view.
 
         Raises:
-            TableNotFoundError: there is no view of this name.
-            UsageError: the name is that of a table, not of a view.
+            TableNotFoundError: the view does not exist.
+            UsageError: a table that is no view has this name.
         """
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
@@ -267,28 +279,28 @@ class Views:
         """Return the views, ordered by name; needs no Spark.
 
         Args:
-            tables: look among these tables only; by default among all.
+            tables: return only views among these tables; by default, all views.
         """
         return list_definitions(self._storage, tables)
 
     def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
-        """Return the status of the views, ordered by name. Only logs are read, without Spark.
+        """Return the status of the views, ordered by name. Read only logs, without Spark.
 
         Args:
-            tables: the tables to examine; by default all.
+            tables: return only the status of views among these tables; by default, of all views.
         """
         return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
 
     def drop(self, name: str | TableName, *, apply: bool = False) -> Outcome:
-        """Drop a view with its table. Its sources are not changed.
+        """Drop a view and its table. The view's sources do not change.
 
         Args:
             name: the name of the view.
-            apply: drop the view. By default the call only reports what it would do.
+            apply: drop the view. By default, the method only reports what it would do.
 
         Raises:
-            TableNotFoundError: there is no view of this name.
-            UsageError: the name is that of a table, or another view reads the view.
+            TableNotFoundError: the view does not exist.
+            UsageError: a table that is no view has this name, or another view reads this view.
         """
         definition = self.get(name)
         for other in self.list():

@@ -1,8 +1,8 @@
-"""Applies changes to a view's table: which rows are deleted and inserted, and the commit.
+"""Apply changes to a view's table: find the rows to delete and insert, and commit them.
 
-There is one rule for each method of the view's shape; `replace_rows` deletes and inserts the rows.
-A refresh is exactly one commit. It carries appId = the view's id and txnVersion = the refresh's
-number, so Delta skips the second of two refreshes that started from the same state.
+The module has one function for each rule (`Method`); `replace_rows` deletes and inserts the rows. A
+refresh is exactly one commit. Its appId is the view's id, and its txnVersion is the number of the
+refresh. If two refreshes start from the same state, Delta skips the second one.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Workspace:
 
     Attributes:
         session: the session of the refresh.
-        views: drops the temporary views.
-        frames: releases the cached rows.
+        views: a stack of calls that drop the temporary views.
+        frames: a stack of calls that release the cached rows.
         is_large: whether the view's table has so many rows that a filter before a join saves time.
     """
 
@@ -101,11 +101,11 @@ class Workspace:
     is_large: bool = False
 
     def view(self, rows: DataFrame) -> str:
-        """Return the name of a temporary view of rows."""
+        """Return the name of a new temporary view that contains the rows."""
         return self.views.enter_context(temporary_view(rows))
 
     def cache(self, rows: DataFrame, *, few: bool = False) -> str:
-        """Return the name of a temporary view of rows that are cached, and so computed only once.
+        """Cache rows and return the name of a temporary view of them; they are computed only once.
 
         Args:
             rows: the rows, which are computed at the first use.
@@ -119,7 +119,7 @@ class Workspace:
     def count(self, view: str, *aggregates: str) -> list[int]:
         """Return the number of cached rows, and the values of further aggregates.
 
-        From then on Spark knows the size of the rows, and plans joins by it.
+        Afterwards, Spark knows the size of the rows and uses it to plan joins.
         """
         also = "".join(f", {aggregate}" for aggregate in aggregates)
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
@@ -170,12 +170,11 @@ def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> No
 
 @dataclass(frozen=True)
 class RowReplacement:
-    """Rows of the view's table that are deleted, and rows that are inserted.
+    """The rows of the view's table to delete, and the rows to insert.
 
     Attributes:
-        view: the temporary view of both. `FILE` and `ROW` are set if a row of the table is deleted,
-            `COMES` is true if a row with the table's columns is inserted. Both together are an
-            update.
+        view: the temporary view of both. In a row to delete, `FILE` and `ROW` name its place in the
+            table. In a row to insert, `COMES` is true. A row with both is an update.
         deleted: 0 if no row is deleted, otherwise a positive number.
         inserted: the number of inserted rows.
         updated: the number of rows that are both deleted and inserted.
@@ -197,18 +196,19 @@ def replace_rows(
 ) -> None:
     """Delete single rows of the view's table and insert others, in one commit.
 
-    A MERGE scans the table three times: for the files, for the rows in them, and for their new
-    values. For it, Delta also reads its whole log. So a MERGE is used only if Delta's own
-    transactions are not available, as under Spark Connect, and for tables without deletion vectors.
+    A MERGE reads the table three times: to find the files, to find the rows in them, and to compute
+    their new values. Delta also reads the whole log for it. Therefore this function uses a MERGE
+    only if Delta's own transactions are not available (for example, under Spark Connect), or if the
+    table has no deletion vectors.
 
     Args:
         work: the cached rows and temporary views of the refresh.
-        find: returns the replacement; it gets the name of a view of the table's rows, with `FILE`
-            and `ROW`.
+        find: a function that returns the replacement. Its argument is the name of a temporary view
+            of the table's rows, with `FILE` and `ROW`.
         target: the table and the commit.
         columns: the columns of the table to write.
         on: the condition of a MERGE for a row `t` of the table and a row `s` of the replacement.
-        row: the expression that a MERGE has as `ROW`; it has no `FILE`.
+        row: the expression for `ROW` in a MERGE. A MERGE does not use `FILE`.
     """
     session, comes = work.session, quote(COMES)
     if can_exchange(session):
@@ -257,7 +257,7 @@ def _exchange(
 
 @contextmanager
 def _commit(session: SparkSession, target: Target) -> Iterator[None]:
-    """Make the commit of SQL or of Spark's writers in the block the commit of the refresh."""
+    """Add the refresh's appId, txnVersion and note to the commit that the block makes."""
     with conflicts(), committing(session, target.note, target.app_id, target.number):
         yield
 
@@ -296,7 +296,7 @@ def apply_delta(delta: Delta, work: Workspace, target: Target) -> None:
 
 
 def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
-    """Delete and insert as many copies of each row as the sources lost and gained."""
+    """Delete and insert as many copies of each row as the query lost and gained (rule `rows`)."""
     names, session = delta.plan.names, work.session
     changed = delta.rows(named(delta.plan.shape.items, names))
     net = (
@@ -342,7 +342,7 @@ def _both(deleted: DataFrame, inserted: DataFrame) -> DataFrame:
 
 
 def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
-    """Recompute the groups or partitions that contain, or contained, a changed row."""
+    """Compute again each group or partition that contains, or contained, a changed row."""
     plan, session = delta.plan, work.session
     changed = delta.rows(named(plan.shape.keys, plan.keys))
     view = work.cache(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
@@ -368,7 +368,7 @@ def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
 
 
 def _concerned(plan: Plan, view: str) -> str:
-    """Return the condition that a row of the sources is in one of the groups of `view`."""
+    """Return the condition for rows of the sources that belong to one of the groups of `view`."""
     pairs = " AND ".join(
         f"{_AFFECTED}.{quote(name)} <=> ({key})"
         for name, key in zip(plan.keys, plan.shape.keys, strict=True)
@@ -394,8 +394,9 @@ def _differing(plan: Plan, query: str, existing: str) -> str:
 def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
     """Add the changes to the state of the groups, and delete groups without rows.
 
-    A group is recomputed from the sources only if its extreme was deleted, and no value at least as
-    extreme was inserted: the state does not have the next extreme.
+    An extreme is the minimum or maximum of a group. If it was deleted, and no value at least as
+    extreme was inserted, the group is computed again from the sources, because the state does not
+    contain the next extreme.
     """
     plan, session = delta.plan, work.session
     keys, columns, extremes = plan.keys, state_columns(plan), extremes_of(plan)
@@ -448,7 +449,7 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
 
 
 def _with_lost(plan: Plan, work: Workspace, groups: str, count: int) -> str:
-    """Return the groups, of which those that lost an extreme are recomputed from the sources."""
+    """Return the groups; compute those that lost an extreme again from the sources."""
     lost = work.broadcast(work.view(work.session.table(groups).where(_LOST)), count)
     rows = plan.inner(plan.newest(), _concerned(plan, lost))
     fresh = state_of(plan, f"SELECT {arguments_of(plan)} {rows}")

@@ -1,13 +1,14 @@
-"""What a view is: its query, its sources, the versions that it shows, and its status.
+"""The definition of a view, the source versions of its rows, and its status.
 
-The query and its sources are a property of the Delta table behind the view. So a view is created by
-one commit, survives the loss of everything but its table, and is found by reading the tables' logs.
-Columns whose names begin with `__mirrorlake_` hold the state of the refresh rules; queries through
-the lake do not see them.
+The query and its sources are stored as a property of the view's Delta table. So one commit creates
+a view, and nothing else is needed to use it. The views of a lake are found by reading the tables'
+logs. Columns whose names begin with `__mirrorlake_` contain values that the refresh rules need.
+Queries through the lake do not return these columns.
 
-Each refresh is one commit, whose note has the versions that it read. Commits that change no rows
-are skipped. After a RESTORE of the view, the note of the restored version counts. Rows that another
-writer wrote make the view's state unknown, and the next refresh a full one.
+Each refresh is one commit. The note of the commit contains the source versions that the refresh
+read. Other commits that change no rows do not matter. After a RESTORE of the view, the note of the
+restored version applies. If another writer changed rows of the view, the view's state is unknown,
+and the next refresh is a full one.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def list_definitions(
 
     Args:
         storage: the lake's files.
-        tables: the tables to examine; by default all.
+        tables: return only views among these tables; by default, all views.
     """
     names = delta_tables(storage) if tables is None else tables
     found = (definition_of(name, read_snapshot(storage, name.table_path)) for name in names)
@@ -209,7 +210,7 @@ def list_definitions(
 
 
 def hiding_columns(storage: Storage, name: TableName | None) -> list[str] | None:
-    """Return the visible columns of a view that hides some; None for any other table."""
+    """Return the visible columns of a view that has hidden columns; None for any other table."""
     snapshot = None if name is None else read_snapshot(storage, name.table_path)
     if snapshot is None or VIEW_PROPERTY not in snapshot.properties:
         return None
@@ -233,7 +234,7 @@ class ViewState:
         version: the newest version of the view's table.
         number: the number of the last refresh.
         sources: the id and version of each source that the last refresh read; empty if unknown.
-        reason: why the view does not show these versions; None if it does.
+        reason: why the view's rows do not belong to these versions; None if they do.
     """
 
     version: int
@@ -259,7 +260,7 @@ def commit_metadata(
 
 
 def note_of(definition: Definition, info: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the note of a refresh in one of the view's commits; None for any other commit."""
+    """Return the note of a refresh from a commit of the view; None if the commit is no refresh."""
     found = parse_note(info.get("userMetadata"))
     return found if found.get(NOTE) == definition.id else None
 
@@ -298,7 +299,7 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
 
 
 def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
-    """Check whether a commit of a range changed rows. A missing commit counts as changed."""
+    """Check whether a commit of a range changed rows. A missing commit counts as one that did."""
     for version in range(first, last + 1):
         try:
             if read_commit(storage, path, version, files=True).files:
@@ -314,7 +315,7 @@ class SourceStatus:
 
     Attributes:
         table: the name of the source.
-        shown: the version that the view shows; None if unknown.
+        shown: the version that the last refresh read; None if unknown.
         newest: the newest version; None if the table does not exist any more.
     """
 
@@ -334,8 +335,8 @@ class ViewStatus:
             None otherwise.
         version: the newest version of the view's table.
         sources: the status of each source.
-        lag_seconds: the age of the oldest commit of a source that the view does not show, in
-            seconds; 0 if there is none, None if unknown.
+        lag_seconds: the age in seconds of the oldest commit of a source that no refresh has read; 0
+            if there is none, None if unknown.
     """
 
     view: str
@@ -347,7 +348,7 @@ class ViewStatus:
 
     @property
     def shown_sources(self) -> str:
-        """The version that it shows of each source and the newest, as `orders 3 of 5`."""
+        """The read and the newest version of each source, such as `orders 3 of 5`."""
         return ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in self.sources)
 
     def as_dict(self) -> dict[str, Any]:
@@ -360,7 +361,7 @@ def _at(version: int | None) -> str:
 
 
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:
-    """Return the status of a view. The commits of its table since the last refresh are read."""
+    """Return the status of a view; read the commits of the view's table since the last refresh."""
     shows = read_view_state(storage, definition)
     sources, oldest = [], None
     reason = shows.reason.code if shows.reason else None

@@ -1,12 +1,12 @@
 """Plan a view's next refresh, and decide whether a full or an incremental one is cheaper.
 
-Every refresh is measured, also the full refresh that filled the view. For incremental refreshes,
-the newest duration is recorded for each size of changes. The cost of the next refresh is
-interpolated between two recorded sizes. Beyond the largest size, the line through the two largest
-ones is continued, and a rule of thumb is the lower bound of its slope. With one recorded size, and
-below the smallest, the slope is that of the rule of thumb. Without any recorded size, the rule of
-thumb is the estimate: the cost of a commit, and a share of the full refresh's seconds that depends
-on the view's rule.
+The duration of each refresh is recorded, also of the full refresh that filled the view. For
+incremental refreshes, the newest duration is kept for each size of changes in bytes. Between two
+recorded sizes, the expected duration is interpolated. Beyond the largest size, the line through the
+two largest ones is continued, but it rises at least as fast as a rule of thumb says: a share of the
+full refresh's duration that depends on the view's rule. With one recorded size, and below the
+smallest one, the difference to this size follows the rule of thumb. Without any recorded size, the
+expected duration is the rule of thumb plus the duration of the lake's fastest incremental refresh.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _RULE_OF_THUMB = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a refresh.
+    """The measured cost of a refresh.
 
     Attributes:
-        seconds: the duration.
+        seconds: the duration in seconds.
         bytes: the size of what it read: the sources' files, or their changes.
     """
 
@@ -106,7 +106,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
 
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
-    """Return the seconds for a size, from the costs of other sizes."""
+    """Return the expected seconds for a size, from the costs of other sizes."""
     sizes = _rising(measured)
     less = [cost for cost in sizes if cost.bytes <= changed]
     more = [cost for cost in sizes if cost.bytes > changed]
@@ -122,10 +122,7 @@ def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
 
 
 def _rising(measured: Sequence[Cost]) -> list[Cost]:
-    """Return costs by size, each at most as high as that of the next larger size.
-
-    A smaller size that cost more was slowed down by other load.
-    """
+    """Return seconds by size. If a smaller size took longer than a larger one, lower it to that."""
     found: list[Cost] = []
     for cost in sorted(measured, key=lambda cost: cost.bytes, reverse=True):
         least = min(cost.seconds, found[-1].seconds) if found else cost.seconds
@@ -136,7 +133,7 @@ def _rising(measured: Sequence[Cost]) -> list[Cost]:
 def read_costs(storage: Storage, name: TableName) -> Costs:
     """Return the costs of the last refreshes of each kind, newest first.
 
-    The result is empty if none was measured, or if the document has another format: it is a cache.
+    The result is empty if no refresh was measured, or if the document (a cache) has another format.
     """
     return _costs_of(storage.read_json(_path(name)))
 
@@ -160,9 +157,9 @@ def _costs_of(kept: Any) -> Costs:
 
 
 def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
-    """Record the cost of a refresh. Losing it only makes the next estimate worse.
+    """Record the cost of a refresh. Without the record, only the next estimate is worse.
 
-    A document of a newer format is not changed; the rule of thumb decides instead.
+    A document of a newer format is not changed. The estimates then follow the rule of thumb.
     """
     kept = storage.read_json(_path(name))
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
@@ -321,7 +318,7 @@ class Explanation(Result):
         }
 
     def shown(self) -> TextTable:
-        """Return the explanation as a table, without seconds, which differ between runs."""
+        """Return the explanation as a table, without durations."""
         rows = [("shape", self.method), ("rule", RULES[Method(self.method)])]
         for source in self.sources:
             at = "" if source.shown is None else f"shows version {source.shown}, "
@@ -335,7 +332,7 @@ class Explanation(Result):
         return TextTable(("what", "how"), tuple(rows))
 
     def with_seconds(self) -> TextTable:
-        """Return the same table with the expected seconds and those of the last refreshes."""
+        """Return the same table, with the expected durations and those of the last refreshes."""
         rows = [
             (f"expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
             for kind, seconds in self.expected.items()

@@ -1,8 +1,8 @@
-"""Prepares a view's query: its sources at their versions, its rule, its columns and their types.
+"""Prepare a view's query: the versions of its sources, its rule, its columns and their types.
 
-All sources are read at versions that were current at the same time. Changes are read from the
-change feed. If it was disabled and the table tracks rows, two versions are compared by the stable
-row ids.
+All sources are read at versions that were the newest ones at the same time. Changes are read from
+the change data feed. If the feed was disabled and the table has row tracking, two versions are
+compared by row ids.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Source:
         id: Delta's id of the table, which changes if the table is created again.
         columns: the columns that the view reads and that still exist.
         new: the version to read.
-        old: the version that the view shows; None if it shows none.
-        old_id: the table's id at the version that the view shows.
+        old: the version that the last refresh read; None if there is none.
+        old_id: the table's id at the version `old`.
     """
 
     name: TableName
@@ -69,7 +69,7 @@ class Source:
 
     @property
     def moved(self) -> bool:
-        """Whether the source has versions that the view does not show."""
+        """Whether the source has versions that no refresh has read."""
         return self.old is not None and (self.new, self.id) != (self.old, self.old_id)
 
     def at(self, version: int, condition: str = "") -> str:
@@ -90,7 +90,8 @@ class Changes:
         timeline: the source's versions.
         by_ids: whether versions are compared by row ids instead of reading the feed.
         bytes: the size of the changes according to the log, in bytes.
-        files: the number of their files; 0 if only the layout of files changed.
+        files: the number of files to read for the changes; 0 if commits only moved rows to other
+            files.
     """
 
     source: Source
@@ -104,16 +105,16 @@ class Changes:
 def pin_sources(
     storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
 ) -> tuple[Source, ...]:
-    """Return a view's sources at their newest versions that were current at the same time.
+    """Return a view's sources at versions that were the newest ones at the same time.
 
     Args:
         storage: the lake's files.
         definition: the view.
-        state: the id and version of each source that the view shows.
+        state: the id and version of each source that the last refresh read.
 
     Raises:
         TableNotFoundError: a source does not exist any more.
-        BusyError: the sources changed during each attempt.
+        BusyError: a source changed during each attempt.
     """
     names = sorted(definition.sources, key=str)
     versions = versions_at_once(storage, names)
@@ -151,10 +152,10 @@ def pin_sources(
 def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Changes | Reason:
     """Return the changes of a source, or the reason why they cannot be read.
 
-    The log is read, and the existence of the feed's files is checked.
+    This reads the log, and checks whether the feed's files exist.
 
     Args:
-        spark: the user's session, whose settings limit the versions that can be read.
+        spark: the user's session.
         storage: the lake's files.
         source: a source with new versions.
     """
@@ -184,7 +185,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
 
 
 def look_at_old(storage: Storage, source: Source) -> Reason | None:
-    """Return why the version that the view shows cannot be read; None if it can be read."""
+    """Return why the version of the last refresh cannot be read; None if it can be read."""
     assert source.old is not None, source
     try:
         check_version(storage, source.name, source.old)
@@ -196,9 +197,9 @@ def look_at_old(storage: Storage, source: Source) -> Reason | None:
 def read_changes(
     session: SparkSession, storage: Storage, changes: Changes, columns: tuple[str, ...]
 ) -> DataFrame:
-    """Read the changes of a source: sign +1 for inserted rows, -1 for deleted rows.
+    """Read the changes of a source, with the sign +1 for inserted rows and -1 for deleted rows.
 
-    Changes that cancel each other are left out.
+    If an inserted and a deleted row are equal, both are omitted.
 
     Args:
         session: the session of the refresh.
@@ -225,7 +226,7 @@ def read_changes(
 
 
 def net_rows(signed: DataFrame) -> DataFrame:
-    """Return rows with signs, without pairs of an insertion and a deletion of the same row."""
+    """Return rows with signs, without pairs of an inserted and a deleted row that are equal."""
     kept = [F.col(quote(name)) for name in signed.columns if name != SIGN]
     net = signed.groupBy(*kept).agg(F.sum(SIGN).alias(SIGN)).where(F.col(SIGN) != 0)
     times = F.explode(F.array_repeat(F.signum(SIGN).cast("int"), F.abs(SIGN).cast("int")))
@@ -257,7 +258,7 @@ class Plan:
 
     @property
     def key_columns(self) -> list[str]:
-        """The columns of the keys in the view's table; a shown key has the name of its column."""
+        """The columns of the keys in the view's table: visible ones, or else hidden ones."""
         items, names = self.shape.items, self.names
         # An expression such as `inline(x)` returns several columns.
         shown = dict(zip(items, names, strict=True)) if len(items) == len(names) else {}
@@ -266,13 +267,13 @@ class Plan:
 
     @property
     def hidden_keys(self) -> list[tuple[str, str]]:
-        """The columns and expressions of the keys that the view does not show."""
+        """The columns and expressions of the keys that are not in the view's result."""
         pairs = zip(self.key_columns, self.shape.keys, strict=True)
         return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
 
     @property
     def written(self) -> list[str]:
-        """The columns of a group in the view's table, without the columns of its state."""
+        """The columns of the view's table, without the columns of the state."""
         return [*self.names, *(column for column, _ in self.hidden_keys)]
 
     @property

@@ -1,7 +1,7 @@
-"""Refresh views: incrementally from the versions that they show, or in full, with a reason.
+"""Refresh views: incrementally from the sources' changes, or in full, with a reason.
 
-A check compares a view with its query afterwards. `refresh_all` refreshes a view after the views
-that it reads; a failed view does not stop the others.
+A check compares a view with the result of its query afterwards. If a view reads other views,
+`refresh_all` refreshes those first. If one view fails, it continues with the others.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class Refresh(Result):
         mode: `incremental`, `full`, or `nothing` if no source has a new version.
         reason: why the refresh was full; None otherwise.
         version: the version of the view's table after the refresh.
-        sources: by table, the version that the view showed before (or None) and the version that it
-            shows now.
+        sources: for each source, the version of the refresh before (or None) and the version that
+            this refresh read.
         changed: the number of inserted and deleted rows of the sources; None if they were not
             counted.
         rows: the number of inserted, updated and deleted rows of the view's table.
         seconds: the duration of the refresh.
-        estimate: the expected costs, if there was a choice.
+        estimate: the expected durations, if both an incremental and a full refresh were possible.
         differences: the number of missing and extra rows that a check found; None without a check.
-        applied: False after a dry run, which counts no rows.
+        applied: False after a dry run. A dry run counts no rows.
     """
 
     view: str
@@ -124,7 +124,7 @@ class Refresh(Result):
         }
 
     def shown(self) -> TextTable:
-        """Return the result as a table, without seconds, which differ between runs."""
+        """Return the result as a table, without the duration."""
         moved = ", ".join(
             f"{name} {b}" if a in (None, b) else f"{name} {a} → {b}"
             for name, (a, b) in self.sources.items()
@@ -226,12 +226,12 @@ def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> 
 
 
 def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
-    """Return, by table, the version that a view shows (or None) and the one that it is to show."""
+    """Return for each source the version of the last refresh (or None) and the version to read."""
     return {str(source.name): (source.old, source.new) for source in sources}
 
 
 def _plan_once(found: RefreshPlan) -> None:
-    """Disable adaptive planning for few changes: replanning after each shuffle does not pay off.
+    """Disable Spark's adaptive planning for few changes, because it costs more than it saves.
 
     This applies only if the changes are broadcast in each join with a large table. Other joins need
     the sizes that Spark measures while it runs.
@@ -248,7 +248,7 @@ def _plan_once(found: RefreshPlan) -> None:
 def _read(
     spark: SparkSession, work: Workspace, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
-    """Return the changes as temporary views, and the reason if they cannot be used."""
+    """Return the changes as temporary views, or the reason why they cannot be used."""
     views = {}
     for one in found.changes:
         if one.files:
@@ -346,7 +346,7 @@ def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
 
     Args:
         session: the session that runs the queries.
-        plan: the plan of the view, with its sources at the versions that the view shows.
+        plan: the plan of the view, with its sources at the versions of the last refresh.
         path: the full path of the view's table.
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
@@ -377,8 +377,8 @@ class ViewRun:
     Attributes:
         status: the status of the view before the refresh.
         refresh: the result of the refresh; None if it failed.
-        rows_full: the number of rows that a full refresh reads, from the logs of the sources; None
-            if a log does not have it.
+        rows_full: the number of rows that a full refresh reads, computed from the logs of the
+            sources; None if a log does not contain it.
         error: the message of a failed refresh; otherwise empty.
     """
 
@@ -396,7 +396,7 @@ class ViewRun:
 
     @property
     def sources(self) -> str:
-        """The sources, each with the version that was shown before and the newest version."""
+        """The sources, each with the version of the refresh before and the newest version."""
         return ", ".join(
             f"{one.table} {'?' if one.shown is None else one.shown} → {one.newest}"
             if one.shown != one.newest
@@ -460,7 +460,8 @@ class ViewRuns(Result):
         """Raise an error if a refresh failed, or if a view differs from its query.
 
         Raises:
-            QueryError: a refresh failed, whose message is included, or a check found differences.
+            QueryError: a refresh failed (the error contains its message), or a check found
+                differences.
         """
         if self.failed:
             first = self.failed[0]
@@ -483,7 +484,7 @@ class ViewRuns(Result):
 def refresh_all(
     storage: Storage, views: Sequence[Definition], refresh: Callable[[TableName], Refresh]
 ) -> ViewRuns:
-    """Refresh views in the order of their sources; a failed refresh does not stop the others."""
+    """Refresh views, sources before the views that read them; continue after a failed refresh."""
     runs = []
     for definition in in_order_of_sources(views):
         status, full = view_status(storage, definition), source_rows(storage, definition)
@@ -497,7 +498,7 @@ def refresh_all(
 
 
 def in_order_of_sources(views: Sequence[Definition]) -> list[Definition]:
-    """Return views ordered by name, but each view after the views that it reads."""
+    """Return views ordered by name, but a view that another one reads always before that one."""
     left = {view.name: view for view in sorted(views, key=lambda view: str(view.name))}
     ordered: list[Definition] = []
     while left:

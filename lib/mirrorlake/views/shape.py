@@ -1,8 +1,9 @@
-"""Classifies a view's query: which functions it calls, and by which rule it can be refreshed.
+"""Classify a view's query: which functions it calls, and by which rule it can be refreshed.
 
 Nothing here needs Spark except the types of a few expressions, which the caller adds later.
 
-Each table has a role in the query's joins, which says how its changes become changes of the query:
+Each table has a role in the query's joins. The role determines how to compute the changes of the
+query from the changes of the table:
 
 - linear: the query over a change is the change of the query. True for the tables of inner joins,
   and for the side of an outer join whose rows are all kept.
@@ -79,7 +80,7 @@ class Call:
 
     @property
     def is_aggregate(self) -> bool:
-        """Whether the function is an aggregate; regressions, sketches and bitmaps are, too."""
+        """Whether the function is an aggregate, including regressions, sketches and bitmaps."""
         if self.partition is not None:
             return False
         known = exp.FUNCTION_BY_NAME.get(self.name.upper())
@@ -205,8 +206,8 @@ class Member:
     Attributes:
         table: the place where the query names it.
         role: its role in the joins.
-        links: the equalities with the rows of other tables that a changed row concerns; empty for a
-            linear table.
+        links: the equalities by which the rows of other tables are found that a changed row
+            affects; empty for a linear table.
     """
 
     table: NamedTable
@@ -428,7 +429,7 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
 
 
 def is_steady(sql: str) -> bool:
-    """Check whether the result of a query changes only if its tables change."""
+    """Check whether the result of a query stays the same as long as its tables do."""
     return not any(call.is_nondeterministic for call in find_calls(parse_query(sql).tree))
 
 
@@ -504,7 +505,7 @@ def _expanded(
 
 
 def _windows(shape: Shape, windows: list[Call]) -> Shape:
-    """Return the shape of a query with windows: its keys are those that all windows share."""
+    """Return the shape of a query with windows. Its keys are the keys that all windows have."""
     first, *others = [{alike(key): as_sql(key) for key in w.partition or ()} for w in windows]
     common = tuple(text for key, text in first.items() if all(key in other for other in others))
     if not common:
@@ -560,7 +561,7 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
 
 
 def _aggregate(number: int, call: Call) -> Aggregate | None:
-    """Return a call as an aggregate of the state; None if the state cannot have it."""
+    """Return a call as an aggregate of the state; None if the state does not support it."""
     if call.distinct or len(call.arguments) != 1 or call.name not in SUMS | EXTREMES:
         return None
     argument = as_sql(call.arguments[0])
@@ -575,9 +576,10 @@ def _aggregate(number: int, call: Call) -> Aggregate | None:
 
 
 def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shape:
-    """Return the final shape, which depends on types.
+    """Return the final shape. It depends on the types of the expressions.
 
-    Sums of floats have no state, and the hashes of rows need plain values.
+    Sums of floats are not kept in the state, because their result depends on the order. Hashes of
+    rows support only values that are not nested.
 
     Args:
         shape: the shape that was read from the query.
@@ -605,7 +607,7 @@ def _is_plain(kind: str) -> bool:
 
 
 def _is_exact(aggregate: Aggregate) -> bool:
-    """Check whether an aggregate has the same result in whatever order its changes are added."""
+    """Check whether the result of an aggregate does not depend on the order of the changes."""
     kind = aggregate.kind
     if aggregate.function == "count":
         return True

@@ -1,4 +1,4 @@
-"""Generates the SQL of a view's table, and of the changes that its sources' changes cause.
+"""Generate the SQL for a view's table, and for its changes from the changes of the sources.
 
 The table has the view's columns, and the hidden columns that its rule needs:
 
@@ -27,7 +27,7 @@ _REFRESHES = 2**14  # the number of refreshes that a row's id can distinguish
 
 
 def whole_contents(plan: Plan, number: int) -> str:
-    """Return the query of the whole contents of the view's table, for a full refresh.
+    """Return the query for all rows of the view's table, as a full refresh writes them.
 
     Args:
         plan: the plan of the view.
@@ -47,7 +47,7 @@ def whole_contents(plan: Plan, number: int) -> str:
 
 
 def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
-    """Return the query's groups or windows with hidden keys, of rows that meet a condition."""
+    """Return the query, with hidden keys, restricted to source rows that satisfy a condition."""
     items = named(plan.shape.selected, plan.names)
     keys = "".join(f", {key} AS {quote(column)}" for column, key in plan.hidden_keys)
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
@@ -59,13 +59,13 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
 
 
 def hashes(names: Sequence[str]) -> str:
-    """Return the two hashes of a row. Spark's hashes skip NULLs, so they include `isnull`."""
+    """Return the two hashes of a row. They include `isnull`, because Spark's hashes skip NULLs."""
     values = ", ".join(f"{quote(name)}, isnull({quote(name)})" for name in names)
     return f"xxhash64({values}) AS {quote(HASH)}, hash({values}) AS {quote(CHECK)}"
 
 
 def with_ids(rows: str, number: int) -> str:
-    """Return rows with an id that no row of another refresh has."""
+    """Return rows with ids that differ from all ids of other refreshes."""
     own = "monotonically_increasing_id()"
     task, row = f"shiftright({own}, 33)", f"({own} & 8589934591L)"
     start = (number % _REFRESHES) << 48
@@ -102,7 +102,7 @@ class Extreme:
         function: `min` or `max`.
         column: the column of the extreme. In a group's changes it is the extreme of inserted
             values.
-        deleted: the column of the extreme of deleted values, which only a group's changes have.
+        deleted: the column of the extreme of deleted values. Only the changes of a group have it.
     """
 
     function: str
@@ -139,7 +139,7 @@ def _count_column(aggregate: Aggregate) -> str:
 
 
 def _summand(aggregate: Aggregate) -> str:
-    """Return the argument that an aggregate sums, in a type that can have the sum."""
+    """Return the argument that an aggregate sums, cast to a type that can store the sum."""
     value = quote(f"{_ARGUMENT}{aggregate.number}")
     if aggregate.kind.startswith("decimal"):
         return value
@@ -153,8 +153,9 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
     Args:
         plan: the plan of the view.
         arguments: a query of the rows.
-        sign: the column that is 1 for inserted and -1 for deleted rows. With it, the result is the
-            change of each group: extremes of inserted and of deleted values are separate columns.
+        sign: the column that is 1 for inserted and -1 for deleted rows. If it is given, the result
+            is the change of each group. The extremes of inserted and of deleted values are then
+            separate columns.
     """
     found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for aggregate in plan.shape.aggregates:
@@ -206,7 +207,7 @@ def shown_of(plan: Plan, state: str, more: str = "") -> str:
 
 
 def has_rows(plan: Plan) -> str:
-    """Return the condition that a group has rows; without keys there is always one group."""
+    """Return the condition that a group has rows. Without keys, there is always one group."""
     return f"{quote(ROWS)} <> 0" if plan.keys else "true"
 
 

@@ -355,12 +355,17 @@ def course_page() -> str:
     lines = [
         *("# The course", ""),
         f"The course has {len(found)} lessons with {count} tasks and takes about"
-        f" {minutes / 60:.0f} hours. In the tasks you predict a result before you run it, find a"
-        " version, or repair files. A check confirms each answer or gives a hint.",
+        f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result"
+        " of a cell before you run it, find a version of a table, or repair files. Each task ends"
+        " with a check, which confirms your answer or gives a hint.",
         "",
-        "`./mirrorlake lab` opens copies without solutions. `./mirrorlake course DIR` writes such"
-        " copies and the pages of this documentation into a folder, where the lessons also keep"
-        " their lakes. `./mirrorlake lab --folder DIR` opens it.",
+        "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
+        " DIR` writes such copies and the pages of this documentation into a folder, which"
+        " `./mirrorlake lab --folder DIR` opens. The lakes of these copies are in the same folder.",
+        "",
+        'In a notebook, `check.hint("02-3")` shows the next hint for task 02-3,'
+        ' `check.solution("02-3")` shows its solution, and `check.progress()` shows the tasks that'
+        " you have passed.",
         "",
         "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
@@ -384,14 +389,14 @@ def course_page() -> str:
 
 _TEACHERS = """## For teachers
 
-`./mirrorlake course DIR --solutions` writes copies in nbgrader's layout. `source/mirrorlake/`
-contains the marked solutions, and each check is a graded cell of one point, which raises an error
-if the task is not passed. `nbgrader generate_assignment mirrorlake` creates the students' version,
-and `nbgrader autograde mirrorlake` grades the submissions. The lessons of each student keep their
-lakes in the folder of the notebooks.
+`./mirrorlake course DIR --solutions` writes copies for nbgrader, a tool that grades notebooks. The
+folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a graded
+cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
+mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake` grades what they
+submit. The lakes of each student are in the folder of the student's notebooks.
 
-A lesson that `./mirrorlake run` executes records `{task: passed}`, so `summary.json` lists the
-tasks that were passed.
+If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
+each task whether it was passed.
 """
 
 
