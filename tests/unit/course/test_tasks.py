@@ -54,7 +54,8 @@ MISTAKES = {
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))  # where passed tasks are recorded
     check.forget()
     yield
     check.forget()
@@ -159,6 +160,34 @@ def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> N
     check.demand("02-1")
 
 
+def test_hints_and_solutions_need_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    task = course.tasks()["02-1"]
+    for _ in range(3):
+        check.hint("02-1")
+    assert capsys.readouterr().out.splitlines()[:2] == list(task.hints)
+    assert f"Read docs/{task.read}" in said("02-1", 17, capsys)
+    check.solution("02-1")
+    check.hint("99-9")
+    assert capsys.readouterr().out == "answer = 1\nThere is no such task.\n"
+
+
+def test_progress_counts_the_passed_tasks_of_all_notebooks(
+    capsys: pytest.CaptureFixture[str], lake: Lake
+) -> None:
+    said("02-1", 3, capsys)
+    said("02-1", 1, capsys)
+    check.forget()  # a new kernel
+    said("02-1", 3, capsys)  # a passed task stays passed
+    rows = {row[0]: row[1:] for row in check.progress().rows}
+    of = len(lessons()["02"].tasks)
+    assert rows["02_mirror"] == (1, of, "started")
+    assert rows["03_query"] == (0, len(lessons()["03"].tasks), "")
+    assert rows["course"] == (1, len(ALL), "started")
+    for task in ALL:
+        said(task.number, solve(task), capsys, lake)
+    assert {row[3] for row in check.progress().rows} == {"finished"}
+
+
 def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str]) -> None:
     check.task("02-1", 3)
     assert "record+json': {'02-1': False}" in capsys.readouterr().out
@@ -218,6 +247,12 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
         for link in re.findall(r"\]\(((?!https?:)[^)#]+)\)", cell.source):
             if cell.cell_type == "markdown":
                 assert (path.parent / link).is_file(), link
+
+
+def test_markers_are_explained_before_a_task_wants_them() -> None:
+    cells = nbformat.read(course.lesson_paths()["01"], as_version=4).cells
+    first = next(cell for cell in cells if "`__rowMarker__`" in cell.source)
+    assert "| marker |" in first.source
 
 
 def test_the_page_is_printed_from_the_tasks() -> None:
