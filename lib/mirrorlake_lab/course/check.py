@@ -21,6 +21,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 from mirrorlake import skus
 from mirrorlake.errors import CheckError
 from mirrorlake.names import ZONE, file_number
@@ -77,6 +79,33 @@ def employee_moved(answer: Any) -> str:
     if moved != [_BELLEVUE]:
         return "still"
     return "" if places == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
+
+
+def gates_published(answer: Any) -> str:
+    """Check whether the files of the table `gates` leave one row: gate B2 in terminal 3.
+
+    Args:
+        answer: the lake.
+
+    Returns:
+        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `unreadable`.
+    """
+    folder, rows = f"{ZONE}/gates", []
+    try:
+        for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
+            if file_number(entry.name):
+                rows += pq.read_table(answer.storage.open(f"{folder}/{entry.name}")).to_pylist()
+        if not rows:
+            return "missing"
+        if answer.storage.read_json(f"{folder}/_metadata.json").get("keyColumns") != ["gate"]:
+            return "keys"
+        table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
+        left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    if set(left) - {"B2"}:
+        return "closed"
+    return "" if left == {"B2": [3]} else "moved"
 
 
 def key_changed(answer: Any) -> str:
@@ -167,6 +196,7 @@ ANSWERS: dict[str, Callable[[Lake], Any]] = {
 }
 CHECKERS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
+    "gates_published": gates_published,
     "key_changed": key_changed,
     "rows_repaired": rows_repaired,
     "smallest_sku": smallest_sku,
@@ -209,10 +239,10 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
                     False, f'Pass the lake as well: check.task("{task.number}", …, lake).'
                 )
             right_answers = [ANSWERS[task.computed_by](lake)]
+        given = plain(answer, unordered=task.unordered)
     except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         return Verdict(False, f"The answer could not be checked ({said}).")
-    given = plain(answer, unordered=task.unordered)
     if any(given == plain(right, unordered=task.unordered) for right in right_answers):
         return Verdict(passed=True)
     hint = _hint_of(task, answer)

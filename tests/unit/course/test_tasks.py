@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,19 @@ SHOP = [
 OLD = {"id": 5, "__rowMarker__": 2}
 WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
 # An answer for each mistake that a function of `CHECKERS` returns.
-MISTAKES = {
+MISTAKES: dict[str, dict[str, Any]] = {
     "01-2": {
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
         "others": [MOVE, MOVE | {"EmployeeID": "E0002"}],
         "unreadable": [MOVE | {"__rowMarker__": 3}],
+    },
+    "01-5": {
+        "missing": lambda lake: lake,
+        "keys": lambda lake: gates(lake, [], keys=None),
+        "closed": lambda lake: gates(lake, [{"gate": "B2", "terminal": 3, "__rowMarker__": 1}]),
+        "moved": lambda lake: gates(lake, [{"gate": "A1", "__rowMarker__": 2}]),
+        "unreadable": "gates",
     },
     "04-1": {
         "null-key": [SHOP[0], SHOP[1] | {"id": None}, *SHOP[2:]],
@@ -74,9 +82,17 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def solve(task: course.Task) -> Any:
-    """Return the answer of a lesson's solution that needs no lake."""
-    names: dict[str, Any] = {"invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
+def gates(lake: Lake, changes: list[dict[str, Any]], keys: Any = ("gate",)) -> Lake:
+    publisher = lake.publisher("gates", keys=keys)
+    publisher.insert([{"gate": "A1", "terminal": 1}, {"gate": "B2", "terminal": 2}])
+    if changes:
+        publisher.write(changes)
+    return lake
+
+
+def solve(task: course.Task, lake: Lake) -> Any:
+    """Return the answer of a lesson's solution; a solution can publish into the lake."""
+    names: dict[str, Any] = {"practice": lake, "invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
     exec(find_solution(task.number), names)
     return names["answer"]
@@ -93,7 +109,7 @@ def test_there_are_tasks_in_every_lesson() -> None:
     assert len(ALL) >= 35
     assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
-        assert 2 <= len(lesson.tasks) <= 4
+        assert 2 <= len(lesson.tasks) <= 5
         assert 20 <= lesson.minutes <= 40
         assert [task.number for task in lesson.tasks] == [
             f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)
@@ -103,7 +119,7 @@ def test_there_are_tasks_in_every_lesson() -> None:
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
 def test_solutions_pass(task: course.Task, lake: Lake) -> None:
-    verdict = check.judge(task, solve(task), lake)
+    verdict = check.judge(task, solve(task, lake), lake)
     assert verdict.passed, verdict.hint
 
 
@@ -125,6 +141,9 @@ def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> 
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
         answer = MISTAKES[task.number][mistake.answer] if task.checked_by else mistake.answer
+        if callable(answer):  # an effect on a lake
+            shutil.rmtree(f"{lake.storage.root}/Files/LandingZone/gates", ignore_errors=True)
+            answer = answer(lake)
         verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
@@ -184,7 +203,7 @@ def test_progress_counts_the_passed_tasks_of_all_notebooks(
     assert rows["03_query"] == (0, len(lessons()["03"].tasks), "")
     assert rows["course"] == (1, len(ALL), "started")
     for task in ALL:
-        said(task.number, solve(task), capsys, lake)
+        said(task.number, solve(task, lake), capsys, lake)
     assert {row[3] for row in check.progress().rows} == {"finished"}
 
 
