@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict
@@ -181,7 +182,12 @@ def course(
     made = make_course(Path(str(folder)).absolute(), solutions=solutions)
     lessons, tasks = counted(len(made.notebooks), "lesson"), counted(len(made.tasks), "task")
     done = f"✓ {lessons}, {tasks}: {made.folder}"
-    tell(as_json, {"course": str(made.folder), "tasks": list(made.tasks)}, done)
+    place = shlex.quote(str(made.folder))
+    step = f"./mirrorlake lab --folder {place}"
+    if solutions:
+        step = f"cd {place} && nbgrader generate_assignment mirrorlake"
+    document = {"course": str(made.folder), "tasks": list(made.tasks), "next": step}
+    tell(as_json, document, f"{done}\nNext: {step}")
 
 
 @app.command()

@@ -24,12 +24,12 @@ from mirrorlake.errors import UsageError
 from mirrorlake.names import fingerprint
 from mirrorlake.notices import VARIABLE
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT, cache, home
-from mirrorlake_lab.course.lessons import student_copy
+from mirrorlake_lab.course.lessons import MARK as COURSE_MARK
+from mirrorlake_lab.course.lessons import START, student_copy
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
 from mirrorlake_runs.records import list_runs, write_whole
 
-START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
 _EXTENSION = "mirrorlake"
@@ -45,15 +45,24 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     """Copy the notebooks and docs into a folder, and update copies that nobody changed.
 
     Args:
-        folder: a folder that is absent, empty, or was created by an earlier call.
+        folder: a folder that is absent, empty, or was created by an earlier call. A folder that
+            `make_course` created stays as it is.
         reset: replace changed copies as well; the changed ones are moved to `kept/`.
 
     Returns:
         The number of changed copies, before `reset` replaced them.
 
     Raises:
-        UsageError: the notebooks are not installed, or the folder contains other files.
+        UsageError: the notebooks are not installed, the folder contains other files, or a
+            course's folder is to be reset.
     """
+    if (folder / COURSE_MARK).is_file():
+        if reset:
+            raise UsageError(
+                f"{folder} contains copies of the course, which lab does not replace.",
+                hint="create new copies in an empty folder, with the command course.",
+            )
+        return 0
     if not NOTEBOOKS.is_dir():
         raise UsageError(
             "The notebooks are not installed.",

@@ -23,6 +23,10 @@ def opening(lesson: course.Lesson) -> str:
             "",
             f"About {lesson.minutes} minutes, {len(lesson.tasks)} tasks. {builds}",
             "",
+            f'*Help:* `check.hint("{lesson.tasks[0].number}")` shows the next hint for a task, '
+            f'`check.solution("{lesson.tasks[0].number}")` its solution, and `check.progress()` '
+            "the tasks that you have passed.",
+            "",
             f"*Place in the system:* {flow}",
             "",
             _links(lesson),

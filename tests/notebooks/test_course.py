@@ -15,6 +15,7 @@ from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
 from mirrorlake_lab import find_solution, lessons, make_course
 from mirrorlake_lab.course import lessons as course
+from mirrorlake_lab.course.lessons import BLANK
 from mirrorlake_runs import read_records
 from mirrorlake_runs.execution import private_sockets
 
@@ -35,6 +36,7 @@ def run(notebook: Path, out: Path) -> dict[str, bool]:
         papermill.execute_notebook(
             str(notebook),
             str(out),
+            cwd=str(notebook.parent),
             progress_bar=False,
             kernel_name="python3",
             config=private_sockets(folder),
@@ -58,26 +60,26 @@ def run(notebook: Path, out: Path) -> dict[str, bool]:
     ],
 )
 def test_blank_copies_fail_every_check_and_solved_ones_pass(
-    chosen: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chosen: set[str], tmp_path: Path
 ) -> None:
     if DATABASE in chosen:
         ensure_installed()
-    course = make_course(tmp_path / "course")
     # Without --long only blank copies: the stored outputs of the lessons show that solutions pass.
     for solved in (False,) if chosen == {"01"} else (False, True):
-        monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / f"home-{solved}"))
-        for path in course.notebooks:
+        copies = make_course(tmp_path / f"course-{solved}")
+        for path in copies.notebooks:
             number = path.name[:2]
             if number not in chosen:
                 continue
             notebook = nbformat.read(path, as_version=4)
             for cell in notebook.cells:
-                if solved and cell.source == course.BLANK:
+                if solved and cell.source.endswith(f"\n{BLANK}"):
                     name = cell.metadata.nbgrader.grade_id.removeprefix("answer-")
                     cell.source = find_solution(name)
             nbformat.write(notebook, path)
             found = run(path, tmp_path / f"{number}-{solved}.ipynb")
             assert found == {task.number: solved for task in lessons()[number].tasks}
+        assert any((copies.folder / "lakes").iterdir())  # each copy has its own lakes
 
 
 @pytest.mark.long
@@ -102,7 +104,7 @@ def test_nbgrader_releases_and_grades_them(tmp_path: Path) -> None:
     nbgrader("generate_assignment", "mirrorlake", "--create")
     released = folder / "release" / "mirrorlake" / "01_publish.ipynb"
     notebook = nbformat.read(released, as_version=4)
-    answers = [cell for cell in notebook.cells if cell.source == course.BLANK]
+    answers = [cell for cell in notebook.cells if cell.source.endswith(f"\n{BLANK}")]
     assert len(answers) == len(lessons()["01"].tasks)
     assert "SOLUTION" not in released.read_text()
     assert "HIDDEN" not in released.read_text()

@@ -2,7 +2,8 @@
 
 A check never shows the solution. A typical mistake gets its own hint; other wrong answers get the
 task's first hint, then the second, and then a page to read. Each check records `{task: passed}`, as
-`mirrorlake_runs.record` does.
+`mirrorlake_runs.record` does. `check.hint("02-3")` and `check.solution("02-3")` help without an
+answer, and `check.progress()` counts the passed tasks of all lessons.
 
 If the right answer depends on the lake, a function of `ANSWERS` computes it. If an answer has a
 structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an
@@ -13,15 +14,21 @@ from __future__ import annotations
 
 import html
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
 
 from mirrorlake import skus
 from mirrorlake.errors import CheckError
 from mirrorlake.names import ZONE, file_number
-from mirrorlake_lab.course.lessons import Task, tasks
+from mirrorlake.results import TextTable
+from mirrorlake.storage.paths import home
+from mirrorlake_lab.course.lessons import Task, find_solution, lesson_paths, lessons, tasks
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -72,6 +79,33 @@ def employee_moved(answer: Any) -> str:
     if moved != [_BELLEVUE]:
         return "still"
     return "" if places == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
+
+
+def gates_published(answer: Any) -> str:
+    """Check whether the files of the table `gates` leave one row: gate B2 in terminal 3.
+
+    Args:
+        answer: the lake.
+
+    Returns:
+        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `unreadable`.
+    """
+    folder, rows = f"{ZONE}/gates", []
+    try:
+        for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
+            if file_number(entry.name):
+                rows += pq.read_table(answer.storage.open(f"{folder}/{entry.name}")).to_pylist()
+        if not rows:
+            return "missing"
+        if answer.storage.read_json(f"{folder}/_metadata.json").get("keyColumns") != ["gate"]:
+            return "keys"
+        table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
+        left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    if set(left) - {"B2"}:
+        return "closed"
+    return "" if left == {"B2": [3]} else "moved"
 
 
 def key_changed(answer: Any) -> str:
@@ -162,6 +196,7 @@ ANSWERS: dict[str, Callable[[Lake], Any]] = {
 }
 CHECKERS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
+    "gates_published": gates_published,
     "key_changed": key_changed,
     "rows_repaired": rows_repaired,
     "smallest_sku": smallest_sku,
@@ -204,10 +239,10 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
                     False, f'Pass the lake as well: check.task("{task.number}", …, lake).'
                 )
             right_answers = [ANSWERS[task.computed_by](lake)]
+        given = plain(answer, unordered=task.unordered)
     except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         return Verdict(False, f"The answer could not be checked ({said}).")
-    given = plain(answer, unordered=task.unordered)
     if any(given == plain(right, unordered=task.unordered) for right in right_answers):
         return Verdict(passed=True)
     hint = _hint_of(task, answer)
@@ -277,9 +312,69 @@ def task(number: str, answer: Any, lake: Lake | None = None) -> None:
     found = tasks().get(number)
     passed, said = (False, "There is no such task.") if found is None else _say(found, answer, lake)
     _passed[number] = passed
+    if passed:
+        _progress().mkdir(parents=True, exist_ok=True)
+        (_progress() / number).touch()
     from IPython.display import display
 
     display(_shown(number, passed, said), raw=True)  # type: ignore[no-untyped-call]
+
+
+def hint(number: str) -> None:
+    """Print the next hint for a task.
+
+    Args:
+        number: the task's number, such as `02-3`.
+
+    Example:
+        >>> hint("02-1")
+        What does a reader see between two commits?
+    """
+    found = tasks().get(number)
+    said = "There is no such task." if found is None else _next_hint(found)
+    sys.stdout.write(f"{said}\n")
+
+
+def solution(number: str) -> None:
+    """Print the solution of a task.
+
+    Args:
+        number: the task's number, such as `02-3`.
+
+    Raises:
+        UsageError: there is no such task.
+
+    Example:
+        >>> solution("02-1")
+        answer = 1
+    """
+    sys.stdout.write(f"{find_solution(number)}\n")
+
+
+def progress() -> TextTable:
+    """Return how many tasks of each lesson were passed, also in other notebooks.
+
+    Returns:
+        One row per lesson, and one for the course.
+
+    Example:
+        >>> progress().columns
+        ('lesson', 'passed', 'tasks', 'state')
+    """
+    passed = {path.name for path in _progress().glob("*-*")}
+    counts = [
+        (path.stem, sum(one.number in passed for one in lesson.tasks), len(lesson.tasks))
+        for path, lesson in zip(lesson_paths().values(), lessons().values(), strict=True)
+    ]
+    counts.append(("course", sum(n for _, n, _ in counts), len(tasks())))
+    states = ("finished" if n == of else "started" if n else "" for _, n, of in counts)
+    rows = ((*count, state) for count, state in zip(counts, states, strict=True))
+    return TextTable(("lesson", "passed", "tasks", "state"), tuple(rows))
+
+
+def _progress() -> Path:
+    """Return the folder with one file per passed task, beside the lakes of the lessons."""
+    return home() / "lakes" / ".course"
 
 
 def demand(number: str) -> None:
@@ -321,10 +416,15 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
         return True, f"Correct. {found.right}"
     if verdict.blank:
         return False, "No answer yet. Replace None by your answer and run both cells."
+    return False, f"Not yet. {_next_hint(found, verdict.hint)}"
+
+
+def _next_hint(found: Task, first: str = "") -> str:
+    """Return the next hint that was not shown yet, and then a page to read."""
     before = _wrong.setdefault(found.number, [])
     said = next(
-        (hint for hint in (verdict.hint, *found.hints) if hint and hint not in before),
+        (hint for hint in (first, *found.hints) if hint and hint not in before),
         f"Read docs/{found.read} and run the lesson's cells again.",
     )
     before.append(said)
-    return False, f"Not yet. {said}"
+    return said

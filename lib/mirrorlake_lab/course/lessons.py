@@ -9,6 +9,7 @@ answer is a solution, and the check is a graded test of one point.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urldefrag
 
 import yaml
 
@@ -47,6 +49,7 @@ class Task:
         answers: the right answers; none if a function decides.
         computed_by: the key of a function in `check.ANSWERS`, which returns the right answer.
         checked_by: the key of a function in `check.CHECKERS`, which returns the mistake.
+        wants: the kind of answer, such as `a number`.
         unordered: whether the order of a list does not matter.
         right: the reason that is shown after a right answer.
         mistakes: typical mistakes.
@@ -59,6 +62,7 @@ class Task:
     answers: tuple[Any, ...]
     computed_by: str | None
     checked_by: str | None
+    wants: str
     unordered: bool
     right: str
     mistakes: tuple[Mistake, ...]
@@ -123,6 +127,7 @@ def _task(number: str, entry: dict[str, Any]) -> Task:
         answers=tuple(answers),
         computed_by=entry.get("computed_by"),
         checked_by=entry.get("checked_by"),
+        wants=entry.get("wants") or _wanted(answers[0]),
         unordered=entry.get("unordered", False),
         right=entry["right"],
         mistakes=tuple(Mistake(answer, hint) for answer, hint in entry["wrong"]),
@@ -132,10 +137,16 @@ def _task(number: str, entry: dict[str, Any]) -> Task:
 
 
 SOLUTION = "solution"
-BLANK = "answer = None  # your answer; a text in quotes"
+BLANK = "answer = None"
 PICTURE = "plot_system("  # the cell that calls it keeps its output in copies
 _CHECK = re.compile(r'^check\.task\("(\d\d-\d)"', re.MULTILINE)
-_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)")
+MARK = ".mirrorlake-course"
+START = "START.md"
+_DOCS = NOTEBOOKS.parent / "docs"
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)#\s]+\.(?:md|ipynb|png)(?:#[^)]*)?)\)")
+_OWN_LAKES = (
+    "# The lakes of these lessons are in the folder of this notebook.\n%env MIRRORLAKE_HOME=.\n"
+)
 _CONFIG = f"""# `nbgrader generate_assignment mirrorlake` creates students' copies of source/.
 c = get_config()
 c.CourseDirectory.course_id = "mirrorlake"
@@ -186,17 +197,33 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty.", hint="choose an empty folder.")
     place = folder / "source" / "mirrorlake" if solutions else folder
-    place.mkdir(parents=True, exist_ok=True)
-    made, numbers = [], []
-    for path in paths:
-        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        numbers += _rewrite(notebook, solutions=solutions)
-        _keep_links(notebook, {one.name for one in paths})
-        made.append(place / path.name)
-        nbformat.write(notebook, made[-1])  # type: ignore[no-untyped-call]
+    copies = {path: place / path.name for path in paths}
+    for ending in ("md", "png"):
+        pages = _DOCS.rglob(f"*.{ending}")
+        copies |= {page: place / "docs" / page.relative_to(_DOCS) for page in pages}
+    course = _DOCS / "course.md"
+    copies[course] = folder / START
+    numbers = []
+    for source, copy in copies.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source in paths:
+            notebook = nbformat.read(source, as_version=4)  # type: ignore[no-untyped-call]
+            numbers += _rewrite(notebook, solutions=solutions)
+            for cell in notebook.cells:
+                if cell.cell_type == "markdown":
+                    cell.source = _relinked(cell.source, source, copies)
+                elif "parameters" in cell.metadata.get("tags", []):
+                    cell.source = _OWN_LAKES + cell.source
+            nbformat.write(notebook, copy)  # type: ignore[no-untyped-call]
+        elif source.suffix == ".md":
+            text = course_page() if source == course else source.read_text(encoding="utf-8")
+            copy.write_text(_relinked(text, source, copies), encoding="utf-8")
+        else:
+            copy.write_bytes(source.read_bytes())
+    (folder / MARK).touch()
     if solutions:
         (folder / "nbgrader_config.py").write_text(_CONFIG, encoding="utf-8")
-    return Course(folder, tuple(made), tuple(numbers))
+    return Course(folder, tuple(copies[path] for path in paths), tuple(numbers))
 
 
 def student_copy(lesson: Path) -> bytes:
@@ -247,7 +274,8 @@ def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
         number = _number(notebook, index)
         if number:
             marked = f"### BEGIN SOLUTION\n{cell.source}\n### END SOLUTION"
-            cell.source = marked if solutions else BLANK
+            wanted = f"# Your answer: {tasks()[number].wants}."
+            cell.source = f"{wanted}\n{marked if solutions else BLANK}"
             cell.metadata["nbgrader"] = _marks(f"answer-{number}", solution=True)
             cell["id"] = f"answer-{number}"
         elif check := _CHECK.search(cell.source):
@@ -283,17 +311,26 @@ def _marks(name: str, *, solution: bool) -> dict[str, Any]:
     return marks if solution else marks | {"points": 1}
 
 
-def _keep_links(notebook: Any, lessons: set[str]) -> None:
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = _LINK.sub(lambda link: _reachable(link, lessons), cell.source)
+def _wanted(right: Any) -> str:
+    """Return the kind of an answer, for the blank of a task whose right answers are known."""
+    one = right[0] if isinstance(right, list) else right
+    kind = "letter" if re.fullmatch("[a-d]", str(one)) else "text"
+    kinds = ("number", "") if isinstance(one, int) else (kind, " in quotes")
+    return "a list of {}s{}".format(*kinds) if isinstance(right, list) else "a {}{}".format(*kinds)
 
 
-def _reachable(link: re.Match[str], lessons: set[str]) -> str:
-    """Keep a link to a lesson; turn links to docs and tools, which a copy lacks, into text."""
-    if link[2] in lessons or link[2].startswith("#"):
-        return link[0]
-    return f"{link[1]} (`{link[2].removeprefix('../').removeprefix('../')}`)"
+def _relinked(text: str, source: Path, copies: dict[Path, Path]) -> str:
+    """Return a text whose links lead to copies; links to files without a copy become text."""
+
+    def relink(link: re.Match[str]) -> str:
+        path, anchor = urldefrag(link[2])
+        target = Path(os.path.normpath(source.parent / path))
+        if target not in copies:
+            return f"{link[1]} (`{target.relative_to(NOTEBOOKS.parent).as_posix()}`)"
+        place = Path(os.path.relpath(copies[target], copies[source].parent)).as_posix()
+        return f"[{link[1]}]({place}{'#' * bool(anchor)}{anchor})"
+
+    return _LINK.sub(relink, text)
 
 
 PATHS = {
@@ -323,8 +360,12 @@ def course_page() -> str:
         " with a check, which confirms your answer or gives a hint.",
         "",
         "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
-        " DIR` writes such copies into a folder. `./mirrorlake course --show 02-3` prints the"
-        " solution of task 02-3.",
+        " DIR` writes such copies and the pages of this documentation into a folder, which"
+        " `./mirrorlake lab --folder DIR` opens. The lakes of these copies are in the same folder.",
+        "",
+        'In a notebook, `check.hint("02-3")` shows the next hint for task 02-3,'
+        ' `check.solution("02-3")` shows its solution, and `check.progress()` shows the tasks that'
+        " you have passed.",
         "",
         "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
@@ -352,7 +393,7 @@ _TEACHERS = """## For teachers
 folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a graded
 cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
 mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake` grades what they
-submit.
+submit. The lakes of each student are in the folder of the student's notebooks.
 
 If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
 each task whether it was passed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,17 @@ def marked(path: Path, kind: str) -> list[Any]:
 def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
     course = make_course(tmp_path / "course")
     assert list(course.tasks) == list(lessons.tasks())
-    assert sorted(tmp_path.rglob("*.*")) == sorted(course.notebooks)
+    assert sorted(tmp_path.rglob("*.ipynb")) == sorted(course.notebooks)
     for path in course.notebooks:
         answers, checks = marked(path, "solution"), marked(path, "grade")
         assert len(answers) == len(checks) > 0
-        assert {cell.source for cell in answers} == {lessons.BLANK}
+        for cell in answers:
+            task = lessons.tasks()[cell.metadata.nbgrader.grade_id.removeprefix("answer-")]
+            assert cell.source == f"# Your answer: {task.wants}.\n{lessons.BLANK}"
+        (parameters,) = [
+            cell for cell in cells(path) if "parameters" in cell.metadata.get("tags", [])
+        ]
+        assert "%env MIRRORLAKE_HOME=." in parameters.source  # classmates share no lake
         assert all(cell.metadata.nbgrader.locked for cell in checks)
         shown = [cell for cell in cells(path) if cell.get("outputs")]
         assert [lessons.PICTURE in cell.source for cell in shown] == [
@@ -46,12 +53,33 @@ def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
         assert set(shown[0].outputs[0].data) == {"image/png", "text/plain"}
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
-        assert "../" not in "".join(c.source for c in cells(path) if c.cell_type == "markdown")
     for number in lessons.tasks():
         solution = find_solution(number)
         if len(solution) > 30:
             (path,) = [p for p in course.notebooks if p.name.startswith(number[:2])]
             assert json.dumps(solution, ensure_ascii=False)[1:-1] not in path.read_text()
+
+
+def test_blanks_name_the_kind_of_answer() -> None:
+    kinds = {"01-1": "a letter in quotes", "01-2": "a list of rows", "01-3": "a text in quotes"}
+    kinds |= {"01-4": "a number", "04-2": "a list of texts in quotes", "09-4": "a list of numbers"}
+    assert {number: lessons.tasks()[number].wants for number in kinds} == kinds
+    assert lessons.tasks()["14-3"].wants == "a list of letters in quotes"
+
+
+def test_links_of_copies_lead_to_copies(tmp_path: Path) -> None:
+    """The copies contain the lessons, the pages that these point to, and a start page."""
+    course = make_course(tmp_path)
+    texts = {page: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.md")}
+    for path in course.notebooks:
+        texts[path] = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
+    found = r"\]\(((?!https?:)[^)#\s]+\.(?:md|ipynb|png))"
+    links = [(page, link) for page, text in texts.items() for link in re.findall(found, text)]
+    assert {page for page, _ in links} > {*course.notebooks, tmp_path / "START.md"}
+    for page, link in links:
+        assert (page.parent / link).is_file(), (page, link)
+    for task in lessons.tasks().values():
+        assert (course.notebooks[0].parent / "docs" / task.read).is_file()
 
 
 def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:
@@ -60,7 +88,7 @@ def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:
     for path in course.notebooks:
         for cell in marked(path, "solution"):
             number = cell.metadata.nbgrader.grade_id.removeprefix("answer-")
-            assert cell.source.splitlines()[0] == "### BEGIN SOLUTION"
+            assert cell.source.splitlines()[1] == "### BEGIN SOLUTION"
             assert find_solution(number) in cell.source
         for cell in marked(path, "grade"):
             number = cell.metadata.nbgrader.grade_id.removeprefix("check-")
@@ -98,7 +126,12 @@ def test_the_command_copies_and_shows(tmp_path: Path) -> None:
     assert json.loads(made.stdout) == {
         "course": str(tmp_path / "course"),
         "tasks": list(lessons.tasks()),
+        "next": f"./mirrorlake lab --folder {tmp_path / 'course'}",
     }
+    graded = run(cli.app, ["course", str(tmp_path / "class"), "--solutions"]).stdout
+    assert f"Next: cd {tmp_path / 'class'} && nbgrader generate_assignment mirrorlake" in (
+        " ".join(graded.split())
+    )
     assert run(cli.app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
     for wrong in ([], [str(tmp_path / "b"), "--show", "02-1"]):
         assert isinstance(run(cli.app, ["course", *wrong]).exception, UsageError)

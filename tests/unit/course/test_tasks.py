@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,19 @@ SHOP = [
 OLD = {"id": 5, "__rowMarker__": 2}
 WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
 # An answer for each mistake that a function of `CHECKERS` returns.
-MISTAKES = {
+MISTAKES: dict[str, dict[str, Any]] = {
     "01-2": {
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
         "others": [MOVE, MOVE | {"EmployeeID": "E0002"}],
         "unreadable": [MOVE | {"__rowMarker__": 3}],
+    },
+    "01-5": {
+        "missing": lambda lake: lake,
+        "keys": lambda lake: gates(lake, [], keys=None),
+        "closed": lambda lake: gates(lake, [{"gate": "B2", "terminal": 3, "__rowMarker__": 1}]),
+        "moved": lambda lake: gates(lake, [{"gate": "A1", "__rowMarker__": 2}]),
+        "unreadable": "gates",
     },
     "04-1": {
         "null-key": [SHOP[0], SHOP[1] | {"id": None}, *SHOP[2:]],
@@ -54,7 +62,8 @@ MISTAKES = {
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))  # where passed tasks are recorded
     check.forget()
     yield
     check.forget()
@@ -73,9 +82,17 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def solve(task: course.Task) -> Any:
-    """Return the answer of a lesson's solution that needs no lake."""
-    names: dict[str, Any] = {"invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
+def gates(lake: Lake, changes: list[dict[str, Any]], keys: Any = ("gate",)) -> Lake:
+    publisher = lake.publisher("gates", keys=keys)
+    publisher.insert([{"gate": "A1", "terminal": 1}, {"gate": "B2", "terminal": 2}])
+    if changes:
+        publisher.write(changes)
+    return lake
+
+
+def solve(task: course.Task, lake: Lake) -> Any:
+    """Return the answer of a lesson's solution; a solution can publish into the lake."""
+    names: dict[str, Any] = {"practice": lake, "invalid_rows": [SHOP[0], SHOP[1] | {"id": None},
                                           SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
     exec(find_solution(task.number), names)
     return names["answer"]
@@ -92,7 +109,7 @@ def test_there_are_tasks_in_every_lesson() -> None:
     assert len(ALL) >= 35
     assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
-        assert 2 <= len(lesson.tasks) <= 4
+        assert 2 <= len(lesson.tasks) <= 5
         assert 20 <= lesson.minutes <= 40
         assert [task.number for task in lesson.tasks] == [
             f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)
@@ -102,7 +119,7 @@ def test_there_are_tasks_in_every_lesson() -> None:
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
 def test_solutions_pass(task: course.Task, lake: Lake) -> None:
-    verdict = check.judge(task, solve(task), lake)
+    verdict = check.judge(task, solve(task, lake), lake)
     assert verdict.passed, verdict.hint
 
 
@@ -124,6 +141,9 @@ def test_typical_mistakes_get_their_own_hints(task: course.Task, lake: Lake) -> 
     assert len(hints | set(task.hints)) > len(task.hints) + 1
     for mistake in task.mistakes:
         answer = MISTAKES[task.number][mistake.answer] if task.checked_by else mistake.answer
+        if callable(answer):  # an effect on a lake
+            shutil.rmtree(f"{lake.storage.root}/Files/LandingZone/gates", ignore_errors=True)
+            answer = answer(lake)
         verdict = check.judge(task, answer, lake)
         assert not verdict.passed
         assert verdict.hint == mistake.hint
@@ -157,6 +177,34 @@ def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> N
     assert "Between two of these commits" in said("02-1", 3, capsys)  # a mistake keeps its own hint
     assert said("02-1", 1, capsys).startswith("✓ 02-1: Correct. A cycle makes one commit")
     check.demand("02-1")
+
+
+def test_hints_and_solutions_need_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    task = course.tasks()["02-1"]
+    for _ in range(3):
+        check.hint("02-1")
+    assert capsys.readouterr().out.splitlines()[:2] == list(task.hints)
+    assert f"Read docs/{task.read}" in said("02-1", 17, capsys)
+    check.solution("02-1")
+    check.hint("99-9")
+    assert capsys.readouterr().out == "answer = 1\nThere is no such task.\n"
+
+
+def test_progress_counts_the_passed_tasks_of_all_notebooks(
+    capsys: pytest.CaptureFixture[str], lake: Lake
+) -> None:
+    said("02-1", 3, capsys)
+    said("02-1", 1, capsys)
+    check.forget()  # a new kernel
+    said("02-1", 3, capsys)  # a passed task stays passed
+    rows = {row[0]: row[1:] for row in check.progress().rows}
+    of = len(lessons()["02"].tasks)
+    assert rows["02_mirror"] == (1, of, "started")
+    assert rows["03_query"] == (0, len(lessons()["03"].tasks), "")
+    assert rows["course"] == (1, len(ALL), "started")
+    for task in ALL:
+        said(task.number, solve(task, lake), capsys, lake)
+    assert {row[3] for row in check.progress().rows} == {"finished"}
 
 
 def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,6 +266,12 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
         for link in re.findall(r"\]\(((?!https?:)[^)#]+)\)", cell.source):
             if cell.cell_type == "markdown":
                 assert (path.parent / link).is_file(), link
+
+
+def test_markers_are_explained_before_a_task_wants_them() -> None:
+    cells = nbformat.read(course.lesson_paths()["01"], as_version=4).cells
+    first = next(cell for cell in cells if "`__rowMarker__`" in cell.source)
+    assert "| marker |" in first.source
 
 
 def test_the_page_is_printed_from_the_tasks() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.project import NOTEBOOKS, PROJECT
 from mirrorlake.errors import UsageError
-from mirrorlake_lab import workbench
+from mirrorlake_lab import make_course, workbench
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,16 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains other files"):
         workbench.make_workbench(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_course_is_opened_as_it_is(tmp_path: Path) -> None:
+    folder = make_course(tmp_path / "class").folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert workbench.make_workbench(folder) == 0
+    with pytest.raises(UsageError, match="copies of the course"):
+        workbench.make_workbench(folder, reset=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert folder / workbench.START in before  # Lab's first page
 
 
 def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
