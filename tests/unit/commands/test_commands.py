@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
@@ -20,6 +22,7 @@ from mirrorlake.cli import main as cli
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 
+DOCS = PROJECT / "docs"
 VERBS = {
     "frame": {"create", "list", "show", "release"},
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
@@ -95,6 +98,18 @@ def test_what_loses_nothing_acts_and_what_deletes_only_says() -> None:
     found = commands()
     assert {n for n, c in found.items() if "--dry-run" in options(c)} == set(ACT)
     assert {n for n, c in found.items() if "--apply" in options(c)} == set(SAY)
+
+
+def test_the_commands_of_the_pages_have_valid_arguments() -> None:
+    """Each line of a shell block is parsed as a command, without running it."""
+    pages = ["../README", *(str(p.relative_to(DOCS).with_suffix("")) for p in DOCS.rglob("*.md"))]
+    text = "\n".join(block for page in pages for block in blocks(page, "sh"))
+    lines = re.findall(r"^\./mirrorlake .*", text.replace("\\\n", " "), re.MULTILINE)
+    assert len(lines) > 50
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        depth = 1 + (words[0] in VERBS)
+        commands()[" ".join(words[:depth])].make_context(line, words[depth:])
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
