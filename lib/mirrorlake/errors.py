@@ -157,5 +157,9 @@ class CheckError(MirrorlakeError):
     """A problem that a check found: a failed table, an exceeded limit, unexpected rows."""
 
 
+class TableFailedError(CheckError):
+    """A table that failed for a reason that is not in its files; another attempt may succeed."""
+
+
 class RewriteError(MirrorlakeError):
     """A rewrite of files that would have lost rows; nothing was committed."""
