@@ -19,6 +19,8 @@ from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
 from mirrorlake.cli import main as cli
+from mirrorlake.cli.printing import say
+from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 
@@ -60,6 +62,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return SimpleNamespace(out=shown.out, err=shown.err, json=document)
 
     return call
+
+
+def test_tables_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Few columns are a table with folded values; many become one line per value."""
+    few = TextTable(("table", "problem"), (("orders", "word " * 40),))
+    wide = TextTable(
+        tuple(f"column_{n}" for n in range(9)), (tuple(f"value {n}" for n in range(9)),)
+    )
+    say(few, wide)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "word word word" in lines[3]
+    assert [line.split()[1] for line in lines if "value" in line] == list(wide.columns)
 
 
 @cache
