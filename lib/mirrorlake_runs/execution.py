@@ -35,6 +35,7 @@ IMPORTED = threading.Event()
 LONGEST = 80  # characters of a folder; the path of a socket has at most 107
 _IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
+_INTERRUPTED = "KeyboardInterrupt caught in kernel.\n"  # printed when an idle kernel is shut down
 # Of the library's errors, those with a cause outside of the data, the arguments and the notebook.
 _TRANSIENT = (
     errors.BusyError,
@@ -257,5 +258,7 @@ def _pass_on(descriptor: int, scrubber: Scrubber) -> None:
     """Copy text that the kernel prints outside of the notebook to stderr, without secrets."""
     with open(descriptor, encoding="utf-8", errors="replace") as source:
         for line in source:
+            if line == _INTERRUPTED:
+                continue
             sys.stderr.write(scrubber.text(line))
             sys.stderr.flush()

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from mirrorlake import errors
-from mirrorlake.errors import DataFileError, MirrorlakeError
+from mirrorlake.errors import DataFileError, MirrorlakeError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,8 @@ def test_every_error_has_the_one_base_and_a_meaning_of_its_own():
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass)]
     assert all(issubclass(c, MirrorlakeError) for c in classes)
     assert len({c.__doc__ for c in classes}) == len(classes)
+
+
+def test_an_error_has_one_hint() -> None:
+    inner = UsageError("No.", hint="do this.")
+    assert str(UsageError(f"It failed: {inner}", hint="do that.")).count("Hint: ") == 1

@@ -27,7 +27,7 @@ APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
 NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
 _NAME = 40  # characters of a name that are kept on one line
-_NARROW = 14  # characters to which a column may be folded
+_NARROW = 19  # characters to which a column may be folded; a time fits
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +22,7 @@ from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
 from mirrorlake.cli import main as cli
+from mirrorlake.cli import zone
 from mirrorlake.cli.printing import say
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
@@ -75,6 +79,25 @@ def test_tables_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, lines)) <= 80
     assert "word word word" in lines[3]
     assert [line.split()[1] for line in lines if "value" in line] == list(wide.columns)
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version", status=0).out == f"mirrorlake {version('mirrorlake')}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "mirrorlake", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"mirrorlake {version('mirrorlake')}\n"
+
+
+def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    stop = Event()
+    stop.set()
+    monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
+    shown = run("mirror", tmp_path / "later", "--watch", status=0)
+    assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
 
 
 @cache
