@@ -39,7 +39,11 @@ class MirrorlakeError(Exception):
 
     def __str__(self) -> str:
         text = with_place(self.message, vars(self))
-        return f"{text} Hint: {self.hint}" if self.hint else text
+        return self._with_hint(text)
+
+    def _with_hint(self, text: str) -> str:
+        """Return a text with the hint, unless the text of another error in it has one."""
+        return f"{text} Hint: {self.hint}" if self.hint and " Hint: " not in text else text
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows instead of a traceback."""
@@ -47,7 +51,7 @@ class MirrorlakeError(Exception):
 
     def as_dict(self) -> dict[str, object]:
         """Return the error as `--json` prints it."""
-        text = f"{self.message} Hint: {self.hint}" if self.hint else self.message
+        text = self._with_hint(self.message)
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
 
 
@@ -159,6 +163,10 @@ class ConflictError(MirrorlakeError):
 
 class CheckError(MirrorlakeError):
     """A problem that a check found: a failed table, an exceeded limit, unexpected rows."""
+
+
+class TableFailedError(CheckError):
+    """A table that failed for a reason that is not in its files; another attempt may succeed."""
 
 
 class RewriteError(MirrorlakeError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -40,6 +41,15 @@ from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors
 
+_OTHER_NAMES = {
+    "count": "read().count()",
+    "head": "read().limit(5)",
+    "show": "read().show()",
+    "files": "files_by_version()",
+    "columns": "schema.names",
+    "properties": "detail()",
+}
+
 
 class Table(TableHandle):
     """A Delta table of a lake, as `Lake.table` returns it.
@@ -49,6 +59,19 @@ class Table(TableHandle):
     do. A method that deletes rows or history only reports what it would do; with `apply=True`, it
     runs.
     """
+
+    if not TYPE_CHECKING:  # mypy reports unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that names the right call for the name of another library.
+
+            Raises:
+                AttributeError: always; Python calls this only for an unknown name.
+            """
+            near = get_close_matches(name, (one for one in dir(type(self)) if one[0] != "_"), 1)
+            call = _OTHER_NAMES.get(name) or (near[0] if near else None)
+            hint = f" Hint: use `{call}`." if call else ""
+            raise AttributeError(f"A table has no attribute {name!r}.{hint}")
 
     @property
     def version(self) -> int:

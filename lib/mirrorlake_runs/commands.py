@@ -176,6 +176,10 @@ def finish_run(summary: RunSummary, *answers: str, printed: bool = False) -> Non
         if step.error:
             where = f", cell {step.error['cell']}" if step.error["cell"] else ""
             warn(f"{step.notebook}{where}: {step.error['name']}: {step.error['message']}")
+    if summary.next_steps:
+        from mirrorlake_runs.records import REPORT
+
+        warn("\n".join([*summary.next_steps, f"Report: {summary.folder}/{REPORT}"]))
     if summary.signal:
         raise typer.Exit(128 + summary.signal)
     if summary.failed or not summary.kept:

@@ -6,6 +6,7 @@ stderr, without secrets. jupyter_client starts the kernel, so that papermill is 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import signal
@@ -25,6 +26,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 from traitlets.config import Config
 
+from mirrorlake import errors
 from mirrorlake_runs.parameters import Scrubber
 from mirrorlake_runs.records import StepResult
 
@@ -33,6 +35,29 @@ IMPORTED = threading.Event()
 LONGEST = 80  # characters of a folder; the path of a socket has at most 107
 _IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
+_INTERRUPTED = "KeyboardInterrupt caught in kernel.\n"  # printed when an idle kernel is shut down
+# Of the library's errors, those with a cause outside of the data, the arguments and the notebook.
+_TRANSIENT = (
+    errors.BusyError,
+    errors.ConflictError,
+    errors.QueryError,
+    errors.SetupError,
+    errors.SourceError,
+    errors.TableFailedError,
+)
+_LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
+
+
+def may_pass(error: Mapping[str, Any]) -> bool:
+    """Return whether another attempt may succeed after the error of a step.
+
+    Unknown errors may pass, for example those of the kernel, a disk or another library.
+    """
+    name = error["name"]
+    kind = getattr(errors, name, None) or getattr(builtins, name, Exception)
+    if issubclass(kind, errors.MirrorlakeError):
+        return issubclass(kind, _TRANSIENT)
+    return not issubclass(kind, _LASTING)
 
 
 def private_sockets(folder: str) -> Config:
@@ -233,5 +258,7 @@ def _pass_on(descriptor: int, scrubber: Scrubber) -> None:
     """Copy text that the kernel prints outside of the notebook to stderr, without secrets."""
     with open(descriptor, encoding="utf-8", errors="replace") as source:
         for line in source:
+            if line == _INTERRUPTED:
+                continue
             sys.stderr.write(scrubber.text(line))
             sys.stderr.flush()

@@ -19,6 +19,7 @@ import datetime
 import graphlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -411,6 +412,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
+_OPENS = re.compile(r'"lake = Lake\.open\(root\)(\\n)?"')  # a line of a notebook's file
 _LETTERS = 12  # characters of a fingerprint
 
 
@@ -522,14 +524,32 @@ class Prepared:
             self.plan.parallel == 1,
         )
 
-    def roots(self) -> set[str]:
-        """Return the lakes of the steps, as far as they are known before the start."""
-        found = set()
+    def roots(self) -> dict[str, PlanStep]:
+        """Return the lakes known before the start, each with the first step that uses it."""
+        found: dict[str, PlanStep] = {}
         for index, step in enumerate(self.plan.steps):
             root = step.parameters.get("root")
             if isinstance(root, str) and root and not steps_named(root) and not is_secret(root):
-                found.add(str(self.values(index, {"root": root}, {})["root"]))
+                found.setdefault(str(self.values(index, {"root": root}, {})["root"]), step)
         return found
+
+    def check_lakes(self) -> None:
+        """Check that a lake exists if the first step that uses it opens an existing lake.
+
+        Raises:
+            UsageError: there is no lake; the message names the step.
+            SetupError: the store of a lake can't be reached.
+        """
+        from mirrorlake.lake import Lake
+
+        for root, step in self.roots().items():
+            if _OPENS.search(step.path.read_text(encoding="utf-8")):
+                try:
+                    Lake.open(root)
+                except UsageError as error:
+                    raise UsageError(
+                        f"Step {step.name}: {error.message}", hint=error.hint
+                    ) from None
 
 
 def prepare(

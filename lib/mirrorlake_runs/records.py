@@ -71,6 +71,7 @@ class RunSummary:
         steps: the notebooks in the plan's order.
         run: the run's id.
         signal: the signal that stopped it, SIGTERM or SIGINT; 0 if none did.
+        next_steps: after a run that is not done, how to continue it and to skip files.
         kept: False if the summary could not be written.
     """
 
@@ -82,6 +83,7 @@ class RunSummary:
     parameters: dict[str, Any]
     run: str
     signal: int
+    next_steps: tuple[str, ...] = ()
     kept: bool = True
 
     @property
@@ -101,6 +103,7 @@ class RunSummary:
             "ended": self.ended,
             "parameters": self.parameters,
             "steps": [asdict(step) for step in self.steps],
+            "next_steps": list(self.next_steps),
         }
 
     @property

@@ -31,7 +31,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
@@ -41,8 +41,9 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line
+from mirrorlake.names import file_number
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.paths import lake_path, may_be_lake
+from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 from mirrorlake_runs.execution import IMPORTED
 from mirrorlake_runs.parameters import resolve
 from mirrorlake_runs.plan import Prepared
@@ -189,6 +190,9 @@ def finish(
     Returns:
         The summary; `kept` is False if it could not be written.
     """
+    if summary.status != "done":
+        summary = replace(summary, next_steps=_next_steps(prepared))
+    document["next_steps"] = list(summary.next_steps)
     text = as_text(summary.as_dict())
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
     _try(
@@ -212,7 +216,22 @@ def finish(
     return replace(summary, kept=kept)
 
 
-def _add_to_history(document: dict[str, Any], roots: set[str]) -> None:
+def _next_steps(prepared: Prepared) -> tuple[str, ...]:
+    """Return how to continue a run, and how to skip each file at which the mirror has stopped."""
+    from mirrorlake.lake import Lake
+
+    found = [f"Continue the run: {PROGRAM} run --resume {prepared.run}"]
+    for place in sorted(map(lake_path, prepared.roots())):
+        with contextlib.suppress(MirrorlakeError, OSError, BaseError):  # the lake can't be read now
+            for table in Lake(place).status().tables if may_be_lake(place) else ():
+                file = table.error and table.error["file"]
+                if file and (number := file_number(file)) is not None:
+                    words = shlex.join([place, table.full_name, str(number)])
+                    found.append(f"Leave out {file}: {PROGRAM} skip {words} --apply")
+    return tuple(map(prepared.scrubber.text, found))
+
+
+def _add_to_history(document: dict[str, Any], roots: Collection[str]) -> None:
     """Append the run to a table in the lake of its first root; starts Spark for some seconds."""
     import pyarrow as pa
 

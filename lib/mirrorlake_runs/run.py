@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
-from mirrorlake_runs.execution import Execution
+from mirrorlake_runs.execution import Execution, may_pass
 from mirrorlake_runs.plan import (
     Plan,
     Prepared,
@@ -237,6 +237,7 @@ class Schedule:
         self._before[index] = result
         self._spark.step_ended(done=result.status == "done")
         left = step.retries - self.attempts[index] + 1
+        again = again and result.error is not None and may_pass(result.error)
         if again and result.status == "failed" and left > 0 and not self.signal:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.attempts[index] - 1))
             self._pauses[index] = time.monotonic() + pause
@@ -415,6 +416,7 @@ def _run(
             "The plan has history, but no step has a root.",
             hint="name the lake in a step's parameter root, or with -p root=….",
         )
+    prepared.check_lakes()
     guard = contextlib.nullcontext() if plan.single else only_run(plan.name, prepared.roots())
     with guard:
         facts = {**facts, "process": this_process(), "versions": _versions(plan.beside)}

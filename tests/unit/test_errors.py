@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mirrorlake import errors
-from mirrorlake.errors import DataFileError, MirrorlakeError
+from mirrorlake.errors import DataFileError, MirrorlakeError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,8 @@ def test_a_notebook_shows_an_error_as_one_sentence(tmp_path):
         check=False,
     )
     assert done.stdout + done.stderr == "UsageError: Broken. Hint: mend it.\n"
+
+
+def test_an_error_has_one_hint() -> None:
+    inner = UsageError("No.", hint="do this.")
+    assert str(UsageError(f"It failed: {inner}", hint="do that.")).count("Hint: ") == 1

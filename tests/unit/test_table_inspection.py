@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,3 +95,19 @@ def test_files_are_shown_version_by_version(parted: Lake) -> None:
     assert sorted(row[2] for row in rows.values()) == ["", "all its rows", "all its rows"]
     assert "file 3" in found.plot().describe()
     assert parted.table("parted").files_by_version(3).versions == (3,)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("count", "read().count()"),
+        ("head", "read().limit(5)"),
+        ("files", "files_by_version()"),
+        ("histry", "history"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_right_call(
+    parted: Lake, name: str, call: str
+) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'. Hint: use `{re.escape(call)}`"):
+        getattr(parted.table("parted"), name)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib.metadata import version
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +28,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An open lakehouse in notebooks.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mirrorlake {version('mirrorlake')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
 
 
 def verbs(noun: str, text: str) -> typer.Typer:

@@ -19,6 +19,7 @@ from mirrorlake.cli.printing import print_json, warn
 from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 from mirrorlake.registry import registered
+from mirrorlake.storage.paths import PROGRAM
 
 # The order in --help; other modules follow by name, and groups of commands come last.
 ORDER = (
@@ -51,7 +52,7 @@ def main() -> None:
         # The encoding of a pipe on Windows, cp1252, lacks characters such as ✓.
         sys.stdout.reconfigure(errors="replace")
     try:
-        sys.exit(command()(prog_name="./mirrorlake", standalone_mode=False) or 0)
+        sys.exit(command()(prog_name=PROGRAM, standalone_mode=False) or 0)
     except _TyperUsageError as error:
         rich_format_error(error)
         hint = f"{error.ctx.command_path} --help" if error.ctx else ""

@@ -49,6 +49,9 @@ def analyze(
             if as_json or name in _SHOWN
         }
         advice = analysis.advice()
+    if not as_json:
+        rows, hidden = documents["Columns"]["rows"], analysis.hidden_columns
+        documents["Columns"]["rows"] = [row for row in rows if row["Column Name"] not in hidden]
     documents["Guardrails"] = guardrails.as_dict()
     documents["Advice"] = advice.as_dict()
     shown = [part for one in documents.items() for part in _titled(*one)]

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -26,6 +27,7 @@ APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
 NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
 _NAME = 40  # characters of a name that are kept on one line
+_NARROW = 19  # characters to which a column may be folded; a time fits
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -82,13 +84,28 @@ def warn(text: str) -> None:
 def rich_table(shown: TextTable) -> RichTable:
     """Return a table for a terminal, with rich's markup escaped and long values wrapped.
 
-    The first column is not wrapped, because people copy names from it.
+    The first column is not wrapped, because people copy names from it. If the columns do not fit
+    the terminal, each row becomes a block with one line per value.
     """
     rows = [[_cell(value) for value in row] for row in shown.rows]
     named = all(len(row[0]) <= _NAME for row in rows)
+    lines = [shown.columns, *rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    least = [min(width, _NARROW) for width in widths]
+    least[0] = widths[0] if named else least[0]
+    if rows and sum(least) + 3 * len(least) + 1 > out.width:
+        table = RichTable(show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in rows:
+            for column, value in zip(shown.columns, row, strict=True):
+                table.add_row(escape(column), escape(value))
+            table.add_section()
+        return table
     table = RichTable()
-    for n, column in enumerate(shown.columns):
-        table.add_column(escape(column), overflow="fold", no_wrap=named and n == 0)
+    for n, (column, width) in enumerate(zip(shown.columns, least, strict=True)):
+        no_wrap = named and n == 0
+        table.add_column(escape(column), overflow="fold", no_wrap=no_wrap, min_width=width)
     for row in rows:
         table.add_row(*map(escape, row))
     return table

@@ -38,6 +38,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.landing.zone import no_folder
 from mirrorlake.names import TableName, as_table, split_names
 from mirrorlake.results import TextTable
+from mirrorlake.storage.paths import may_be_lake
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -125,6 +126,8 @@ def mirror(
     """Apply published files to the Delta tables, once or continuously."""
     from mirrorlake.mirror.options import MirrorOptions
 
+    if watch and not _await_lake(root, interval):
+        return
     lake = open_lake(root)
     options = MirrorOptions(
         widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
@@ -147,6 +150,17 @@ def mirror(
         if table is not None and not report.tables:
             raise no_folder(as_table(table))
     tell(as_json, report.as_dict(), *_parts(report), failed=report.failed)
+
+
+def _await_lake(root: str, interval: float) -> bool:
+    """Wait until a publisher has created the lake; return False if a signal asks to stop."""
+    if may_be_lake(root):
+        return True
+    warn(f"{root} does not exist yet; waiting for its first publisher.")
+    stop = stop_on_signals()
+    while not may_be_lake(root) and not stop.wait(interval):
+        pass
+    return not stop.is_set()
 
 
 def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> MirrorReport:

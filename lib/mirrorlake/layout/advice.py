@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import FABRIC_VORDER
 from mirrorlake.layout.measures import Measured
-from mirrorlake.mirror.options import has_partitioning_policy
+from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
 from mirrorlake.names import quote
 from mirrorlake.results import Result, TextTable, counted
 
@@ -43,6 +43,9 @@ _MANY = 100
 _FLOATS = ("double", "float")
 _QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
 _PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
+_MONEY = re.compile(rf"{_PRICE.pattern}|amount|total|revenue|fee|tax|salary|balance", re.IGNORECASE)
+_CENTS = 2  # digits
+_MAPPED = re.compile(r"[ ,;{}()\n\t=]")  # characters that only a mapped column can have
 _FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
 _LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
 _FEW_VALUES = 10_000
@@ -227,7 +230,11 @@ def _on_partitions(analysis: Measured) -> Iterator[Finding]:
 
 
 def _on_protocol(analysis: Measured) -> Iterator[Finding]:
-    if demanding := sorted(_DEMANDING.intersection(analysis.snapshot.reader_features)):
+    demanding = sorted(_DEMANDING.intersection(analysis.snapshot.reader_features))
+    if any(_MAPPED.search(name) for name in analysis.rows().columns):
+        # Delta can't drop column mapping from a table with such names.
+        demanding = [feature for feature in demanding if feature != "columnMapping"]
+    if demanding:
         yield Finding(
             "features a reader may lack",
             None,
@@ -274,7 +281,7 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
             f"up to {percent:.0f} % of the table's bytes",
             "move it to another table, or drop it if no report shows it",
         )  # fmt: skip
-    elif distinct > _MANY_VALUES * rows:
+    elif distinct > _MANY_VALUES * rows and name not in declared_keys(analysis.snapshot.properties):
         remedy = "split it, round it, or exclude it from the model"
         if kind.startswith("timestamp"):
             remedy = f"use two columns: CAST({column} AS DATE) AS day, and the rounded time of day"
@@ -303,7 +310,8 @@ def _on_values(analysis: Measured, known: Mapping[str, Row]) -> Iterator[Finding
     (values,) = numbered.agg(*map(spread, floats), *hashes).collect()
     for name, (before, *rounded) in zip(floats, values, strict=False):
         counts = zip(_DIGITS, rounded, strict=True)
-        fewer = [(digits, count) for digits, count in counts if 1 < count <= _WORTH * before]
+        least = _CENTS if _MONEY.search(name) else 0
+        fewer = [(n, count) for n, count in counts if n >= least and 1 < count <= _WORTH * before]
         if before >= _MANY and fewer:
             (digits, after), share = fewer[-1], known[name]["Size Percent Of Table"] or 0
             yield Finding(

@@ -19,7 +19,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
+from mirrorlake.errors import MirrorlakeError, TableFailedError, UsageError
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.maintenance import Compaction, compact_files
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
@@ -152,11 +152,11 @@ class Maintenance(Result):
         """Raise an error if a table failed.
 
         Raises:
-            CheckError: with the first table's error.
+            TableFailedError: with the first table's error.
         """
         if self.failed:
             first = self.failed[0]
-            raise CheckError(
+            raise TableFailedError(
                 f"{counted(len(self.failed), 'table')} failed. {first.table}: {first.error}"
             )
 

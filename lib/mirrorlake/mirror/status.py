@@ -21,6 +21,7 @@ from mirrorlake.errors import (
     InvalidNameError,
     MirrorlakeError,
     SequenceError,
+    TableFailedError,
     with_place,
 )
 from mirrorlake.landing.metadata import (
@@ -287,12 +288,15 @@ class MirrorReport(Result):
         """Raise an error if an error stopped a table.
 
         Raises:
-            CheckError: with the first table's problem and its fix.
+            CheckError: with the first table's problem and its fix; a TableFailedError if the cause
+                of an error may not be in the published files.
         """
         if self.failed:
             first, others = self.failed[0], len(self.failed) - 1
             more = f" ({counted(others, 'more table')} failed.)" if others else ""
-            raise CheckError(f"{first.full_name} failed: {first.problem}{more}", hint=first.fix)
+            in_files = all(one.error and one.error["file"] for one in self.failed)
+            kind = CheckError if in_files else TableFailedError
+            raise kind(f"{first.full_name} failed: {first.problem}{more}", hint=first.fix)
 
     def __repr__(self) -> str:
         verb = "would be applied" if self.dry_run else "applied"

@@ -298,6 +298,8 @@ def _shorthands(tokens: list[Token]) -> list[Edit]:
 def _at_clause(text: str) -> str | None:
     if re.fullmatch(r"[vV]\d+", text):
         return f"VERSION AS OF {text[1:]}"
+    if re.fullmatch(r"\d{1,16}", text, re.ASCII):
+        raise QueryError(f"@{text} is not a version.", hint=f"write @v{text}.")
     if re.fullmatch(r"\d{17}", text, re.ASCII):
         try:
             moment = parse_utc_timestamp(text)

@@ -14,6 +14,8 @@ IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
 _CARRIED = Path(__file__).resolve().parents[1] / "carried"  # a wheel contains the notebooks here
 NOTEBOOKS = (PROJECT if IS_CHECKOUT else _CARRIED) / "notebooks"
 PARAMETERS = (PROJECT if IS_CHECKOUT else _CARRIED) / "parameters"
+PROGRAM = "./mirrorlake" if IS_CHECKOUT else "mirrorlake"
+"""The program in a command line that users can copy."""
 ON_WINDOWS = os.name == "nt"
 URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 

@@ -85,7 +85,8 @@ def test_parameters_are_checked_and_the_summary_is_printed(place: Path) -> None:
     out = str(place / "out")
     chosen = ["-p", "rows=20", "-p", "word=7"]
     document = call(place, "run", notebook, *chosen, "--out", out, "--json")
-    assert set(document) == {"run", "plan", "status", "started", "ended", "parameters", "steps"}
+    keys = {"run", "plan", "status", "started", "ended", "parameters", "steps", "next_steps"}
+    assert set(document) == keys
     assert (document["status"], document["parameters"]) == ("done", {"rows": 20, "word": "7"})
     assert document["steps"][0]["records"] == {"rows": 20, "word": "7"}
     assert document == json.loads((place / "out" / "summary.json").read_text())

@@ -21,7 +21,9 @@ import nbformat
 import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake_runs import (
     RunNotFoundError,
     find_run,
@@ -76,26 +78,44 @@ def test_retries_timeouts_and_kernels_that_die(folder: Path) -> None:
     put_notebook(folder, "once", once, RECORD)
     put_notebook(folder, "slow", "import subprocess\nsubprocess.run(['sleep', '1234'])")
     put_notebook(folder, "dies", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    put_notebook(
+        folder,
+        "bad_file",
+        "from mirrorlake.errors import CheckError\nraise CheckError('t failed', hint='mend it.')",
+        head='root: str = ""',
+    )
+    lake = Lake(folder / "lake")
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
+    error = {"message": "Bad.", "file": f"{7:020}.parquet", "row": 1, "column": None}
+    state = TableState(None, "t", state=FAILED, error=error)
+    save_states(lake.storage, {"Files/LandingZone/t": state})
     text = f"""
-parallel: 3
+parallel: 4
 steps:
+- {{notebook: bad_file.ipynb, retry: safe, retries: 2, parameters: {{root: {folder}/lake}}}}
 - {{notebook: once.ipynb, retry: safe, retries: 2, parameters: {{word: {folder}/flag}}}}
 - {{notebook: slow.ipynb, timeout: 12}}
 - {{notebook: dies.ipynb}}
 """
     summary = run_plan(put_plan(folder, text))
-    once_, slow, dies = summary.steps
+    bad_file, once_, slow, dies = summary.steps
+    assert (bad_file.status, bad_file.attempts) == ("failed", 1)  # a retry would not help
     assert once_.status == "done"
     # On a busy machine the timeout may pass before the kernel reaches the cell that sleeps.
     assert (slow.status, slow.error["name"]) == ("failed", "TimeoutError")
     assert (dies.status, dies.error["name"], dies.error["cell"]) == ("failed", "DeadKernelError", 3)
     document = find_run(summary.run).document
-    assert [step["attempts"] for step in document["steps"]] == [2, 1, 1]
+    assert [step["attempts"] for step in document["steps"]] == [1, 2, 1, 1]
     assert document["process"]["pid"]
     assert {"python", "mirrorlake", "spark", "delta"} <= set(document["versions"])
     page = (Path(summary.folder) / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "")
-    assert 'id="failing-3"' in page
+    assert 'id="failing-4"' in page
+    resume, skip = summary.next_steps
+    assert resume.endswith(f"mirrorlake run --resume {summary.run}")
+    assert skip.endswith(f"mirrorlake skip {folder}/lake t 7 --apply")
+    assert resume in page
+    assert skip in page
     assert "The notebook took longer than its timeout" in page
 
 

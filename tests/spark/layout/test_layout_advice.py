@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.layout import api
+from mirrorlake.mirror.options import KEYS_PROPERTY
 
 
 def rules(advice: Any, rule: str) -> list[str | None]:
@@ -35,11 +36,13 @@ def test_advice_on_columns(lake: Lake) -> None:
             "Price": np.round(rng.integers(1, 50, count) + rng.normal(0, 1e-5, count), 7),
             "Again": quantity,
             "Always": ["x"] * count,
+            "Amount": np.round(quantity + rng.integers(1, 99, count) / 100, 2),
+            "Key": [f"{value:040x}" for value in range(count)],
             "Guid": [f"{value:032x}" for value in rng.integers(0, 2**62, count)],
-            "Text": ["long " * 60 + str(value) for value in rng.integers(0, 2**60, count)],
+            "Text": ["long " * 40 + str(value) for value in rng.integers(0, 2**60, count)],
         }
     )
-    table.create(rows.schema)
+    table.create(rows.schema, {KEYS_PROPERTY: '["Key"]'})
     table.commit("WRITE", add=[table.file("1.parquet", rows, compression="none")])
     analysis = lake.table("sales").analyze()
     advice = analysis.advice()
@@ -132,10 +135,11 @@ def test_the_remedy_adds_the_calculated_column(lake: Lake, pytestconfig: pytest.
 def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lake.storage.path("Tables/t")
     lake.spark.sql(
-        f"CREATE TABLE delta.`{path}` (id BIGINT, p INT) USING delta PARTITIONED BY (p)"
-        " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        f"CREATE TABLE delta.`{path}` (id BIGINT, `a b` INT, p INT) USING delta PARTITIONED BY (p)"
+        " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true',"
+        " 'delta.columnMapping.mode' = 'name')"
     )
-    lake.spark.sql(f"INSERT INTO delta.`{path}` SELECT id, INT(id % 10) FROM RANGE(1000)")
+    lake.spark.sql(f"INSERT INTO delta.`{path}` SELECT id, 1, INT(id % 10) FROM RANGE(1000)")
     lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id < 300")
     log = Path(path) / "_delta_log"
     version = lake.table("t").snapshot().version
@@ -157,7 +161,7 @@ def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         "needless partitions",
         "features a reader may lack",
     ]
-    assert "deletionVectors" in advice.findings[-1].evidence
+    assert advice.findings[-1].remedy.endswith("DROP FEATURE deletionVectors")  # `a b` is mapped
     assert "OPTIMIZE delta.`" in advice.findings[0].remedy
     assert advice.findings[2].remedy == f"REORG TABLE delta.`{path}` APPLY (PURGE)"
     # Plain OPTIMIZE and REORG would mix the partitions of a partitioning policy.

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
 from mirrorlake.cli import main as cli
+from mirrorlake.cli import zone
+from mirrorlake.cli.printing import say
+from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 
+DOCS = PROJECT / "docs"
 VERBS = {
     "frame": {"create", "list", "show", "release"},
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
@@ -59,6 +68,38 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+def test_tables_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Few columns are a table with folded values; many become one line per value."""
+    few = TextTable(("table", "problem"), (("orders", "word " * 40),))
+    wide = TextTable(
+        tuple(f"column_{n}" for n in range(9)), (tuple(f"value {n}" for n in range(9)),)
+    )
+    say(few, wide)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "word word word" in lines[3]
+    assert [line.split()[1] for line in lines if "value" in line] == list(wide.columns)
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version", status=0).out == f"mirrorlake {version('mirrorlake')}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "mirrorlake", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"mirrorlake {version('mirrorlake')}\n"
+
+
+def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    stop = Event()
+    stop.set()
+    monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
+    shown = run("mirror", tmp_path / "later", "--watch", status=0)
+    assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
+
+
 @cache
 def commands() -> dict[str, Any]:
     """Return all commands by name, including those of groups."""
@@ -95,6 +136,18 @@ def test_what_loses_nothing_acts_and_what_deletes_only_says() -> None:
     found = commands()
     assert {n for n, c in found.items() if "--dry-run" in options(c)} == set(ACT)
     assert {n for n, c in found.items() if "--apply" in options(c)} == set(SAY)
+
+
+def test_the_commands_of_the_pages_have_valid_arguments() -> None:
+    """Each line of a shell block is parsed as a command, without running it."""
+    pages = ["../README", *(str(p.relative_to(DOCS).with_suffix("")) for p in DOCS.rglob("*.md"))]
+    text = "\n".join(block for page in pages for block in blocks(page, "sh"))
+    lines = re.findall(r"^\./mirrorlake .*", text.replace("\\\n", " "), re.MULTILINE)
+    assert len(lines) > 50
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        depth = 1 + (words[0] in VERBS)
+        commands()[" ".join(words[:depth])].make_context(line, words[depth:])
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

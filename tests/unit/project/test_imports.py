@@ -19,7 +19,7 @@ ORDER = (
     *("errors", "names", "results", "registry", "notices", "show", "storage", "spark"),
     *("delta", "landing", "query", "mirror", "history", "layout", "feed"),
     *("source_status", "partitioning", "rows", "views", "sql"),
-    *("status", "inspection", "table", "lake", "cli"),
+    *("status", "inspection", "table", "lake", "cli", "__main__"),
 )
 # What satellites may import: modules, or all modules of a package.
 PUBLIC = {

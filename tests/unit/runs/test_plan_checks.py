@@ -15,6 +15,7 @@ from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
 from mirrorlake_runs import load_plan, parameters, prepare, run
 from mirrorlake_runs import plan as plans
+from mirrorlake_runs.execution import may_pass
 
 
 @pytest.fixture
@@ -25,6 +26,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tmp_path, "typed", head="n: int = 1\nx: float = 1.0\non: bool = False\nl: list[str] = []"
     )
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "may"),
+    [
+        *((name, True) for name in ("DeadKernelError", "TimeoutError", "OSError", "SetupError")),
+        *((name, True) for name in ("ConflictError", "TableFailedError", "AssertionError")),
+        *((name, False) for name in ("UsageError", "DataFileError", "CheckError", "NameError")),
+    ],
+)
+def test_only_errors_that_may_pass_are_retried(name: str, may: bool) -> None:
+    assert may_pass({"cell": 1, "name": name, "message": ""}) == may
+
+
+def test_a_mistyped_root_is_an_error_before_the_start(folder: Path) -> None:
+    """Unless the first step that uses the lake creates it."""
+    root = f'root: str = "{folder}/mistyped"'
+    put_notebook(folder, "opens", "lake = Lake.open(root)\nlake", head=root)
+    put_notebook(folder, "makes", "lake = Lake.open(root, new=True)", head=root)
+    same = f"parameters: {{root: {folder}/mistyped}}"
+    steps = [f"{{notebook: {name}.ipynb, {same}}}" for name in ("makes", "opens")]
+    with pytest.raises(UsageError, match=r"Step opens: .*/mistyped is not a lake"):
+        run.run_plan(put_plan(folder, f"steps: [{', '.join(steps[::-1])}]"))
+    assert not (folder / "home").exists()
+    plan, _ = plans.with_overrides(load_plan(put_plan(folder, f"steps: [{', '.join(steps)}]")), {})
+    prepare(plan, {}).check_lakes()
 
 
 class TestValues:

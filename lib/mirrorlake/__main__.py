@@ -1,0 +1,5 @@
+"""Run the command line as `python -m mirrorlake`."""
+
+from mirrorlake.cli.main import main
+
+main()
