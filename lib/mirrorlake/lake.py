@@ -21,6 +21,7 @@ from mirrorlake.mirror.options import (
     StepListener,
     make_options,
     new_table_properties,
+    read_defaults,
 )
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
@@ -240,6 +241,7 @@ class Lake:
         dry_run: bool = False,
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
+        safe_names: bool | None = None,
     ) -> Publisher:
         """Return the publisher of one table; needs no Spark.
 
@@ -254,6 +256,8 @@ class Lake:
                 columns take the table's type, or else the type of the rows.
             widen: publish values that do not fit a column in a wider type, for a mirror that runs
                 with `widen`.
+            safe_names: rename new columns such as `unit price` to `unit_price`; by default, as
+                `operations.defaults` sets it for the lake.
 
         Raises:
             MetadataError: the table has other keys.
@@ -274,6 +278,7 @@ class Lake:
             dry_run=dry_run,
             types=types,
             widen=widen,
+            safe_names=read_defaults(self.storage).safe_names if safe_names is None else safe_names,
         )
 
     def publish(
