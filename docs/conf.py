@@ -30,7 +30,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
 html_show_copyright = False  # the licence is in LICENSE
-# The summaries of hits would be fetched, which a browser refuses from file://.
+# The summaries of hits would be fetched, which a browser refuses from file://; see search.py.
 html_show_search_summary = False
 html_permalinks_icon = "#"
 pygments_style = "default"

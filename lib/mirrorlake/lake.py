@@ -21,6 +21,7 @@ from mirrorlake.mirror.options import (
     StepListener,
     make_options,
     new_table_properties,
+    read_defaults,
 )
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
@@ -244,6 +245,7 @@ class Lake:
         dry_run: bool = False,
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
+        safe_names: bool | None = None,
     ) -> Publisher:
         """Return the publisher of one table; needs no Spark.
 
@@ -259,6 +261,8 @@ class Lake:
                 table does not have the column yet, the type comes from the rows.
             widen: if values do not fit a column's type, publish them in a wider type. The mirror
                 must then also run with `widen`.
+            safe_names: rename new columns such as `unit price` to `unit_price`; by default, as
+                `operations.defaults` sets it for the lake.
 
         Raises:
             MetadataError: the table already has other keys.
@@ -279,6 +283,7 @@ class Lake:
             dry_run=dry_run,
             types=types,
             widen=widen,
+            safe_names=read_defaults(self.storage).safe_names if safe_names is None else safe_names,
         )
 
     def publish(

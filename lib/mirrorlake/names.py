@@ -35,6 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and lone surrogat
 _NO_WINDOWS = re.compile(
     r"[<>\"|?*]|[. ]\Z|\A(CON|PRN|AUX|NUL|COM[1-9]|LPT[1-9]) *(\.|\Z)", re.IGNORECASE
 )
+_UNSAFE_COLUMN = re.compile(r"[ ,;{}()\n\t=]+")  # Delta must map names with these
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
@@ -121,6 +122,18 @@ class TableName:
                 f"{text!r} has {len(parts)} parts.", hint="write table or schema.table."
             )
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def safe_column(name: str) -> str:
+    """Return a column name without the characters that need Delta's column mapping.
+
+    Example:
+        >>> safe_column("unit price (EUR)")
+        'unit_price_EUR'
+    """
+    if not _UNSAFE_COLUMN.search(name):
+        return name
+    return "_".join(filter(None, _UNSAFE_COLUMN.split(name))) or "_"
 
 
 def quote(name: str) -> str:

@@ -7,14 +7,21 @@ expectations, which are queries that must return no row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import (
+    MAPPING_FIX,
+    Snapshot,
+    delta_tables,
+    mapping_problem,
+    read_snapshot,
+)
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
-from mirrorlake.mirror.options import VIEW_PROPERTY
+from mirrorlake.mirror.options import VIEW_PROPERTY, map_concurrently
 from mirrorlake.mirror.status import TableStatus as TableStatus
 from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
 from mirrorlake.names import TableName
@@ -137,7 +144,8 @@ class Problem:
     """One problem of a lake.
 
     Attributes:
-        kind: `error`, `missing file`, `lag`, `backlog`, `source` or `expectation`.
+        kind: `error`, `missing file`, `column mapping`, `lag`, `backlog`, `source` or
+            `expectation`.
         where: the table, view, source or expectation.
         message: the problem, as a sentence.
         fix: the action that solves it; empty if none is known.
@@ -242,13 +250,30 @@ class LakeStatus(Result):
 
     @cached_property
     def warnings(self) -> Entries[Problem]:
-        """Missing files that later files wait for; they may still be published."""
+        """Missing files, which may still be published, and tables that some readers can't read."""
         found = [
             Problem("missing file", one.full_name, one.problem, one.fix)
             for one in self.tables
             if one.waiting_for is not None and not one.error
         ]
+        found += [
+            Problem("column mapping", str(table), mapping_problem(snapshot.schema), MAPPING_FIX)
+            for table, snapshot in self._snapshots()
+            if snapshot.is_mapped
+        ]
         return _problems(found, "There are no warnings.")
+
+    def _snapshots(self) -> Iterator[tuple[TableName, Snapshot]]:
+        """Yield the mirrored tables whose logs can be read."""
+
+        def read(table: TableName) -> Snapshot | None:
+            with suppress(MirrorlakeError):  # the table's own status has the error
+                return read_snapshot(self.storage, table.table_path)
+            return None
+
+        tables = largest_first(self.tables)
+        found = map_concurrently(self.storage, read, tables)
+        yield from ((t, one) for t, one in zip(tables, found, strict=True) if one is not None)
 
     def _view_problems(self) -> Iterator[Problem]:
         if self.max_lag is not None:

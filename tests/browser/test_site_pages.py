@@ -62,6 +62,7 @@ def test_search_works_from_a_file(site: Path, page: Any) -> None:
     page.goto(f"file://{site}/search.html?q=quarantine")
     page.wait_for_selector("#search-results li a")
     page.wait_for_function("() => document.querySelectorAll('#search-results li').length > 4")
+    assert "Measure the lag of a mirror" in page.locator("#search-results").inner_text()
     page.locator("#search-results li a", has_text="Operate a mirror").click()
     page.wait_for_selector("h1:has-text('Operate a mirror')")
     assert page.faults == []

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake_docs.search import write_scorer
 from mirrorlake_docs.sources import write_sources
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True}
 
 
-def _write(app: Sphinx, _config: object) -> None:
+def _write(app: Sphinx, config: Any) -> None:
     """Write the sources beside the doctrees, and let Sphinx read them there.
 
     Links of the project's files work on the site, because the folder has the project's layout.
@@ -30,6 +31,9 @@ def _write(app: Sphinx, _config: object) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_sources(folder)
+    scorer = folder.with_name("scorer.js")
+    write_scorer(folder, scorer)
+    config.html_search_scorer = str(scorer)
     app.srcdir = type(app.srcdir)(folder)
 
 

@@ -11,6 +11,7 @@ import inspect
 import re
 import tokenize
 from collections.abc import Iterator
+from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,26 @@ def commands_page(program: Any) -> str:
     for name, command in _commands(program):
         parts += [f"## `{name}`", "", *_help_of(name, command), ""]
     return "\n".join(parts)
+
+
+def guardrails_page() -> str:
+    """Return the page with the limits of each capacity, which `analyze` compares tables with."""
+    found = yaml.safe_load((files("mirrorlake.layout") / "guardrails.yaml").read_text("utf-8"))
+    lines = [
+        "# Guardrails by capacity",
+        "",
+        "`analyze --sku F64` compares a table with these limits of Direct Lake. The rows of a model"
+        " beyond its memory are paged; this is slower, but no guardrail.",
+        "",
+        "| capacities | Parquet files per table | row groups per table | rows per table"
+        " | GB of a model on disk | GB of memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in found["classes"]:
+        names = ("files", "row_groups", "rows", "model_gb", "memory_gb")
+        values = ["no limit" if one[name] is None else f"{one[name]:,}" for name in names]
+        lines.append(f"| {' | '.join([', '.join(one['skus']), *values])} |")
+    return "\n".join([*lines, "", f"Source: {found['source']}, {found['date']}."])
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:

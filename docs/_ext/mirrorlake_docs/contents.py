@@ -31,7 +31,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "Topics": tuple(f"docs/{name}" for name in _TOPICS),
     "Reference": (
         *("docs/commands", "reference/commands", "reference/parameters", "reference/errors"),
-        *("reference/messages", "docs/lint", "reference/api/index"),
+        *("reference/messages", "docs/lint", "reference/guardrails", "reference/api/index"),
         *("docs/landing-zone", "docs/types", "docs/formats"),
         *("docs/readers", "reference/promises", "docs/limits", "CHANGELOG", "CONTRIBUTING"),
     ),

@@ -14,7 +14,13 @@ from typing import Any
 from mirrorlake.cli.main import command
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_docs.api_pages import api_pages
-from mirrorlake_docs.code_facts import commands_page, errors_page, parameters_page, promises_page
+from mirrorlake_docs.code_facts import (
+    commands_page,
+    errors_page,
+    guardrails_page,
+    parameters_page,
+    promises_page,
+)
 from mirrorlake_docs.contents import first_page
 from mirrorlake_docs.figures import draw_figures
 from mirrorlake_docs.messages import messages_page
@@ -63,6 +69,7 @@ def _write_reference(folder: Path) -> None:
         "errors": errors_page(),
         "messages": messages_page(),
         "promises": promises_page(),
+        "guardrails": guardrails_page(),
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")

@@ -95,12 +95,20 @@ def defaults(
         bool | None,
         typer.Option("--vorder/--no-vorder", help="Whether new tables ask for V-Order."),
     ] = None,
+    safe_names: Annotated[
+        bool | None,
+        typer.Option(
+            "--safe-names/--no-safe-names",
+            help="Whether publishers rename columns such as 'unit price' to 'unit_price'.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Show or set what new tables of the lake are made with."""
-    operations = open_lake(root).operations
-    found = operations.defaults(deletion_vectors=deletion_vectors, vorder=vorder, dry_run=dry_run)
+    found = open_lake(root).operations.defaults(
+        deletion_vectors=deletion_vectors, vorder=vorder, safe_names=safe_names, dry_run=dry_run
+    )
     tell(as_json, asdict(found), found, DRY_RUN * dry_run)
 
 

@@ -126,12 +126,18 @@ def create(
     root: Root,
     name: Name,
     query: Annotated[str, typer.Option("--sql", help="The view's query.")],
+    no_vectors: Annotated[
+        bool,
+        typer.Option("--no-deletion-vectors", help="Create a table that more readers can open."),
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Create a view and fill it."""
     with progress(f"creating {name} …"):
-        done = open_lake(root).views.create(name, query, dry_run=dry_run)
+        done = open_lake(root).views.create(
+            name, query, deletion_vectors=not no_vectors, dry_run=dry_run
+        )
     _tell_refresh(done, as_json)
 
 

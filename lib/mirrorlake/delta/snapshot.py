@@ -8,7 +8,7 @@ the last checkpoint, not with the history.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.names import TABLES, TableName
+from mirrorlake.names import TABLES, TableName, safe_column
 from mirrorlake.storage.files import Storage
 
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -181,6 +181,22 @@ def read_snapshot(
             break
         snapshot.version += 1
     return snapshot if snapshot.version >= 0 else None
+
+
+MAPPING_FIX = (
+    "publish to a new table with safe_names=True, or make that the lake's default"
+    " (defaults --safe-names)."
+)
+
+
+def mapping_problem(columns: Iterable[str]) -> str:
+    """Return which readers can't read a table with column mapping, and which column needs it."""
+    unsafe = next((name for name in columns if safe_column(name) != name), None)
+    why = "" if unsafe is None else f" because of the name of column {unsafe!r}"
+    return (
+        f"The table uses Delta's column mapping{why}. pandas by delta-rs reads NULL in every"
+        " column, and Polars refuses the table."
+    )
 
 
 def physical_name(field: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, open_snapshot
 from mirrorlake.errors import SetupError
-from mirrorlake.names import TableName, quote
+from mirrorlake.names import TableName, quote, safe_column
 from mirrorlake.spark.jvm import remove_empty_folders
 from mirrorlake.spark.sql import delta_name, literal
 from mirrorlake.storage.files import Storage
@@ -26,7 +26,6 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
 _TRIES, _PAUSE = 6, 0.1
 _ROW_LIMIT = "parquet.block.row.count.limit"
-_ODD = " ,;{}()\n\t="
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """Properties of tables that no publisher feeds: change data feed and row tracking."""
 
@@ -184,8 +183,8 @@ def _ddl(kind: Any) -> str:
 
 def mapping_property(columns: Iterable[str]) -> dict[str, str]:
     """Return the property for column mapping if a name contains a character Parquet refuses."""
-    odd = any(char in _ODD for name in columns for char in name)
-    return {"delta.columnMapping.mode": "name"} if odd else {}
+    unsafe = any(safe_column(name) != name for name in columns)
+    return {"delta.columnMapping.mode": "name"} if unsafe else {}
 
 
 @contextmanager

@@ -121,6 +121,9 @@ class Publisher:
             table's column, or else the type of the rows.
         widen: Publish values that do not fit an existing column in a wider type, if Delta can widen
             the column without loss. Mirror such a table with `widen=True`; otherwise it stops.
+        safe_names: Publish new columns under names that need no column mapping in Delta:
+            `unit price` becomes `unit_price`. Columns and keys that the table already has keep
+            their names.
 
     Raises:
         UsageError: A declared type does not exist.
@@ -139,21 +142,28 @@ class Publisher:
         dry_run: bool = False,
         types: Mapping[str, str] | pa.Schema | None = None,
         widen: bool = False,
+        safe_names: bool = False,
     ) -> None:
         if ON_WINDOWS and storage.local is not None and not table.fits_windows:
             raise InvalidNameError(
                 f"Windows can't store folders with the name {str(table)!r}.",
                 hint="choose another name for the table.",
             )
-        named = tuple(names.split_names(keys))
         self._storage = storage
         self.table = table
         self._dry_run = dry_run
         self._widen = widen
+        self._safe_names = safe_names
+        self._columns_read_at: int | None = None  # the last number when the columns were read
+        named = tuple(names.split_names(keys))
+        if safe_names:
+            self._metadata = declare_keys(storage, table, (), dry_run=True)
+            named = tuple(map(self._published_name, named))
         if isinstance(types, pa.Schema):
             types = {column.name: column_type(column.type).table for column in types}
         self._declared = {
-            name.lower(): parse_type(kind, column=name) for name, kind in (types or {}).items()
+            self._published_name(name).lower(): parse_type(kind, column=name)
+            for name, kind in (types or {}).items()
         }
         if not dry_run:
             storage.check_conditions()
@@ -164,7 +174,6 @@ class Publisher:
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
         self._warned = False
-        self._columns_read_at: int | None = None  # the last number when the columns were read
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -454,9 +463,42 @@ class Publisher:
     def _open(self, rows: Any) -> pa.RecordBatchReader | None:
         if isinstance(rows, (str, os.PathLike)):
             self._reread_columns()  # the current types of the columns determine how text is read
-        return open_source(
-            rows, self.known_columns, self._declared, widen=self._widen, keys=self.keys
+        reader = open_source(
+            rows,
+            self.known_columns,
+            self._declared,
+            widen=self._widen,
+            keys=self.keys,
+            rename=self._published_name,
         )
+        return None if reader is None else self._renamed(reader)
+
+    def _published_name(self, column: str) -> str:
+        """Return the name under which a column is published; see `safe_names`."""
+        safe = names.safe_column(column) if self._safe_names else column
+        if safe == column:
+            return column
+        own = {*self.known_columns, *(key.lower() for key in self.keys)}
+        return column if column.lower() in own else safe
+
+    def _renamed(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        found = reader.schema
+        renamed: dict[str, str] = {}  # the columns of the rows, by their published names
+        for name in found.names:
+            other = renamed.setdefault(self._published_name(name), name)
+            if other != name:
+                raise SchemaError(
+                    f"{self._published_name(name)!r} is the safe name of two columns, {other!r}"
+                    f" and {name!r}.",
+                    column=name,
+                    hint="rename one of the columns.",
+                )
+        if list(renamed) == found.names or len(renamed) < len(found.names):
+            return reader
+        pairs = zip(found, renamed, strict=True)
+        schema = pa.schema([column.with_name(name) for column, name in pairs])
+        batches = (batch.rename_columns(list(renamed)) for batch in reader)
+        return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _target(self, found: pa.Schema) -> pa.Schema:
         """Return the schema of the file; read the columns again if a type does not fit."""

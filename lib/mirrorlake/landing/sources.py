@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -50,7 +50,13 @@ _FINEST = pa.decimal256(76, 38)
 
 
 def open_csv(
-    path: str, name: str, known: Mapping[str, str], declared: Mapping[str, str], *, widen: bool
+    path: str,
+    name: str,
+    known: Mapping[str, str],
+    declared: Mapping[str, str],
+    *,
+    widen: bool,
+    rename: Callable[[str], str] = str,
 ) -> pa.RecordBatchReader:
     """Open a CSV file, after a first pass that determines the types of its columns.
 
@@ -60,6 +66,7 @@ def open_csv(
         known: the table's columns by lower-case name, with their types as Delta names them.
         declared: the types that the caller declares, in the same form; they take precedence.
         widen: whether values that do not fit an existing type may get a wider one.
+        rename: returns the name that a column of the file has in the table.
 
     Raises:
         DataFileError: the file is not CSV, or values do not fit an existing or declared type. The
@@ -67,7 +74,12 @@ def open_csv(
         pa.ArrowException: the parser fails; also while reading.
     """
     names = pacsv.open_csv(path, read_options=_READ, parse_options=_PARSE).schema.names
-    columns = _look(path, names, known, declared, widen=widen)
+    columns = []
+    for column_name in names:
+        lower = rename(column_name).lower()
+        types = known.get(lower), declared.get(lower)
+        columns.append(_Column(column_name, *types, widen=widen))
+    _look(path, columns)
     misfits = [column for column in columns if column.found is None]
     if misfits:
         helps = all(column.wider is not None for column in misfits)
@@ -83,24 +95,12 @@ def open_csv(
     return pa.RecordBatchReader.from_batches(schema, typed())
 
 
-def _look(
-    path: str,
-    names: list[str],
-    known: Mapping[str, str],
-    declared: Mapping[str, str],
-    *,
-    widen: bool,
-) -> list[_Column]:
-    columns = []
-    for name in names:
-        lower = name.lower()
-        columns.append(_Column(name, known.get(lower), declared.get(lower), widen=widen))
+def _look(path: str, columns: list[_Column]) -> None:
     before = 0
-    for batch in _blocks(path, names):
+    for batch in _blocks(path, [column.name for column in columns]):
         for column, values in zip(columns, batch.columns, strict=True):
             column.look(values, before)
         before += batch.num_rows
-    return columns
 
 
 # With one thread only, Arrow names the row of a parse error.
@@ -274,6 +274,7 @@ def read_dicts(
     rows: Iterator[dict[str, Any]],
     first_chunk: int = BATCH_ROWS,
     governing: Mapping[str, str] | None = None,
+    rename: Callable[[str], str] = str,
 ) -> pa.RecordBatchReader:
     """Return a reader over dicts whose schema is determined from the first ones.
 
@@ -281,6 +282,7 @@ def read_dicts(
         rows: the dicts.
         first_chunk: the number of dicts that determine the schema.
         governing: the types of columns by lower-case name; they apply if the first rows fit them.
+        rename: returns the name that a column of the dicts has in the table.
 
     Raises:
         SchemaError: values of one column have different types; also while reading.
@@ -294,8 +296,8 @@ def read_dicts(
     for name in names:
         if not isinstance(name, str):
             raise SchemaError(f"The column name {name!r} is not a string.", column=repr(name))
-    governing = governing or {}
-    schema = pa.schema([(name, _infer(head, name, governing.get(name.lower()))) for name in names])
+    wanted = {name: (governing or {}).get(rename(name).lower()) for name in names}
+    schema = pa.schema([(name, _infer(head, name, kind)) for name, kind in wanted.items()])
 
     def batches() -> Iterator[pa.RecordBatch]:
         before, chunk = 0, head
@@ -380,6 +382,7 @@ def open_source(
     *,
     widen: bool = False,
     keys: Collection[str] = (),
+    rename: Callable[[str], str] = str,
 ) -> pa.RecordBatchReader | None:
     """Return one reader over rows of any supported kind, or None if there are no rows at all.
 
@@ -391,6 +394,7 @@ def open_source(
         declared: the types that the caller declares, in the same form; they take precedence.
         widen: whether values that do not fit a type of the table may get a wider one.
         keys: the names of the key columns, which may also be the index of a pandas data frame.
+        rename: returns the name that a column of the rows has in the table.
 
     Raises:
         UsageError: the kind of the rows is not supported.
@@ -398,16 +402,16 @@ def open_source(
         SchemaError: values of one column have different types.
     """
     if isinstance(rows, (str, os.PathLike)):
-        return _open_file(os.fspath(rows), known or {}, declared or {}, widen=widen)
+        return _open_file(os.fspath(rows), known or {}, declared or {}, widen=widen, rename=rename)
     if isinstance(rows, pa.RecordBatchReader):
         return rows
     governing = {**(known or {}), **(declared or {})}
     if isinstance(rows, dict):
-        return read_dicts(iter([rows]), governing=governing)
+        return read_dicts(iter([rows]), governing=governing, rename=rename)
     # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
-        return _from_pandas(rows, {key.lower() for key in keys})
+        return _from_pandas(rows, {key.lower() for key in keys}, rename)
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows]).to_reader(BATCH_ROWS)
     if isinstance(rows, pa.Table):
@@ -426,7 +430,8 @@ def open_source(
     rest = chain([first], iterator)
     if isinstance(first, dict):
         # A list is in memory already, so all its rows determine the schema.
-        return read_dicts(rest, len(rows) if isinstance(rows, list) else BATCH_ROWS, governing)
+        first_chunk = len(rows) if isinstance(rows, list) else BATCH_ROWS
+        return read_dicts(rest, first_chunk, governing, rename)
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _alike(rest, first.schema))
     raise UsageError(
@@ -435,9 +440,9 @@ def open_source(
     )
 
 
-def _from_pandas(frame: Any, keys: set[str]) -> pa.RecordBatchReader:
-    wanted = keys - {str(name).lower() for name in frame.columns}
-    levels = [n for n in frame.index.names if isinstance(n, str) and n.lower() in wanted]
+def _from_pandas(frame: Any, keys: set[str], rename: Callable[[str], str]) -> pa.RecordBatchReader:
+    wanted = keys - {rename(str(name)).lower() for name in frame.columns}
+    levels = [n for n in frame.index.names if isinstance(n, str) and rename(n).lower() in wanted]
     if levels:  # Arrow would drop them with the index
         frame = frame.reset_index(level=levels)
     try:
@@ -492,12 +497,17 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def _open_file(
-    path: str, known: Mapping[str, str], declared: Mapping[str, str], *, widen: bool
+    path: str,
+    known: Mapping[str, str],
+    declared: Mapping[str, str],
+    *,
+    widen: bool,
+    rename: Callable[[str], str],
 ) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:
         if path.lower().endswith((".csv", ".csv.gz")):
-            csv = open_csv(path, name, known, declared, widen=widen)
+            csv = open_csv(path, name, known, declared, widen=widen, rename=rename)
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
             raise DataFileError("The file has zero bytes.", file=name, hint="write the file again.")

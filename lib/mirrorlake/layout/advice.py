@@ -17,10 +17,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import FABRIC_VORDER
+from mirrorlake.delta.snapshot import FABRIC_VORDER, MAPPING_FIX, mapping_problem
 from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
-from mirrorlake.names import quote
+from mirrorlake.names import quote, safe_column
 from mirrorlake.results import Result, TextTable, counted
 
 _MIB = 2**20
@@ -35,7 +35,7 @@ _WIDE_BYTES = 64
 _WORTH_PERCENT = 10.0
 MANY_ROWS = 100_000_000
 # Features that other readers may lack; docs/readers.md has the whole table.
-_DEMANDING = {"deletionVectors", "columnMapping", "typeWidening", "v2Checkpoint", "variantType"}
+_DEMANDING = {"deletionVectors", "typeWidening", "v2Checkpoint", "variantType"}
 _ROWS = 200_000
 _DIGITS = (0, 1, 2, 3, 4)
 _WORTH = 0.5
@@ -242,6 +242,17 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "more readers can open the table; today, a reader without this feature refuses it;"
             " see docs/readers.md",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
+        )
+    if analysis.snapshot.is_mapped:
+        columns = analysis.snapshot.schema
+        unsafe = next((name for name in columns if safe_column(name) != name), None)
+        drop = f"ALTER TABLE {analysis.sql_name} DROP FEATURE columnMapping"
+        yield Finding(
+            "column mapping",
+            unsafe,
+            mapping_problem(columns),
+            "more readers can open the table; see docs/readers.md",
+            MAPPING_FIX if unsafe else drop,
         )
 
 

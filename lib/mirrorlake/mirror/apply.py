@@ -12,6 +12,7 @@ would write. Updated rows keep their row ids. MERGE handles every other case.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +32,12 @@ from mirrorlake.delta.exchange import (
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     FEED,
+    MAPPING_FIX,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
     VECTORS,
     Snapshot,
+    mapping_problem,
     physical_names,
     read_snapshot,
 )
@@ -82,6 +85,7 @@ from mirrorlake.spark.sql import (
     temporary_view,
 )
 
+_log = logging.getLogger(__name__)
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
@@ -150,13 +154,16 @@ def write_batch(
         batch: the batch to commit; it has no data if the table is only declared.
         done: called after every finished step.
     """
-    at = batch.at
+    at, columns = batch.at, batch.target.columns
+    if mapping_property(columns) and not (at.snapshot and at.snapshot.is_mapped):
+        table, problem = at.identity.table, mapping_problem(columns)
+        _log.warning("%s: %s Hint: %s", table, problem, MAPPING_FIX)
     if at.snapshot is None:
         # Version 0 has all properties and no rows, so that feed and row ids cover every row.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
         wanted = batch.properties | OWN_TABLE | made_for | keys_property(at.metadata)
-        create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
+        create_delta(new_session(spark()), at.path, columns, wanted)
         done(Step.CREATED)
     else:
         _set_properties(spark, at, _new_properties(at.snapshot, batch))

@@ -198,6 +198,7 @@ class Operations:
         *,
         deletion_vectors: bool | None = None,
         vorder: bool | None = None,
+        safe_names: bool | None = None,
         dry_run: bool = False,
     ) -> TableDefaults:
         """Return the defaults of the lake's new tables, and set them if arguments are given.
@@ -208,6 +209,8 @@ class Operations:
             vorder: whether new tables ask for files in V-Order, by the property
                 `mirrorlake.vorder`. `write`, `optimize` and maintenance follow it; the mirror does
                 not, because ordering takes longer than a small batch.
+            safe_names: whether `Lake.publisher` and `publish` rename new columns such as
+                `unit price` to `unit_price`, so that tables need no column mapping.
             dry_run: preview the new defaults and change nothing.
 
         Returns:
@@ -218,10 +221,10 @@ class Operations:
 
         Example:
             >>> lake.operations.defaults(deletion_vectors=True)  # doctest: +SKIP
-            TableDefaults(deletion_vectors=True, vorder=False)
+            TableDefaults(deletion_vectors=True, vorder=False, safe_names=False)
         """
         found = read_defaults(self._storage)
-        asked = {"deletion_vectors": deletion_vectors, "vorder": vorder}
+        asked = {"deletion_vectors": deletion_vectors, "vorder": vorder, "safe_names": safe_names}
         wanted = replace(found, **{name: on for name, on in asked.items() if on is not None})
         if wanted != found and not dry_run:
             write_defaults(self._storage, wanted)

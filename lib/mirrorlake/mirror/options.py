@@ -289,10 +289,13 @@ class TableDefaults:
         deletion_vectors: whether new mirrored tables have deletion vectors; see `MirrorOptions`.
         vorder: whether new tables ask for files in V-Order, which `optimize`, maintenance and
             `Lake.write` then write.
+        safe_names: whether publishers rename columns so that no table needs column mapping; see
+            `Publisher`.
     """
 
     deletion_vectors: bool = False
     vorder: bool = False
+    safe_names: bool = False
 
 
 def read_defaults(storage: Storage) -> TableDefaults:

@@ -78,6 +78,7 @@ class Views:
         name: str | TableName,
         sql: str,
         *,
+        deletion_vectors: bool = True,
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
@@ -88,6 +89,8 @@ class Views:
         Args:
             name: the name of the view. No table of the lake may have it.
             sql: one query that reads tables of the lake (the view's sources).
+            deletion_vectors: whether the table of a new view has deletion vectors. Without them,
+                more readers can open the table, and a refresh rewrites the files that it changes.
             dry_run: check the query without creating the view. The default is False.
             on_step: a function that is called after each finished step.
 
@@ -103,7 +106,7 @@ class Views:
             >>> lake.views.create("totals", query)  # doctest: +SKIP
         """
         view = as_table(name)
-        made = self._make(view, sql.strip(), dry_run=dry_run)
+        made = self._make(view, sql.strip(), vectors=deletion_vectors, dry_run=dry_run)
         if dry_run:
             at, why = versions_of(pin_sources(self._storage, made, {})), reason("FIRST", str(view))
             return Refresh(str(view), FULL, why, -1, at, applied=False)
@@ -323,7 +326,7 @@ class Views:
         forget_costs(self._storage, definition.name)
         return done
 
-    def _make(self, name: TableName, sql: str, *, dry_run: bool) -> Definition:
+    def _make(self, name: TableName, sql: str, *, vectors: bool, dry_run: bool) -> Definition:
         """Create the empty table of a view, unless it exists with the same query."""
         session = new_session(self._spark())
         there = read_snapshot(self._storage, name.table_path)
@@ -346,7 +349,7 @@ class Views:
                 column=own[0],
             )
         properties = {VIEW_PROPERTY: definition.as_property()}
-        if plan.shape.method is not Method.FULL:
+        if vectors and plan.shape.method is not Method.FULL:
             # A refresh deletes single rows without rewriting their files.
             properties["delta.enableDeletionVectors"] = "true"
         # If a refresh must use MERGE, a change feed of single rows doubles its cost. So the feed is

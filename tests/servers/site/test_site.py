@@ -15,6 +15,7 @@ from mirrorlake import errors
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.landing import lint_rules
+from mirrorlake.layout.guardrails import skus
 from mirrorlake_docs import code_facts
 from mirrorlake_lab import build_site, lessons
 from mirrorlake_runs import notebook_names
@@ -148,6 +149,13 @@ def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains other files"):
         build_site(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_guardrails_of_each_capacity_are_a_page(site: Path, pages: dict[Path, Page]) -> None:
+    text = pages[(site / "reference" / "guardrails.html").resolve()].text
+    for sku in skus().values():
+        assert sku.name in text
+        assert f"{sku.rows:,}" in text
 
 
 def test_solutions_are_folded(site: Path) -> None:

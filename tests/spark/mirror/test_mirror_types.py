@@ -454,7 +454,9 @@ LATE = [
 ]
 
 
-def test_odd_names_a_clock_and_a_late_type_arrive_in_a_plain_table(lake: Lake) -> None:
+def test_odd_names_a_clock_and_a_late_type_arrive_in_a_plain_table(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
     late, ticked = (Path(lake.landing_zone) / name for name in ("late", "ticked"))
     for folder in (late, ticked):
         folder.mkdir(parents=True)
@@ -463,6 +465,8 @@ def test_odd_names_a_clock_and_a_late_type_arrive_in_a_plain_table(lake: Lake) -
     pq.write_table(pa.table(first), late / file_name(1))
     pq.write_table(pa.table({"id": [1], "a`b": [1]}), ticked / file_name(1))
     assert not lake.mirror().failed
+    assert not lake.status().warnings
+    assert not caplog.messages
     before = lake.table("late").snapshot()
     assert list(before.schema) == ["id", "dot.ted"]
     assert not {"columnMapping", "timestampNtz"} & set(before.protocol["writerFeatures"])
@@ -472,6 +476,14 @@ def test_odd_names_a_clock_and_a_late_type_arrive_in_a_plain_table(lake: Lake) -
     pq.write_table(pa.table({"id": [1], "a`b": [2], "__rowMarker__": [4]}), ticked / file_name(2))
     report = {line.name: line.error for line in lake.mirror().tables}
     assert report["late"] is None
+    (warning,) = lake.status().warnings
+    assert (warning.kind, warning.where) == ("column mapping", "late")
+    assert f"late: {warning.message} Hint: {warning.fix}" in caplog.messages
+    advice = {one.rule: one for one in lake.table("late").analyze().advice().findings}[
+        "column mapping"
+    ]
+    assert (advice.evidence, advice.remedy) == (warning.message, warning.fix)
+    assert repr(advice.column) in warning.message
     after = lake.table("late").snapshot()
     assert {"columnMapping", "timestampNtz"} <= set(after.protocol["writerFeatures"])
     found = [row.asDict() for row in lake.table("late").read().orderBy("id").collect()]

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.project import PROJECT
 from mirrorlake.errors import DataFileError, MirrorlakeError
 from mirrorlake.landing import sources
+from mirrorlake.names import file_name
 
 LARGE, PAD = 10_000, "x" * 1_000  # so many rows of this length are more than one block
 
@@ -241,3 +243,26 @@ def test_a_row_of_another_length_is_named(file: Path, text: str, row: int) -> No
     with pytest.raises(MirrorlakeError) as caught:
         read(file, text)
     assert (caught.value.file, caught.value.row) == ("rows.csv", row)
+
+
+def test_the_page_on_csv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PROJECT / "docs/how-to/csv.md").read_text(encoding="utf-8")
+    code, document = (
+        page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("python", "json")
+    )
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports/stock.csv").write_text("id,zip\n1,01234\n")
+    place: dict[str, Any] = {}
+    exec(code, place)
+    lake = place["lake"]
+    batch = lake.publisher("stock").upsert([{"id": 2, "zip": "5"}])
+    assert (batch.file, batch.columns) == (file_name(2), {"id": "long", "zip": "string"})
+    other = tmp_path / "my-lake/Files/LandingZone/other"
+    other.mkdir()
+    (other / "_metadata.json").write_text(document)
+    (other / file_name(1)).with_suffix(".csv").write_text("id;zip\n1;01234\n")
+    report = lake.lint()
+    assert report.errors == ()
+    assert (other / "_metadata.json").read_text() == document

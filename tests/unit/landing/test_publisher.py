@@ -252,6 +252,33 @@ def test_a_column_that_a_batch_adds_is_known_to_the_next(publisher):
         publisher.upsert([{"id": 1, "PRICE": "dear"}])
 
 
+def test_columns_are_published_under_safe_names(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    rows = [{"Order ID": 1, "unit price (EUR)": 1.5, "note": "a b"}]
+    lake.publisher("orders", keys="Order ID").upsert(rows)  # a table without the option
+    assert lake.operations.defaults(safe_names=True).safe_names
+    old, new = lake.publisher("orders"), lake.publisher("new", keys="Order ID")
+    assert set(old.upsert([{"Order ID": 1, "Sold At": 2}]).columns) == {"Order ID", "Sold_At"}
+    wanted = {"Order_ID": "long", "unit_price_EUR": "double", "note": "string"}
+    assert new.upsert(rows).columns == wanted
+    frame = pd.DataFrame(rows).set_index("Order ID")
+    assert set(new.upsert(frame).columns) == set(wanted)
+    csv = tmp_path / "orders.csv"
+    csv.write_text("Order ID,unit price (EUR),note\n2,3,4\n")
+    assert lake.publish("new", str(csv), marker="upsert").batches[0].columns == wanted
+    assert new.keys == ("Order_ID",)
+    assert new.delete([1]).columns == {"Order_ID": "long"}
+    assert new.delete([{"Order ID": 2}]).columns == {"Order_ID": "long"}
+    exact = lake.publisher("exact", types={"the price": "decimal(9,2)"})
+    assert exact.insert([{"the price": 1}]).columns == {"the_price": "decimal(9,2)"}
+    as_is = lake.publisher("other", safe_names=False)
+    assert set(as_is.insert([{"a b": 1}]).columns) == {"a b"}
+    with pytest.raises(
+        SchemaError, match=r"'a_b' is the safe name of two columns, 'a b' and 'a_b'"
+    ):
+        new.upsert([{"Order ID": 1, "a b": 1, "a_b": 2}])
+
+
 def test_a_column_of_nulls_has_no_type_yet(publisher, read):
     publisher.upsert([{"id": 1, "note": None}])
     publisher.upsert([{"id": 1, "note": "text"}])
