@@ -54,7 +54,7 @@ def may_pass(error: Mapping[str, Any]) -> bool:
     Unknown errors may pass, for example those of the kernel, a disk or another library.
     """
     name = error["name"]
-    kind = getattr(errors, name, None) or getattr(builtins, name, Exception)
+    kind: Any = getattr(errors, name, None) or getattr(builtins, name, Exception)
     if issubclass(kind, errors.MirrorlakeError):
         return issubclass(kind, _TRANSIENT)
     return not issubclass(kind, _LASTING)
