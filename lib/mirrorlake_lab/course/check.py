@@ -94,10 +94,12 @@ def gates_published(answer: Any) -> str:
     try:
         for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
             if file_number(entry.name):
-                rows += pq.read_table(answer.storage.open(f"{folder}/{entry.name}")).to_pylist()
+                with answer.storage.open(f"{folder}/{entry.name}") as file:
+                    rows += pq.read_table(file).to_pylist()
         if not rows:
             return "missing"
-        if answer.storage.read_json(f"{folder}/_metadata.json").get("keyColumns") != ["gate"]:
+        metadata = answer.storage.read_json(f"{folder}/_metadata.json") or {}
+        if metadata.get("keyColumns") != ["gate"]:
             return "keys"
         table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
         left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}

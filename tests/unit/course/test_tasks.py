@@ -38,7 +38,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     },
     "01-5": {
         "missing": lambda lake: lake,
-        "keys": lambda lake: gates(lake, [], keys=None),
+        "keys": lambda lake: gates(lake, [], keys=()),
         "closed": lambda lake: gates(lake, [{"gate": "B2", "terminal": 3, "__rowMarker__": 1}]),
         "moved": lambda lake: gates(lake, [{"gate": "A1", "__rowMarker__": 2}]),
         "unreadable": "gates",
