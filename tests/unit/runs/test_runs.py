@@ -243,7 +243,9 @@ class TestRunPlan:
     def test_the_summary_is_kept(self, ran) -> None:
         summary, _ = ran
         kept = json.loads((Path(summary.folder) / "summary.json").read_text(encoding="utf-8"))
-        assert set(kept) == {"run", "plan", "status", "started", "ended", "parameters", "steps"}
+        assert set(kept) == {
+            *("run", "plan", "status", "started", "ended", "parameters", "steps", "next_steps")
+        }
         assert (kept["plan"], kept["run"]) == ("three", Path(summary.folder).name)
         assert (kept["status"], kept["parameters"]) == ("failed", {"rows": 9})
         assert kept["ended"] >= kept["started"]

@@ -28,7 +28,7 @@ ROWS = [
         "| mirrorlake_serve/protocol | The path is not UTF-8. |  |",
     ),
     (
-        "CheckError",
+        "TableFailedError",
         "| mirrorlake/layout/maintenance | {number} tables failed. {table}: {error} |  |",
     ),
     (LOG, "| mirrorlake/storage/lease | Waiting for another {what}: {holder} … |  |"),
