@@ -687,7 +687,7 @@ class Lake:
 
         Returns:
             One entry per name. If a name already belongs to something else in the catalog, its
-            entry is `refused`, and the catalog keeps the name as it is.
+            entry is `refused`, and the catalog keeps the name.
 
         Raises:
             UsageError: the lake is already registered in another catalog or database.

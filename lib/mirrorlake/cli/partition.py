@@ -126,7 +126,7 @@ def run(
 
 @partition.command()
 def stats(root: Root, table: TableOrEvery, as_json: Json = False) -> None:
-    """Show what is partitioned and pending, per table; for '*' exit 1 if one is far behind."""
+    """Show the partitioned and pending files of each table; for '*' exit 1 if one is far behind."""
     with progress("reading the log …"):
         if table != EVERY:
             _tell(_policy_of(root, table).stats().shown(), as_json)

@@ -56,8 +56,8 @@ class ReadableRange(Result):
         since, until: when these two versions were committed, in UTC.
         limits: why older versions can't be read; the strictest limit comes first. Empty if version
             0 can be read.
-        plain_session: the limit of sessions in which Delta's retention check is on, as it is by
-            default; None if they can read the whole range.
+        plain_session: the limit of sessions with Delta's default, in which its retention check is
+            on; None if they can read the whole range.
     """
 
     table: TableName
