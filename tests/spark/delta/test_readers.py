@@ -168,8 +168,12 @@ def test_the_page_is_right_about_each_reader_and_its_snippets_run(lake: Lake) ->
     for reader in readers:
         done = subprocess.run(
             [str(python), "-c", READER, *paths.values()],
-            input=snippets[reader], capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            input=snippets[reader],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=lake.storage.root,
+        )
         read = json.loads(done.stdout.splitlines()[-1])
         for kind, name in tables.items():
             rows = read[paths[name]]
