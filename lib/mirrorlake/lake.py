@@ -141,7 +141,7 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of the Delta tables, in the lake's spelling.
+        """Return the names of the Delta tables, with upper and lower case as in the lake.
 
         Args:
             names: names of tables, separated by commas; the result has the same order. Upper and
@@ -158,10 +158,10 @@ class Lake:
         return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
 
     def find(self, name: TableName) -> TableName | None:
-        """Return the table's name in the lake's spelling, or None if the table does not exist.
+        """Return the table's name, with upper and lower case as in the lake; None if it is missing.
 
-        Upper and lower case do not matter, unless the lake has several names that differ only by
-        case.
+        Upper and lower case of `name` do not matter, unless the lake has several names that differ
+        only by case.
         """
         return Catalog(self.storage).find(name)
 
@@ -371,7 +371,7 @@ class Lake:
         Args:
             table: mirror only this table; by default the whole landing zone.
             options: limits of the cycle, what to do on errors, and retention periods.
-            vorder: afterwards, write the files that are not in V-Order in V-Order. This takes
+            vorder: after the cycle, put files into V-Order if they are not in it yet. This takes
                 further commits, which change no data.
             dry_run: only check the files and report what would be applied; needs no Spark.
             on_step: a function that is called after each step, with the table and the step.
@@ -381,11 +381,12 @@ class Lake:
         Returns:
             A report with one entry per table. If a table fails, its entry contains the error, and
             the cycle continues with the other tables. The report is empty if nothing was ever
-            published.
+            published, or if no publisher feeds `table`.
 
         Raises:
             UsageError: a setting does not exist, or its value is not allowed.
-            TableNotFoundError: the table does not exist.
+            TableNotFoundError: `table` has no folder in the landing zone, and the lake has no such
+                table.
 
         Example:
             >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
@@ -540,8 +541,8 @@ class Lake:
 
         Returns:
             The number of compared rows, and the differences as `findings`, such as a range of keys
-            whose rows differ. A table without a manifest is skipped. If it is the only table, this
-            is a finding.
+            whose rows differ. A table without a manifest is skipped. If only one table is compared
+            and it has no manifest, the result contains a finding.
 
         Example:
             >>> lake.reconcile("orders").findings  # doctest: +SKIP
@@ -601,8 +602,8 @@ class Lake:
             query: the SQL query. A table is `name` or `schema.name`. An old version is `name@v2`,
                 or `name@20240428091500000` for a timestamp. `table_changes('name', start[, end])`
                 returns the changes between two versions or timestamps.
-            frame: the name of a model. The query then reads the versions that the model's frame
-                pins, instead of the newest ones.
+            frame: the name of a model that has a frame (made with `frames.create`). A frame records
+                versions of tables; the query reads these versions instead of the newest ones.
             as_of: a version, or a timestamp (UTC if it has no zone). It applies to every table to
                 which the query gives no version of its own. If a timestamp is later than a table's
                 last commit, the newest version is read.
@@ -670,14 +671,15 @@ class Lake:
         The catalog stores each name with the location of its table, so
         `spark.table("sales.orders")` reads the lake's table.
 
-        Once the lake is registered, each cycle of the mirror adds the names of new tables and
-        removes those of dropped tables, if its session has the registered database. CREATE TABLE
-        and DROP TABLE with `sql` do the same. After other changes, such as `write` to a new table,
-        call the method again.
+        After that, each cycle of the mirror updates the catalog: it adds new tables and removes
+        dropped ones. It does this only if the database exists in the Spark session of the mirror.
+        CREATE TABLE and DROP TABLE with `sql` do the same. After other changes, such as `write` to
+        a new table, call the method again.
 
-        The session then creates Delta tables by default. If you registered in the database
-        `default` of Spark's own in-memory catalog (not Hive's), new tables in `default` are created
-        in the lake. To create a table in the lake in any other case, use `lake.sql`.
+        The session then creates Delta tables by default. The session's own CREATE TABLE creates a
+        table in the lake only in one case: the lake is registered in the database `default` of
+        Spark's in-memory catalog (not Hive's), and the table is new in `default`. Otherwise, use
+        `lake.sql`.
 
         Args:
             catalog: the name of the catalog in the session.
@@ -739,12 +741,15 @@ class Lake:
         Args:
             table: its name.
             rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
-            mode: `append`, or `overwrite` to replace all rows. With `overwrite`, the table also
-                gets the columns of the new rows.
+            mode: `append`, or `overwrite` to replace all rows. With `overwrite`, the columns and
+                types of the new rows replace those of the table. With `append`, columns that the
+                table lacks are added. With `vorder=True`, both modes keep the table's columns and
+                types.
             vorder: write the new files in V-Order, in the same commit. By default, this is done if
                 the table asks for it (see `operations.defaults`) and the rows have exactly the
                 table's columns and types. If they differ, the next `optimize` orders the files.
-                With True, the rows may only have columns of the table.
+                With True, the rows may only have columns of the table. The values are cast to the
+                table's types, and columns that the rows lack become NULL.
             sort_by: with `vorder`, the columns by which each file is sorted first.
             row_group_rows: the maximum number of rows of a row group; 0: the writer's default.
             partition_by: Delta partition columns, only for a new table.

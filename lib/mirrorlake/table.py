@@ -494,10 +494,10 @@ class Table(TableHandle):
                 of the dimension.
             columns: the columns to keep, keys included; by default all.
             except_columns: columns to leave out.
-            track_history_columns: type 2 only: a new period starts only when one of these columns
-                changes; other columns show the period's last value. By default all columns.
-            track_history_except_columns: type 2 only, instead of `track_history_columns`: a change
-                of only these columns starts no new period.
+            track_history_columns: type 2 only: the columns whose changes start a new period; by
+                default all columns. Any other column contains its latest value of the period.
+            track_history_except_columns: type 2 only, instead of `track_history_columns`: the
+                columns whose changes do not start a new period.
             dry_run: only report what is new.
 
         Returns:

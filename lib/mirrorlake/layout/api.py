@@ -92,11 +92,12 @@ class Optimize:
             where: a predicate on partition columns that selects partitions; by default all.
             target_bytes: the size of the new files in bytes, 1 GiB by default; smaller files are
                 compacted.
-            vorder: write files that are not in V-Order in V-Order, in a second commit. By default
-                if compacted files were in V-Order, or the table asks for it (the property
-                `mirrorlake.vorder`, or Fabric's `delta.parquet.vorder.enabled`). If the process is
-                killed between the two commits, the table is compacted but not in V-Order; call
-                again with `vorder=True` to complete it.
+            vorder: put files into V-Order if they are not in it yet, in a second commit. By
+                default, this is done if one of the compacted files was in V-Order, or if the table
+                asks for it (the property `mirrorlake.vorder`, or one of Fabric's, such as
+                `delta.parquet.vorder.enabled`). If the process is killed between the two commits,
+                the table is compacted but not in V-Order; call again with `vorder=True` to
+                complete it.
             row_group_rows: the most rows of a row group in the new files; 0 for the default.
             dry_run: only preview.
 
@@ -179,7 +180,7 @@ class Optimize:
         Args:
             sort_by: columns by which every file is sorted first; the remaining order is chosen per
                 file.
-            again: include files that are in V-Order already, or that no order made smaller.
+            again: include files that are in V-Order already, or that an earlier run tried.
             where: a predicate on partition columns that selects partitions; by default all.
             row_group_rows: the most rows of a row group; 0 for 4 million. If given, files are
                 written even if they do not get smaller.
@@ -208,8 +209,9 @@ class Optimize:
     def purge(self, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
         """Rewrite files that contain deleted rows or dropped columns (Delta's REORG … PURGE).
 
-        If purged files were in V-Order, files that are not are then written in V-Order. Files of a
-        partitioning policy are rewritten one by one, so that they still contain one partition.
+        If one of the purged files was in V-Order, the table's files are then put into V-Order if
+        they are not in it yet. Files of a partitioning policy are rewritten one by one, so that
+        they still contain one partition.
 
         Args:
             drop_vectors: also remove the feature of deletion vectors from the table, so that

@@ -51,7 +51,7 @@ class MaintenancePolicy:
             of only combining files. This rewrites a whole table, so only files below a quarter of
             the target size count as small.
         vorder: write all files in V-Order. By default, this is only done for tables that ask for it
-            (the property `mirrorlake.vorder`), or whose compacted files were in V-Order.
+            (the property `mirrorlake.vorder`), or if a compacted file was in V-Order.
         vacuum: delete files that are no longer needed.
         retention_hours: how long removed files are kept, in hours; 0 or less: the table's own
             retention period.

@@ -63,7 +63,7 @@ class Operations:
             wanted: the name, in any case.
 
         Returns:
-            The name as the lake spells it.
+            The name, with upper and lower case as in the lake.
 
         Raises:
             TableNotFoundError: There is no such table; the hint has the nearest names.
@@ -293,7 +293,7 @@ class Operations:
         """Run the operation of a name, as a notebook's parameters give it.
 
         Args:
-            table: its name, in the lake's spelling.
+            table: its name, with upper and lower case as in the lake.
             action: pause, resume, skip, replay, reseed or undrop; ledger and quarantine change
                 nothing.
             first: the number of the file to skip, or of the first file to replay.

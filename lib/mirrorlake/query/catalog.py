@@ -48,7 +48,7 @@ class Catalog:
         self._listed: dict[str, tuple[str, ...]] = {}
 
     def find(self, name: TableName) -> TableName | None:
-        """Return the name of an existing table as the lake spells it.
+        """Return the name of an existing table, with upper and lower case as in the lake.
 
         An exact match comes first, then the only match that differs in case; otherwise None.
         """
