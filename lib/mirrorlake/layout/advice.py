@@ -271,7 +271,8 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
     column = quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
-    if used is not None and name.split(".")[0] not in used:
+    keys = declared_keys(analysis.snapshot.properties)
+    if used is not None and name.split(".")[0] not in (*used, *keys):
         yield Finding(
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
             f"{_drop(analysis, name)}; {_purge(analysis)}",
@@ -292,7 +293,7 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
             f"up to {percent:.0f} % of the table's bytes",
             "move it to another table, or drop it if no report shows it",
         )  # fmt: skip
-    elif distinct > _MANY_VALUES * rows and name not in declared_keys(analysis.snapshot.properties):
+    elif distinct > _MANY_VALUES * rows and name not in keys:
         remedy = "split it, round it, or exclude it from the model"
         if kind.startswith("timestamp"):
             remedy = f"use two columns: CAST({column} AS DATE) AS day, and the rounded time of day"

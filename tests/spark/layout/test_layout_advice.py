@@ -61,7 +61,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     assert "when rounded to" in price.evidence
     used = analysis.advice(used=["Quantity", "Price"])
     assert set(rules(used, "unused column")) == {
-        *("FirstName", "LastName", "Again", "Always", "Guid", "Text")
+        *("FirstName", "LastName", "Again", "Always", "Amount", "Guid", "Text")
     }
     assert "sales" in repr(advice)
     assert "×" in advice._repr_html_()
@@ -160,8 +160,10 @@ def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         "missing statistics",
         "needless partitions",
         "features a reader may lack",
+        "column mapping",
     ]
-    assert advice.findings[-1].remedy.endswith("DROP FEATURE deletionVectors")  # `a b` is mapped
+    assert advice.findings[-2].remedy.endswith("DROP FEATURE deletionVectors")  # `a b` is mapped
+    assert advice.findings[-1].column == "a b"
     assert "OPTIMIZE delta.`" in advice.findings[0].remedy
     assert advice.findings[2].remedy == f"REORG TABLE delta.`{path}` APPLY (PURGE)"
     # Plain OPTIMIZE and REORG would mix the partitions of a partitioning policy.
