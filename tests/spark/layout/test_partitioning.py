@@ -124,7 +124,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
 
 
 @pytest.mark.promise("DL-24")
-@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("guard", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_purge_rewrites_each_partitioned_file_by_itself(lake: Lake, guard: bool) -> None:
     """REORG skips the files of a guarded table, and would merge those of several partitions."""
     mapping, vectors = "delta.columnMapping.mode", {"delta.enableDeletionVectors": "true"}
