@@ -23,6 +23,8 @@ METADATA = "_metadata.json"
 PARTNER_EVENTS = "_partnerEvents.json"
 IDENTITY = "_mirrorlake.json"
 SCHEMA_SUFFIX = ".schema"
+HIDDEN = "__mirrorlake_"
+"""The prefix of columns that the library adds."""
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")  # of a change feed
 
 # The second extension is a compression; `….parquet.tmp` is a file that is still being written.
@@ -182,7 +184,7 @@ def check_part(part: str) -> None:
 def is_reserved(column: str) -> bool:
     """Return whether Spark, a change feed or the library itself uses a column of that name."""
     lower = column.lower()
-    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith("__mirrorlake_")
+    return lower in ("_metadata", *CHANGE_COLUMNS) or lower.startswith(HIDDEN)
 
 
 def file_name(number: int, extension: str = ".parquet") -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import MICROSOFT_TAG, OPEN_TAG, PARTITION_TAG
-from mirrorlake.spark.jvm import Add, DeltaTransaction
+from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway
 from mirrorlake.spark.rewrite import BACKGROUND_CONFS, Choose, Rewrite, Written, rewrite_files
 
 _NOTE = json.dumps({"mirrorlake": "purge"})
@@ -28,7 +28,7 @@ def purge_apart(spark: SparkSession, path: str, choose: Choose) -> list[Rewrite]
     A new file keeps the tags, the clustering provider, the age and the row ids, but not V-Order.
 
     Args:
-        spark: a classic session.
+        spark: the session. On Spark Connect, which has no JVM, nothing happens.
         path: the full path of the table's folder.
         choose: selects the files to purge; see `rewrite_files`.
 
@@ -38,6 +38,8 @@ def purge_apart(spark: SparkSession, path: str, choose: Choose) -> list[Rewrite]
     Raises:
         ConflictError: other writers won each attempt; earlier commits remain.
     """
+    if not has_gateway(spark):
+        return []
     rewrite = partial(
         rewrite_files,
         spark,

@@ -49,7 +49,7 @@ from mirrorlake.history.diff import (
     is_tracked,
 )
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import quote
+from mirrorlake.names import HIDDEN, quote
 from mirrorlake.results import counted
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.older import VARIANTS
@@ -63,10 +63,9 @@ ORIGIN = "_change_origin"
 _FEED, _ROW_IDS, _SNAPSHOTS = "feed", "row ids", "snapshots"
 _IN_ORDER = ("delete", "update_preimage", "update_postimage", "insert")
 _KIND, _VERSION, _TIMESTAMP = RESERVED
-_PREFIX = "__mirrorlake_"
-_COUNT, _BEFORE, _AFTER = (f"{_PREFIX}{name}" for name in ("count", "before", "after"))
+_COUNT, _BEFORE, _AFTER = (f"{HIDDEN}{name}" for name in ("count", "before", "after"))
 _PRINT, _MARK, _FIRST, _LAST, _BALANCE = (
-    f"{_PREFIX}{name}" for name in ("print", "mark", "first", "last", "balance")
+    f"{HIDDEN}{name}" for name in ("print", "mark", "first", "last", "balance")
 )
 _PRINT_BITS = 40  # with 22 bits for the position in a range, a mark fits a BIGINT
 

@@ -31,7 +31,6 @@ from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import has_partitioning_policy
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.rewrite import Rewrite
 from mirrorlake.spark.sql import query_errors, retry_conflicts
 
@@ -172,9 +171,7 @@ def purge_files(
 def _purge_apart(work: TableHandle, files: DataFrame) -> list[Rewrite]:
     """Purge those of the files that REORG skips or would merge, which only some tables have."""
     is_clustered = "clustering" in work.snapshot().writer_features
-    if not has_gateway(work.spark) or not (
-        is_clustered or has_partitioning_policy(work.storage, work.name)
-    ):
+    if not is_clustered and not has_partitioning_policy(work.storage, work.name):
         return []
     paths = [row["path"] for row in files.select("path").collect()]
     path = full_path(F.col("path"), hadoop_path(work.storage, work.name.table_path))

@@ -45,7 +45,6 @@ _QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
 _PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
 _MONEY = re.compile(rf"{_PRICE.pattern}|amount|total|revenue|fee|tax|salary|balance", re.IGNORECASE)
 _CENTS = 2  # digits
-_MAPPED = re.compile(r"[ ,;{}()\n\t=]")  # characters that only a mapped column can have
 _FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
 _LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
 _FEW_VALUES = 10_000
@@ -230,11 +229,7 @@ def _on_partitions(analysis: Measured) -> Iterator[Finding]:
 
 
 def _on_protocol(analysis: Measured) -> Iterator[Finding]:
-    demanding = sorted(_DEMANDING.intersection(analysis.snapshot.reader_features))
-    if any(_MAPPED.search(name) for name in analysis.rows().columns):
-        # Delta can't drop column mapping from a table with such names.
-        demanding = [feature for feature in demanding if feature != "columnMapping"]
-    if demanding:
+    if demanding := sorted(_DEMANDING.intersection(analysis.snapshot.reader_features)):
         yield Finding(
             "features a reader may lack",
             None,

@@ -61,7 +61,6 @@ from mirrorlake.names import (
     quote,
 )
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, escape_glob, literal, retry_conflicts, temporary_view
 from mirrorlake.storage.files import Storage
@@ -380,8 +379,7 @@ def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], conditi
     snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that are still in the file. REORG skips some files.
-        if has_gateway(session):
-            purge_apart(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
+        purge_apart(session, path, lambda files: files.where("deletionVector IS NOT NULL"))
         retry_conflicts(lambda: session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect())
     # The log first: after a kill before VACUUM, the next call finds the files and repeats all.
     _cut_log(session, storage, traces.path)

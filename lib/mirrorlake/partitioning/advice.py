@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import quote
+from mirrorlake.names import HIDDEN, quote
 from mirrorlake.partitioning.groups import micros
 from mirrorlake.partitioning.policy import (
     BY_PARTITION,
@@ -39,7 +39,6 @@ from mirrorlake.results import Finding, Findings, TextTable, counted
 
 MEDIUM = 10_000
 """The minimum number of values for a hash key; columns with more are examined closely."""
-_HIDDEN = "__mirrorlake_"  # prefix of hidden columns in views' tables
 GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
 _SAMPLE = 20
 _EDGES = (0.01, 0.99)
@@ -134,7 +133,7 @@ def survey_table(table: TableHandle, columns: Sequence[str] = ()) -> Survey:
         for field in snapshot.fields
         if field["type"] in _KINDS and why_not_hashed(field) is None
     }
-    wanted = [*columns] or [name for name in kinds if not name.startswith(_HIDDEN)]
+    wanted = [*columns] or [name for name in kinds if not name.startswith(HIDDEN)]
     for name in wanted:
         if name not in kinds:
             raise UsageError(

@@ -56,7 +56,6 @@ _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 Span = tuple[int, int]
 """The first and the last bin of a range, both included, in microseconds since 1970."""
-POLICY = PARTITION_TAG
 BUCKET = "mirrorlake.partition.bucket"
 BIN = "mirrorlake.partition.bin"
 OUTLIER = "mirrorlake.partition.outlier"
@@ -399,7 +398,7 @@ def add_task_numbers(rows: DataFrame, keys: KeyColumns, groups: Groups, name: st
 def is_partitioned(fingerprint: str) -> Column:
     """Return whether a file is partitioned by the policy with this fingerprint."""
     left = tag(OUTLIER).eqNullSafe(FAR) & tag(FENCED).isNull()
-    return tag(POLICY).eqNullSafe(fingerprint) & ~left
+    return tag(PARTITION_TAG).eqNullSafe(fingerprint) & ~left
 
 
 def is_left(add: Add) -> bool:
@@ -526,7 +525,7 @@ def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) 
     """
     if groups.is_rest(task):
         return {}
-    found = {POLICY: fingerprint}
+    found = {PARTITION_TAG: fingerprint}
     if task == groups.far:
         return found | {OUTLIER: FAR, FENCED: "true"}
     group = groups.groups[task]
@@ -552,7 +551,7 @@ def arrival(sources: Sequence[Add], partition: dict[str, str]) -> tuple[int, int
 
     def may_hold(one: Add) -> bool:
         named = one.get("tags") or {}
-        if is_left(one) or named.get(POLICY) != partition.get(POLICY):
+        if is_left(one) or named.get(PARTITION_TAG) != partition.get(PARTITION_TAG):
             return True
         return all(named.get(name) == partition.get(name) for name in _PARTITION)
 

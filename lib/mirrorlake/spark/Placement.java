@@ -7,8 +7,6 @@ import org.apache.spark.sql.types.DataTypes;
 
 /**
  * The rule that places the values of a column in tasks, as a partition transform of Spark.
- *
- * Spark joins two sides without a shuffle if their rules have the same name.
  */
 public class Placement implements BoundFunction, Serializable {
     private final String rule;

@@ -307,8 +307,7 @@ def keep_together(
         rest: further rows for the same tasks, one partition per share, in the same order.
         spark: the session of the result.
         column: the column.
-        rule: the name of the rule that places values in shares. Spark joins two results with the
-            same rule by `column` without a shuffle.
+        rule: the name of the rule that places values in shares.
 
     Returns:
         The rows. With another version of Spark, it shuffles them.

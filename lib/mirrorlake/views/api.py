@@ -15,7 +15,7 @@ from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import STATE, TableName, as_table
+from mirrorlake.names import HIDDEN, STATE, TableName, as_table
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -23,7 +23,6 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
-    HIDDEN,
     Definition,
     ViewStatus,
     definition_of,

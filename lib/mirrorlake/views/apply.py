@@ -25,7 +25,7 @@ from mirrorlake.delta.exchange import (
 )
 from mirrorlake.delta.table import committing
 from mirrorlake.errors import ConflictError
-from mirrorlake.names import quote
+from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
@@ -36,7 +36,6 @@ from mirrorlake.spark.jvm import (
 )
 from mirrorlake.spark.sql import delta_name, is_conflict, spark_message, temporary_view
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import HIDDEN
 from mirrorlake.views.plan import SIGN, Plan, listed, named, net_rows, same
 from mirrorlake.views.shape import Method
 from mirrorlake.views.view_sql import (

@@ -25,7 +25,7 @@ from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import TableName, quote
+from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
@@ -35,8 +35,6 @@ from mirrorlake.query.statement import (
 )
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import check_format
-
-HIDDEN = "__mirrorlake_"
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,10 @@ from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, versions_at_once
-from mirrorlake.names import TableName, quote
+from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
-    HIDDEN,
     Definition,
     Query,
     Reason,

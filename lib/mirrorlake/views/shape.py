@@ -22,10 +22,9 @@ from pathlib import Path
 import yaml
 from sqlglot import exp
 
-from mirrorlake.names import quote
+from mirrorlake.names import HIDDEN, quote
 from mirrorlake.query.statement import AsWritten, NamedTable
 from mirrorlake.views.definition import (
-    HIDDEN,
     Query,
     Reason,
     alike,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mirrorlake.names import TableName, quote
-from mirrorlake.views.definition import HIDDEN
+from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
 from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
 
