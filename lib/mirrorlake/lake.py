@@ -466,7 +466,7 @@ class Lake:
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 
     def waiting(self, table: str | TableName) -> MirrorReport:
-        """Return the files of a table that wait for the mirror; needs no Spark.
+        """Return the files of a table that are not mirrored yet; needs no Spark.
 
         Args:
             table: the table's name. If nothing was ever published for this table, the result is
@@ -642,7 +642,7 @@ class Lake:
         Args:
             queries: one SQL query per expectation, such as
                 `{"every order has an item": "SELECT …"}`.
-            limit: the highest number of rows of each query in the result.
+            limit: how many of the rows that a query returns are kept in the result, at most.
 
         Returns:
             One entry per query. A query that Spark cannot run counts as an expectation that is not

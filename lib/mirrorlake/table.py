@@ -380,15 +380,15 @@ class Table(TableHandle):
     ) -> Vacuum:
         """Delete files that are no longer needed; a dry run unless `apply`.
 
-        A file is kept if the newest version, the retention, a frame (pinned versions of a model) or
-        the change feed needs it.
+        A file is kept if the newest version, the change feed or a frame (pinned versions of a
+        model) needs it, or if it was removed less than the retention ago.
 
         Args:
             retention_hours: how long files are kept after their removal, in hours; by default the
                 table's `delta.deletedFileRetentionDuration`, or seven days if it has none.
             feed_hours: how far back the change feed must be readable, in hours; by default the
-                table's `mirrorlake.feedRetentionHours`. It is at least as long as removed files are
-                kept.
+                table's `mirrorlake.feedRetentionHours`. A value below `retention_hours` has no
+                effect.
             allow_short: allow less than the table's own retention.
             apply: delete them; by default the files are only counted.
 

@@ -342,8 +342,11 @@ class Explanation(Result):
         return TextTable(shown.columns, (*shown.rows, *rows))
 
     def __repr__(self) -> str:
-        why = f", {self.reason.code}" if self.reason else ""
-        return f"{self.view}: rule {self.method}, next refresh: {self.mode}{why}"
+        why = f" ({self.reason.code})" if self.reason else ""
+        following = "nothing to do" if self.mode == NOTHING else self.mode
+        if self.method == Method.FULL.value:
+            return f"{self.view}: no rule{why}; next refresh: {following}"
+        return f"{self.view}: rule {self.method}; next refresh: {following}{why}"
 
 
 def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:
