@@ -642,7 +642,7 @@ class Lake:
         Args:
             queries: one SQL query per expectation, such as
                 `{"every order has an item": "SELECT …"}`.
-            limit: how many of the rows that a query returns are kept in the result, at most.
+            limit: the maximum number of rows that the result keeps for each query.
 
         Returns:
             One entry per query. A query that Spark cannot run counts as an expectation that is not

@@ -381,7 +381,8 @@ class Table(TableHandle):
         """Delete files that are no longer needed; a dry run unless `apply`.
 
         A file is kept if the newest version, the change feed or a frame (pinned versions of a
-        model) needs it, or if it was removed less than the retention ago.
+        model) needs it. A file is also kept as long as the retention since its removal has not
+        ended.
 
         Args:
             retention_hours: how long files are kept after their removal, in hours; by default the

@@ -346,7 +346,7 @@ class Explanation(Result):
         following = "nothing to do" if self.mode == NOTHING else self.mode
         if self.method == Method.FULL.value:
             return f"{self.view}: no rule{why}; next refresh: {following}"
-        return f"{self.view}: rule {self.method}; next refresh: {following}{why}"
+        return f"{self.view}: rule '{self.method}'; next refresh: {following}{why}"
 
 
 def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:
