@@ -380,9 +380,9 @@ class Table(TableHandle):
     ) -> Vacuum:
         """Delete files that are no longer needed; a dry run unless `apply`.
 
-        A file is kept if the newest version, the change feed or a frame (pinned versions of a
-        model) needs it. A file is also kept as long as the retention since its removal has not
-        ended.
+        A file is kept if the newest version, the change feed or a frame (a set of pinned versions)
+        needs it. After its removal from the table, a file is also kept until the retention has
+        passed.
 
         Args:
             retention_hours: how long files are kept after their removal, in hours; by default the
