@@ -141,7 +141,7 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of all Delta tables, or of those in `names`, spelled as in the lake.
+        """Return the names of all Delta tables, or of those in `names`, in the lake's spelling.
 
         Args:
             names: names of tables, separated by commas; the result has the same order. Upper and

@@ -337,7 +337,8 @@ class Table(TableHandle):
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete the rows that satisfy a condition; a dry run unless `apply`.
 
-        If publishers fill the table through the landing zone, publish deletes instead.
+        If publishers fill the table through the landing zone, delete the rows with a publisher
+        instead.
 
         Args:
             where: a SQL predicate for the rows.
