@@ -141,7 +141,9 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of all Delta tables, or of those in `names`, in the lake's spelling.
+        """Return the names of all Delta tables, or only of those in the list `names`.
+
+        The returned names are spelled as in the lake.
 
         Args:
             names: names of tables, separated by commas; the result has the same order. Upper and
