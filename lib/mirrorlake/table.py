@@ -386,8 +386,9 @@ class Table(TableHandle):
         passed.
 
         Args:
-            retention_hours: how long files are kept after their removal, in hours; by default the
-                table's `delta.deletedFileRetentionDuration`, or seven days if it has none.
+            retention_hours: how long a file is kept after a commit has removed it from the table,
+                in hours; by default the table's `delta.deletedFileRetentionDuration`, or seven
+                days if it has none.
             feed_hours: how far back the change feed must be readable, in hours; by default the
                 table's `mirrorlake.feedRetentionHours`. A value below `retention_hours` has no
                 effect.
