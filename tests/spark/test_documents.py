@@ -27,6 +27,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from helpers.delta_by_hand import HandMade
+from helpers.examples import under_long
 from mirrorlake import Lake
 from mirrorlake.names import file_name
 from mirrorlake.spark.session import new_session
@@ -85,7 +86,7 @@ def registered(past: Lake) -> Iterator[Lake]:
     past.unregister()
 
 
-@pytest.fixture(params=["lake.sql", "spark.sql"])
+@pytest.fixture(params=["lake.sql", *under_long("spark.sql")])
 def run(request: pytest.FixtureRequest, lake: Lake) -> Iterator[Run]:
     """Return a function that runs a statement in a lake, or in a session registered with it."""
     if request.param == "lake.sql":
