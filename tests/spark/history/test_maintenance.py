@@ -398,9 +398,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.promise("DL-22", "DL-25")
-def test_a_policy_keeps_and_writes_vorder(
-    lake: Lake, spark: SparkSession, pytestconfig: pytest.Config
-) -> None:
+def test_a_policy_keeps_and_writes_vorder(lake: Lake, spark: SparkSession) -> None:
     """Files that are in V-Order, or whose table or policy asks for it, are compacted to such."""
     frame = spark.range(0, 20_000, 1, 4).selectExpr("hash(id) % 50 AS a", "hash(id, 1) % 9 AS b")
     kept = lake.write("kept", frame, vorder=True)
@@ -432,8 +430,6 @@ def test_a_policy_keeps_and_writes_vorder(
     assert line.optimize is not None
     assert (line.optimize.files, line.optimize.files_ordered) == (0, 1)
     assert in_order() == [(1, 1), (1, 1), (1, 1)]
-    if not pytestconfig.getoption("--long"):
-        return
     assert [one.optimize for one in lake.maintain(policy).tables] == [None] * 3
     lake.write("plain", frame)
     lake.maintain(replace(policy, tables="plain", zorder="b, a"))

@@ -125,9 +125,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake, pytestconfig: pytest.Co
 
 @pytest.mark.promise("DL-24")
 @pytest.mark.parametrize("guard", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_purge_rewrites_each_partitioned_file_by_itself(
-    lake: Lake, guard: bool, pytestconfig: pytest.Config
-) -> None:
+def test_a_purge_rewrites_each_partitioned_file_by_itself(lake: Lake, guard: bool) -> None:
     """REORG skips the files of a guarded table, and would merge those of several partitions."""
     mapping, vectors = "delta.columnMapping.mode", {"delta.enableDeletionVectors": "true"}
     rows = lake.spark.createDataFrame(some_rows(0, 300)).selectExpr("*", "'hush' AS secret")
@@ -155,8 +153,6 @@ def test_a_purge_rewrites_each_partitioned_file_by_itself(
     assert table.optimize.purge(dry_run=True).files == 0
     newest = Path(table.path, "_delta_log", f"{table.version:020d}.json").read_text()
     assert ('"clusteringProvider":"mirrorlake"' in newest) == guard
-    if not pytestconfig.getoption("--long"):
-        return
     assert lake.partitioning.run().operations == 0
     lake.forget("t", {"id": 5}, apply=True)
     on_disk = Path(table.path).rglob("part-*.parquet")
