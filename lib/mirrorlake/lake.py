@@ -644,7 +644,7 @@ class Lake:
         Args:
             queries: one SQL query per expectation, such as
                 `{"every order has an item": "SELECT …"}`.
-            limit: the maximum number of rows to keep in the result if a query returns rows.
+            limit: how many rows to keep for each query that returns rows.
 
         Returns:
             One entry per query. A query that Spark cannot run counts as an expectation that is not

@@ -1,4 +1,4 @@
-"""Plan a view's next refresh, and decide whether a full or an incremental one is cheaper.
+"""Plan the next refresh of a view: decide whether it is incremental or full, and estimate its cost.
 
 The duration of each refresh is recorded, also of the full refresh that filled the view. For
 incremental refreshes, the newest duration is kept for each size of changes in bytes. Between two
