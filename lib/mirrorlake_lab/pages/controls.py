@@ -87,7 +87,7 @@ Guard = Callable[[Callable[[], object]], None]
 
 
 class Pager:
-    """A table with buttons for the previous and next page, hidden if there is only one page.
+    """A table with buttons for the next and previous page; hidden until it is filled.
 
     Args:
         caption: what the rows are.
@@ -120,6 +120,7 @@ class Pager:
         self._buttons = widgets.HBox([self._back, self._next, self._where])
         self.shown = widgets.HTML()
         self.widget = widgets.VBox([self.shown, self._buttons])
+        self.hide()
 
     def fill(self, count: int | None, fetch: Fetch) -> None:
         """Show the first page of a list.

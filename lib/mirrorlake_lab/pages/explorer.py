@@ -58,7 +58,6 @@ class ZoneTab(Tab):
         self._files = self.pager("Files that wait, or were applied and are not moved yet")
         self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
         self._found = self.pager("Findings")
-        self._found.hide()
         self.file = widgets.Combobox(**label("File"))
         self.row = widgets.BoundedIntText(value=1, min=1, max=10**9, **label("around row", "12em"))
         self._read = self.button("Show rows", self.read_rows, "Rows of this file, as published")

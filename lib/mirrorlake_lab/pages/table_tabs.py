@@ -272,7 +272,6 @@ class FilesTab(Tab):
         self._advise = self.button("Advice", self.advise, "Advice on the files; starts Spark")
         self._advice = widgets.HTML()
         self._list = self.pager("Files, the largest first")
-        self._columns.hide()
         buttons = widgets.HBox([self.sku, self._footers, self._advise])
         buttons.layout.flex_flow = "row wrap"
         parts = [self._advice, self._columns.widget, self._list.widget]
@@ -442,7 +441,6 @@ class RowsTab(Tab):
         changes = widgets.HBox([self.before, self.after, compare])
         for box in (rows, changes):
             box.layout.flex_flow = "row wrap"
-        self._hide()
         return [rows, changes, self.message, self._rows.widget, self._changes.widget]
 
     def _fill(self) -> None:

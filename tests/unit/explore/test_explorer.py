@@ -133,7 +133,9 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
 
     group = controls.Guarded()
     pager = group.pager("Numbers", size=30)
+    assert pager.widget.layout.display == "none"  # no buttons before there are rows
     pager.fill(100_000, fetch)
+    assert pager.widget.layout.display == ""
     pager.turn(1)
     assert asked == [(0, 30), (30, 60)]
     pager.fill(None, fetch)
