@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from helpers.lab import READY
 from mirrorlake import Lake
 from mirrorlake_lab.pages import html
 
@@ -102,7 +103,8 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
     assert page.evaluate(CUT_TABS) == []
     for title in TITLES:
         open_tab(page, title)
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(300)  # the kernel gets the click
+        page.wait_for_function(READY)
         assert page.evaluate(OVERFLOWS) == [], title
         assert page.evaluate(FAINT) == 0, title
         assert page.locator(".ml .dot.bad:visible", has_text="Error").count() == 0, title

@@ -15,7 +15,7 @@ ANSWER = """([name, text]) => {
         one => one.context?.path === name);
     const cells = [...Array(panel.content.model.cells.length).keys()].map(
         index => panel.content.model.cells.get(index));
-    cells.find(one => one.sharedModel.getSource().startsWith('answer = None'))
+    cells.find(one => one.sharedModel.getSource().endsWith('answer = None'))
         .sharedModel.setSource(text);
     window.jupyterapp.commands.execute('notebook:run-all-cells');
 }"""

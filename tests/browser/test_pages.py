@@ -49,8 +49,8 @@ def test_the_monitor_page_fits(
                                    "rgb(22, 25, 29)")  # fmt: skip
     first = shown.health.tables[0]
     row = page.locator("tr", has=page.locator(f"td:text-is('{first.status.full_name}')")).first
-    assert first.problem in row.inner_text()
-    assert first.fix in row.inner_text()
+    assert first.status.problem in row.inner_text()
+    assert first.status.fix in row.inner_text()
     assert page.locator("h1 + p").inner_text().startswith("lakes/shop at ")
     save_picture(page, f"monitor-{page.scheme}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,10 @@ class Guarded:
         made.on_click(act)
         return made
 
+    def pager(self, caption: str, **options: Any) -> Pager:
+        """Return a `Pager` whose buttons show errors like the other controls."""
+        return Pager(caption, self.guard, **options)
+
 
 def label(text: str, width: str = "24em") -> dict[str, Any]:
     """Return a field's arguments for its label, which screen readers read, and its width."""
@@ -78,20 +83,28 @@ def label(text: str, width: str = "24em") -> dict[str, Any]:
 PAGE = 25
 Fetch = Callable[[int, int], TextTable]
 Marks = Callable[[TextTable], Iterable[tuple[int, int]]]
+Guard = Callable[[Callable[[], object]], None]
 
 
 class Pager:
-    """A table with buttons for the previous and next page, hidden if there is only one page.
+    """A table with buttons for the next and previous page; hidden until it is filled.
 
     Args:
         caption: what the rows are.
+        guard: calls a button's work, and shows its error.
         size: rows per page.
         marks: returns the cells of a page to highlight.
         data: whether the rows are user data; see `html.table`.
     """
 
     def __init__(
-        self, caption: str, *, size: int = PAGE, marks: Marks | None = None, data: bool = False
+        self,
+        caption: str,
+        guard: Guard,
+        *,
+        size: int = PAGE,
+        marks: Marks | None = None,
+        data: bool = False,
     ) -> None:
         self._caption = caption
         self._size = size
@@ -100,12 +113,14 @@ class Pager:
         self._fetch: Fetch = lambda _start, _stop: TextTable((), ())
         self._count: int | None = 0
         self.start = 0
-        self._back = _button("◀", f"Earlier page of {caption}", lambda: self.turn(-1))
-        self._next = _button("▶", f"Later page of {caption}", lambda: self.turn(1))
+        turns = [partial(guard, partial(self.turn, pages)) for pages in (-1, 1)]
+        self._back = _button("◀", f"Earlier page of {caption}", turns[0])
+        self._next = _button("▶", f"Later page of {caption}", turns[1])
         self._where = widgets.HTML()
         self._buttons = widgets.HBox([self._back, self._next, self._where])
         self.shown = widgets.HTML()
         self.widget = widgets.VBox([self.shown, self._buttons])
+        self.hide()
 
     def fill(self, count: int | None, fetch: Fetch) -> None:
         """Show the first page of a list.
@@ -114,8 +129,8 @@ class Pager:
             count: the number of rows; None if it is unknown.
             fetch: returns the rows of a range, with `more` set if `count` is None and rows follow.
         """
-        self._count, self._fetch, self.start = count, fetch, 0
-        self._show()
+        self._count, self._fetch = count, fetch
+        self._show(0)
         self.widget.layout.display = ""
 
     def hide(self) -> None:
@@ -124,12 +139,12 @@ class Pager:
 
     def turn(self, pages: int) -> None:
         """Go forward by a number of pages; back if it is negative."""
-        self.start = max(0, self.start + pages * self._size)
-        self._show()
+        self._show(max(0, self.start + pages * self._size))
 
-    def _show(self) -> None:
-        stop = self.start + self._size
-        rows = self._fetch(self.start, stop)
+    def _show(self, start: int) -> None:
+        stop = start + self._size
+        rows = self._fetch(start, stop)
+        self.start = start
         more = rows.more if self._count is None else stop < self._count
         self._back.disabled = self.start == 0
         self._next.disabled = not more

@@ -21,7 +21,7 @@ from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry
 from mirrorlake.storage.paths import lake_path
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Pager, Tab, label, preview_rows, slices
+from mirrorlake_lab.pages.controls import Tab, label, preview_rows, slices
 from mirrorlake_lab.pages.monitor import problem_and_fix, read_health, render_health, view_table
 from mirrorlake_lab.pages.table_tabs import (
     FeedTab,
@@ -51,14 +51,13 @@ class ZoneTab(Tab):
     of_table = False
 
     def _build(self) -> list[widgets.Widget]:
-        self._folders = Pager("Folders of the landing zone")
+        self._folders = self.pager("Folders of the landing zone")
         self.folder = widgets.Dropdown(**label("Folder"))
         self.when_changed(self.folder, self._open)
         self._declared = widgets.HTML()
-        self._files = Pager("Files that wait, or were applied and are not moved yet")
+        self._files = self.pager("Files that wait, or were applied and are not moved yet")
         self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
-        self._found = Pager("Findings")
-        self._found.hide()
+        self._found = self.pager("Findings")
         self.file = widgets.Combobox(**label("File"))
         self.row = widgets.BoundedIntText(value=1, min=1, max=10**9, **label("around row", "12em"))
         self._read = self.button("Show rows", self.read_rows, "Rows of this file, as published")
@@ -157,7 +156,7 @@ class ViewsTab(Tab):
     title = "Views"
 
     def _build(self) -> list[widgets.Widget]:
-        self._list = Pager("Views")
+        self._list = self.pager("Views")
         self._lineage = widgets.VBox()
         self._query = widgets.HTML()
         return [self.message, self._lineage, self._query, self._list.widget]
@@ -206,7 +205,7 @@ class RunsTab(Tab):
     of_table = False
 
     def _build(self) -> list[widgets.Widget]:
-        self._list = Pager("Runs, those of this lake first, then the newest")
+        self._list = self.pager("Runs, those of this lake first, then the newest")
         self.run = widgets.Dropdown(**label("Run", "36em"))
         self.when_changed(self.run, self._open)
         self._steps = widgets.HTML()

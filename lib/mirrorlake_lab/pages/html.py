@@ -40,7 +40,7 @@ STYLE = """
  text-align: left; white-space: normal; max-width: 34em}
 .ml .wide {display: inline-block; min-width: 11em}
 .ml thead th {background: var(--ml-band); color: inherit}
-.ml caption {text-align: left; font-weight: 600}
+.ml caption {text-align: left; font-weight: 600; white-space: nowrap}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
 .ml thead .n {white-space: normal}
 .ml td.t, .ml td .t {white-space: nowrap}
@@ -80,7 +80,7 @@ def text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return f"{value:,.10g}"  # `.6g` writes a million as 1e+06
     if isinstance(value, datetime):
         value = f"{value:%Y-%m-%d %H:%M:%S}"
     shown = escape(plain_text(str(value)))

@@ -94,9 +94,9 @@ class TablesTab(Tab):
 
     def _build(self) -> list[widgets.Widget]:
         self._facts = widgets.HTML()
-        self._columns = Pager("Columns")
-        self._properties = Pager("Properties")
-        self._all = Pager("Tables of the lake")
+        self._columns = self.pager("Columns")
+        self._properties = self.pager("Properties")
+        self._all = self.pager("Tables of the lake")
         parts = (self._columns, self._properties, self._all)
         return [self.message, self._facts, *(part.widget for part in parts)]
 
@@ -148,7 +148,7 @@ class VersionsTab(Tab):
         forth = self.button("newer ▶", lambda: self.step(1), "One version on")
         self.shown = widgets.HTML()
         self._range = widgets.HTML()
-        self._all = Pager("All versions that the log contains")
+        self._all = self.pager("All versions that the log contains")
         row = widgets.HBox([back, self.slider, forth], layout={"flex_flow": "row wrap"})
         return [row, self.message, self.shown, self._range, self._all.widget]
 
@@ -268,11 +268,10 @@ class FilesTab(Tab):
         self.when_changed(self.sku, self._gauges)
         self._limits = widgets.HTML()
         self._footers = self.button("Read the footers", self.read_footers)
-        self._columns = Pager("Columns by bytes, from the footers")
+        self._columns = self.pager("Columns by bytes, from the footers")
         self._advise = self.button("Advice", self.advise, "Advice on the files; starts Spark")
         self._advice = widgets.HTML()
-        self._list = Pager("Files, the largest first")
-        self._columns.hide()
+        self._list = self.pager("Files, the largest first")
         buttons = widgets.HBox([self.sku, self._footers, self._advise])
         buttons.layout.flex_flow = "row wrap"
         parts = [self._advice, self._columns.widget, self._list.widget]
@@ -435,14 +434,13 @@ class RowsTab(Tab):
         self.after = widgets.BoundedIntText(min=0, **label("with", "10em"))
         read = self.button("Read rows", self.read, "Rows of this version; starts Spark")
         compare = self.button("Compare", self.compare, "Changes between two; starts Spark")
-        self._rows = Pager("Rows", size=_PAGE, data=True)
-        self._changes = Pager("Changes", size=_PAGE, marks=self._marks, data=True)
+        self._rows = self.pager("Rows", size=_PAGE, data=True)
+        self._changes = self.pager("Changes", size=_PAGE, marks=self._marks, data=True)
         self._keys: tuple[str, ...] = ()
         rows = widgets.HBox([self.version, self.where, self.order, self.down, self.first, read])
         changes = widgets.HBox([self.before, self.after, compare])
         for box in (rows, changes):
             box.layout.flex_flow = "row wrap"
-        self._hide()
         return [rows, changes, self.message, self._rows.widget, self._changes.widget]
 
     def _fill(self) -> None:
@@ -527,8 +525,8 @@ class FeedTab(Tab):
         self.where = widgets.Text(placeholder="id = 7", **label("Only rows of", "22em"))
         read = self.button("Read changes", self.read, "Changes by version; starts Spark")
         self._shown = widgets.HTML()
-        self._versions = Pager("Changes by version")
-        self._life = Pager("One key's history", data=True)
+        self._versions = self.pager("Changes by version")
+        self._life = self.pager("One key's history", data=True)
         row = widgets.HBox([self.start, self.end, self.where, read])
         row.layout.flex_flow = "row wrap"
         parts = [self._shown, self._versions.widget, self._life.widget]

@@ -127,10 +127,15 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
 
     def fetch(start: int, stop: int) -> results.TextTable:
         asked.append((start, stop))
+        if start >= 90:
+            raise OSError("the store is unavailable")
         return results.TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
 
-    pager = controls.Pager("Numbers", size=30)
+    group = controls.Guarded()
+    pager = group.pager("Numbers", size=30)
+    assert pager.widget.layout.display == "none"  # no buttons before there are rows
     pager.fill(100_000, fetch)
+    assert pager.widget.layout.display == ""
     pager.turn(1)
     assert asked == [(0, 30), (30, 60)]
     pager.fill(None, fetch)
@@ -138,6 +143,9 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
     assert not pager._next.disabled
     pager.turn(1)
     assert pager._next.disabled
+    pager._next.click()
+    assert "OSError: the store is unavailable" in group.message.value
+    assert pager.start == 60
 
 
 def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
@@ -215,6 +223,7 @@ def test_years_of_data_have_no_separators_and_counts_do() -> None:
     assert "2,013</td>" in html.table(rows)
     money = results.TextTable(("price",), ((1234567.89,),))
     assert ">1234567.89</td>" in html.table(money, data=True)
+    assert ">1,234,567.89</td>" in html.table(money)
 
 
 def test_runs_of_the_lake_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
