@@ -30,7 +30,6 @@ from mirrorlake.landing.metadata import (
     Identity,
     Marker,
     TableMetadata,
-    is_in_folder,
     last_applied,
     read_identity,
     read_metadata,
@@ -55,7 +54,8 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: A number was used twice.
     """
-    if not is_in_folder(storage, identity.table, identity):
+    found = read_identity(storage, identity.table)
+    if found is not None and found.incarnation != identity.incarnation:
         return  # a reseed began during the cycle, and applies these files again
     # By the names in the plan: the folder may number files without numbers in another way, and
     # files that were not applied must stay, as must files that were replaced after the listing.
