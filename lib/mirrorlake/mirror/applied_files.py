@@ -39,7 +39,8 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
-from mirrorlake.mirror.options import map_concurrently, paused, read_settings
+from mirrorlake.mirror.options import MirrorOptions, map_concurrently, paused, read_settings
+from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome, counted
 from mirrorlake.storage.files import Entry, Storage
@@ -53,6 +54,9 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: A number was used twice.
     """
+    found = read_identity(storage, identity.table)
+    if found is not None and found.incarnation != identity.incarnation:
+        return  # a reseed began during the cycle, and applies these files again
     # By the names in the plan: the folder may number files without numbers in another way, and
     # files that were not applied must stay, as must files that were replaced after the listing.
     listed = {entry.name: entry for entry in folder.listing.files}
@@ -289,7 +293,8 @@ def reseed(
 ) -> Outcome:
     """Replace the table with the next cycle, in one commit; see `Operations.reseed`.
 
-    The table is paused during the call, so an interrupted call is safe: run it again.
+    The call waits for a running cycle of the mirror, which could move the files. The table is
+    paused during the call, so an interrupted call is safe: run it again.
 
     Args:
         storage: the lake's files.
@@ -302,6 +307,7 @@ def reseed(
     Raises:
         SequenceError: An applied file is no longer kept.
         MirrorlakeError: A file of the new load is invalid. Nothing has changed.
+        BusyError: A mirror did not finish its cycle within 600 seconds.
     """
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
@@ -315,7 +321,7 @@ def reseed(
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
-        with paused(storage, table):
+        with mirror_lease(storage, MirrorOptions.patience), paused(storage, table):
             if loads:
                 _set_aside(storage, table)
             else:

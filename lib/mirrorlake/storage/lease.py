@@ -69,12 +69,15 @@ class Lease:
     ) -> None:
         self.storage, self.path, self.what, self.ttl = storage, path, what, ttl
         self._keep_file = keep_file
-        self._holder = {
+        self._holder: dict[str, str | int] = {
             "what": what,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "id": uuid.uuid4().hex,
+            # An ETag can be a hash of the content. Without a change, a process that has seen an
+            # earlier renewal could take over a lease that is renewed again.
+            "renewals": 0,
         }
         self._stack = contextlib.ExitStack()
         self._renewing = threading.Lock()
@@ -141,6 +144,7 @@ class Lease:
     @contextlib.contextmanager
     def _remote(self) -> Iterator[None]:
         self._seen = self._take()
+        self._holder["renewals"] = 1
         done = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(done,), daemon=True)
         keeper.start()
@@ -151,7 +155,7 @@ class Lease:
             keeper.join()
             try:
                 found = self.storage.look_at(self.path)
-                if found is not None and found[0] == self._data():
+                if found is not None and str(self._holder["id"]).encode() in found[0]:
                     self.storage.delete(self.path)
             except Exception as error:  # the work under the lease is complete regardless
                 _log.warning(
@@ -189,6 +193,8 @@ class Lease:
             if not self.lost:
                 seen = self.storage.replace(self.path, self._data(), self._seen)
                 self._seen, self.lost = seen or self._seen, seen is None
+                # After an error the next attempt must write the same: the store may have it.
+                self._holder["renewals"] = int(self._holder["renewals"]) + 1
 
     def _data(self) -> bytes:
         return json.dumps(self._holder).encode()

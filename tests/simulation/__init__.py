@@ -1,0 +1,1 @@
+"""Deterministic simulation: one seed decides every interleaving, fault and clock of a lake."""

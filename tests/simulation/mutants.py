@@ -1,0 +1,153 @@
+"""Planted bugs: copies of the library's decisions with one mistake each."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorlake.landing import zone
+from mirrorlake.mirror import applied_files, engine, next_batch, state, trash
+from mirrorlake.storage import files, lease
+from mirrorlake_sources import engine as sources
+
+
+def missing_plans(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror ignore the plans of others."""
+    patch.setattr(engine, "find_plan", lambda *_: None)
+
+    def make(storage: Any, identity: Any, first: int, facts: Any, on_error: str) -> Any:
+        made = next_batch._describe_files(storage, identity, facts)
+        return next_batch.Plan(first, made, "2026-01-01T00:00:00+00:00", on_error)
+
+    patch.setattr(engine, "make_plan", make)
+
+
+def last_number_of_the_cache(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror continue after the number in its state document, not after the log's."""
+    load = next_batch.load_context
+
+    def wrong(*args: Any) -> Any:
+        at = load(*args)
+        return replace(at, last=at.state.last_file) if at.state.last_file else at
+
+    patch.setattr(engine, "load_context", wrong)
+
+
+def names_that_overwrite(patch: pytest.MonkeyPatch) -> None:
+    """Let a publisher replace a file with its number."""
+
+    def rename(storage: Any, source: str, target: str) -> bool:
+        storage._store.rename(source, target)
+        return True
+
+    patch.setattr(files.Storage, "rename", rename)
+
+
+def numbers_used_again(patch: pytest.MonkeyPatch) -> None:
+    """Let a slow publisher keep a number whose file was applied and moved."""
+    patch.setattr(zone, "_processed_batch", lambda *_: None)
+
+
+def lost_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Let a publisher forget its tokens."""
+    patch.setattr(zone.TokenIndex, "find", lambda *_: None)
+
+
+def impatient_leases(patch: pytest.MonkeyPatch) -> None:
+    """Let a process take over a lease at once."""
+    patch.setattr(lease, "_is_over", lambda *_: True)
+
+
+def renewals_that_look_alike(patch: pytest.MonkeyPatch) -> None:
+    """Let a renewal keep the content of a lease."""
+
+    def data(self: lease.Lease) -> bytes:
+        return lease.json.dumps({**self._holder, "renewals": 0}).encode()
+
+    patch.setattr(lease.Lease, "_data", data)
+
+
+def greedy_moves(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror move the file after the applied ones away, too."""
+    move = applied_files.move_applied
+
+    def wrong(storage: Any, identity: Any, folder: Any, plan: Any) -> None:
+        after = folder.numbered.get(plan.last + 1)
+        if after is not None:
+            applied_files._move(storage, identity, plan.last + 1, after)
+        move(storage, identity, folder, plan)
+
+    patch.setattr(engine, "move_applied", wrong)
+
+
+def early_sweep(patch: pytest.MonkeyPatch) -> None:
+    """Let the sweep take any numbered file of the folder."""
+
+    def wrong(storage: Any, table: Any, **_: Any) -> None:
+        for entry in storage.list(table.folder).files:
+            if entry.name[:1].isdigit():
+                storage.delete(f"{table.folder}/{entry.name}")
+
+    patch.setattr(engine, "sweep", wrong)
+
+
+def renamed_folders_begin_again(patch: pytest.MonkeyPatch) -> None:
+    """Let each rename start a new incarnation."""
+    patch.setattr(trash, "is_refilled", lambda *_: True)
+
+
+def forgotten_renames(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror overlook renames."""
+    patch.setattr(trash, "_follow_rename", lambda *_: None)
+
+
+def incomplete_state_documents(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror accept state documents of a part of its tables."""
+    patch.setattr(state, "_covers", lambda parts, _own: bool(parts))
+
+
+def stale_state_documents(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror write no state document again."""
+    write = state.StateDocuments._write
+
+    def wrong(self: Any, states: Any) -> None:
+        if not self._known:
+            write(self, states)
+
+    patch.setattr(state.StateDocuments, "_write", wrong)
+
+
+def reseeds_beside_a_mirror(patch: pytest.MonkeyPatch) -> None:
+    """Let a reseed work on a table that is not paused."""
+    patch.setattr(applied_files, "paused", lambda *_: nullcontext())
+
+
+def positions_without_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Let a source publish a batch again."""
+
+    def write(self: Any, rows: Any, *, token: str | None = None, **more: Any) -> Any:
+        return self._publish(rows, None, None, more.get("footer"))
+
+    patch.setattr(sources.Publisher, "write", write)
+
+
+MUTANTS = (
+    missing_plans,
+    last_number_of_the_cache,
+    names_that_overwrite,
+    numbers_used_again,
+    lost_tokens,
+    impatient_leases,
+    renewals_that_look_alike,
+    greedy_moves,
+    early_sweep,
+    renamed_folders_begin_again,
+    forgotten_renames,
+    incomplete_state_documents,
+    stale_state_documents,
+    reseeds_beside_a_mirror,
+    positions_without_tokens,
+)

@@ -1,0 +1,51 @@
+"""Schedules of bugs that the simulation found."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.places import STATE
+from mirrorlake.storage.lease import Lease, LeaseHeldError
+from simulation.scheduler import SUSPEND, SWITCH, Odds, Process, Scheduler, SimulatedTime
+from simulation.schedules import Schedule, report, run
+from simulation.world import SimulatedLake
+
+
+def test_a_lease_that_is_renewed_meanwhile_is_not_taken_over() -> None:
+    """A store's ETag can be a hash of the content, which a renewal must therefore change."""
+    path = f"{STATE}/x.lock"
+    # The holder is suspended before it renews. It continues before the other process, which has
+    # found the lease too old, writes to it.
+    scheduler = Scheduler(1, replayed={("holder", 2): (SUSPEND, 1), ("other", 6): (SWITCH, 0)})
+    lake = SimulatedLake(scheduler)
+    done: list[str] = []
+
+    def hold() -> None:
+        with Lease(lake.storage, path, "it") as lease:
+            lease.confirm()
+            done.append("renewed")
+            SimulatedTime.sleep(1)
+            lease.confirm()
+
+    def take() -> None:
+        SimulatedTime.sleep(44.97)
+        with pytest.raises(LeaseHeldError):
+            Lease(lake.storage, path, "it").__enter__()
+        done.append("refused")
+
+    scheduler.start(Process("one"), hold, "holder")
+    scheduler.start(Process("two"), take, "other")
+    scheduler.run()
+    assert done == ["renewed", "refused"]
+
+
+def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
+    """The cycle committed after the reseed and moved files, so that file 1 was missing."""
+    steps = {
+        "publisher0": [("a", 1, False), ("a", 3, True)],
+        "mirror0": [("cycle", None, 5)],
+        "operator": [("reseed", "a")],
+    }
+    decisions = {("operator#1", 1): (SUSPEND, 0), ("mirror0#1.5", 27): (SUSPEND, 1)}
+    result = run(Schedule(55, steps, Odds(), decisions), detailed=True)
+    assert result.error is None, report(result)
