@@ -1,4 +1,4 @@
-"""Tests of the mirror run twice: with MERGE, and with deletion vectors."""
+"""Tests of the mirror run twice: with deletion vectors, as by default, and with MERGE."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from mirrorlake import Lake
 
-MERGE, VECTORS = "merge", "vectors"
-# The tests that a run without --long repeats with deletion vectors.
+VECTORS, MERGE = "vectors", "merge"
+# The tests that a run without --long repeats with MERGE.
 _QUICK = (
     "test_every_order_of_up_to_five_markers_on_zero_one_and_two_rows",
     "test_updates_keep_what_the_table_has",
@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lake" not in metafunc.fixturenames or metafunc.module.__name__.endswith(_ONE_WAY):
         return
     marks = [] if metafunc.function.__name__ in _QUICK else [pytest.mark.long]
-    ways = [MERGE, pytest.param(VECTORS, marks=marks)]
+    ways = [VECTORS, pytest.param(MERGE, marks=marks)]
     metafunc.parametrize("lake", ways, indirect=True)
 
 
@@ -29,6 +29,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     """Return an empty lake whose new tables have deletion vectors or not."""
     found = Lake(tmp_path / "lake")
-    if getattr(request, "param", MERGE) == VECTORS:
-        found.operations.defaults(deletion_vectors=True)
+    if getattr(request, "param", VECTORS) == MERGE:
+        found.operations.defaults(deletion_vectors=False)
     return found

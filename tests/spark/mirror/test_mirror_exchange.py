@@ -244,7 +244,7 @@ def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> 
     both = BothWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in range(20)])
     for lake in (both.merge, both.marks):
-        assert not lake.mirror().failed
+        assert not lake.mirror(deletion_vectors=False).failed
     for cycle in range(4):
         # MERGE applies the new column of the second cycle; vectors are enabled from the first.
         more = {"w": "wide"} if cycle >= 1 else {}
@@ -334,21 +334,27 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
 
 @pytest.mark.long
 def test_new_tables_follow_the_lakes_defaults(lake: Lake, run: Any) -> None:
-    publisher = lake.publisher("before", keys=["n"])
-    publisher.insert([{"n": 1}])
+    for table, keys in (("first", ["n"]), ("log", [])):
+        lake.publisher(table, keys=keys).insert([{"n": 1}])
     lake.mirror()
+    assert lake.table("first").snapshot().has_vectors
+    assert lake.table("log").snapshot().protocol["minReaderVersion"] == 1
+    note = "1 table: delta-rs' to_pandas, Daft and DataFusion raise an error on deletion vectors"
+    assert lake.status().notes[0].startswith(note)
     root = lake.storage.root
-    off = {"deletion_vectors": False, "vorder": False, "safe_names": False}
-    assert run("defaults", root, "--json") == off
-    run("defaults", root, "--deletion-vectors", "--dry-run")
-    assert not lake.operations.defaults().deletion_vectors
-    found = run("defaults", root, "--deletion-vectors", "--json")
-    assert found == off | {"deletion_vectors": True}
-    publisher.insert([{"n": 2}])
-    lake.publisher("after", keys=["n"]).insert([{"n": 1}])
+    unset = {"deletion_vectors": None, "vorder": False, "safe_names": False}
+    assert run("defaults", root, "--json") == unset
+    run("defaults", root, "--no-deletion-vectors", "--dry-run")
+    assert lake.operations.defaults().deletion_vectors is None
+    found = run("defaults", root, "--no-deletion-vectors", "--json")
+    assert found == unset | {"deletion_vectors": False}
+    assert lake.operations.defaults(vorder=False).deletion_vectors is False
+    publisher = lake.publisher("before", keys=["n"])
+    for new in (publisher, lake.publisher("first", keys=["n"])):
+        new.insert([{"n": 2}])
     lake.mirror()
+    assert lake.table("first").snapshot().has_vectors
     assert not lake.table("before").snapshot().has_vectors
-    assert lake.table("after").snapshot().has_vectors
     publisher.upsert([{"n": 3}])
     run("mirror", root, "--table", "before", "--deletion-vectors")
     assert lake.table("before").snapshot().has_vectors
