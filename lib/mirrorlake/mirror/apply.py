@@ -101,6 +101,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # By default a small file counts as 4 MiB, which puts two large files into one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
+    # Only keys of changes are broadcast, never rows of the table.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 _BROADCAST_BYTES = 64 * 2**20
 # The supported writer features: others may require values or actions that are not written here.
