@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import (
     MAPPING_FIX,
+    VECTOR_READERS,
     Snapshot,
     delta_tables,
     mapping_problem,
@@ -192,8 +193,10 @@ class LakeStatus(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Parts that are left out: the views, if a package that reads them is not installed."""
-        return tuple(filter(None, (self._views[1],)))
+        """Which readers can't read the tables, and the views, if their reader is not installed."""
+        marked = sum(snapshot.requires_vectors for _, snapshot in self._snapshots)
+        text = f"{counted(marked, 'table')}: {VECTOR_READERS}." if marked else ""
+        return tuple(filter(None, (self._views[1], text)))
 
     @cached_property
     def views(self) -> Entries[ViewStatus]:
@@ -258,13 +261,14 @@ class LakeStatus(Result):
         ]
         found += [
             Problem("column mapping", str(table), mapping_problem(snapshot.schema), MAPPING_FIX)
-            for table, snapshot in self._snapshots()
+            for table, snapshot in self._snapshots
             if snapshot.is_mapped
         ]
         return _problems(found, "There are no warnings.")
 
-    def _snapshots(self) -> Iterator[tuple[TableName, Snapshot]]:
-        """Yield the mirrored tables whose logs can be read."""
+    @cached_property
+    def _snapshots(self) -> list[tuple[TableName, Snapshot]]:
+        """The mirrored tables whose logs can be read."""
 
         def read(table: TableName) -> Snapshot | None:
             with suppress(MirrorlakeError):  # the table's own status has the error
@@ -273,7 +277,7 @@ class LakeStatus(Result):
 
         tables = largest_first(self.tables)
         found = map_concurrently(self.storage, read, tables)
-        yield from ((t, one) for t, one in zip(tables, found, strict=True) if one is not None)
+        return [(t, one) for t, one in zip(tables, found, strict=True) if one is not None]
 
     def _view_problems(self) -> Iterator[Problem]:
         if self.max_lag is not None:

@@ -12,6 +12,7 @@ tables, so its table is plain. Parts:
   of the same file into a table with the same properties; 1,000 also against delta-rs on a plain
   table, without feed and row ids, with the changes in memory.
 - sparse: the same with 100,000 changes of random rows.
+- plain: 1 and 1,000 changes of 2,000,000 rows without deletion vectors, against the same MERGE.
 - bulk: 1,000,000 changes in 20 files, against the mirror on a table without deletion vectors.
 - reads: a table after 100 cycles of 1,000 changes, against the same table just optimised.
 - tables: the first load of 200 small tables, against one after the other; then one change in each,
@@ -191,6 +192,15 @@ def small(pairs: int) -> BenchResult:
         return join_results("mirror", [found, plain])
 
 
+def plain(pairs: int) -> BenchResult:
+    counts = {
+        1: "1 change of 2,000,000 rows without deletion vectors, against MERGE",
+        1000: "1,000 changes of 2,000,000 rows without deletion vectors, against MERGE",
+    }
+    with scratch() as folder:
+        return bench_changes.against_merge(folder, pairs, counts, merge, summary, vectors=False)
+
+
 def sparse(pairs: int) -> BenchResult:
     counts = {100_000: "100,000 changes of 2,000,000 rows, against MERGE"}
     with scratch() as folder:
@@ -269,6 +279,7 @@ PARTS = {
     "collapsed": collapsed_batch,
     "clustered": clustered,
     "small": small,
+    "plain": plain,
     "sparse": sparse,
     "grown": grown,
     "bulk": bulk,

@@ -2,7 +2,8 @@
 
 Two lakes with the same table get the same changes in turns: one with the mirror, the other with
 Delta's MERGE of the same file, in which each id occurs once. Both have the same properties, with
-deletion vectors, the change feed and row tracking. The first change of each does not count.
+the change feed and row tracking, and with deletion vectors unless a part says otherwise. The first
+change of each does not count.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
     return rows(ids, number).append_column(pa.field(MARKER, pa.int32()), markers)
 
 
-def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lake]:
+def two_lakes(
+    folder: Path, *, vectors: bool = True, peer_has_vectors: bool = True
+) -> tuple[Lake, Lake]:
     """Create two lakes with the same 2,000,000 rows in a table `t`."""
     write_files(initial_files(0, ROWS, FILES), zone(folder / "ours"))
     ours = Lake(folder / "ours")
     if peer_has_vectors:
-        assert not ours.mirror(deletion_vectors=True).failed
+        assert not ours.mirror(deletion_vectors=vectors).failed
     peer = Lake(copy_tree(folder / "ours", folder / "peer"))
     if not peer_has_vectors:
         for lake, vectors in ((ours, True), (peer, False)):
@@ -48,10 +51,16 @@ def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lak
 
 
 def against_merge(
-    folder: Path, pairs: int, counts: dict[int, str], merge: Merge, summary: Summary
+    folder: Path,
+    pairs: int,
+    counts: dict[int, str],
+    merge: Merge,
+    summary: Summary,
+    *,
+    vectors: bool = True,
 ) -> BenchResult:
     """Compare this number of changes with a MERGE."""
-    ours, peer = two_lakes(folder)
+    ours, peer = two_lakes(folder, vectors=vectors)
     target = peer.storage.path(f"{TABLES}/t")
     number = FILES
     results = []

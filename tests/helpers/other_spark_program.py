@@ -50,7 +50,7 @@ EXPECTED: dict[str, object] = {
     "publish, mirror": [20, sum(n % 7 for n in range(20))],
     "mirror: update, delete": [19, sum(n % 7 for n in range(20)) - 1 + 100 - 4],
     "mirror: a new column": [20, 1],
-    "mirror --deletion-vectors": [19, 19 * 20 // 2 - 4 + 100 - 5],
+    "mirror --no-deletion-vectors": [19, 19 * 20 // 2 - 4 + 100 - 5],
     "sql, with versions": [20, 20],
     "history": 4,
     "changes": [3, "delete", "update_postimage", "update_preimage"],
@@ -106,10 +106,10 @@ def capabilities(lake: Lake) -> dict[str, object]:
 
     def exchange() -> object:
         few.upsert([{"id": n, "n": n} for n in range(20)])
-        cycle("few", deletion_vectors=True)
+        cycle("few", deletion_vectors=False)
         few.delete([{"id": 4}])
         few.upsert([{"id": 5, "n": 100}])
-        cycle("few", deletion_vectors=True)
+        cycle("few", deletion_vectors=False)
         return ask("SELECT count(*), sum(n) FROM few")
 
     before = "SELECT count(*) FROM items@v1"
@@ -169,7 +169,7 @@ def capabilities(lake: Lake) -> dict[str, object]:
     step("publish, mirror", mirror)
     step("mirror: update, delete", change)
     step("mirror: a new column", evolve)
-    step("mirror --deletion-vectors", exchange)
+    step("mirror --no-deletion-vectors", exchange)
     step("sql, with versions", lambda: ask(f"SELECT count(*), ({before}) FROM items"))
     step("history", lambda: len(table().history(1_000).commits))
     step("changes", lambda: [len(found := kinds(table().changes.read(2, 2))), *sorted(set(found))])

@@ -88,7 +88,7 @@ def defaults(
         bool | None,
         typer.Option(
             "--deletion-vectors/--no-deletion-vectors",
-            help="Whether new tables have deletion vectors.",
+            help="Whether new tables have deletion vectors. If never set: those with keys.",
         ),
     ] = None,
     vorder: Annotated[

@@ -16,7 +16,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; otherwise it is a dry run.")]
 Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM or Ctrl-C.")]
-Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
+Interval = Annotated[
+    float, typer.Option(metavar="<s>", help="Seconds between two rounds.", min=0.1)
+]
 Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
 Keys = Annotated[str, typer.Option(help="Key columns, if the table declares none.")]

@@ -109,12 +109,19 @@ def mirror(
     watch: Watch = False,
     interval: Interval = 5,
     on_error: Annotated[
-        OnError, typer.Option(help="What a bad row or file does: stop its table, or be skipped.")
+        OnError,
+        typer.Option(
+            metavar="<mode>",
+            help="What a bad row or file does: stop its table; or skip-row, skip-file.",
+        ),
     ] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
     deletion_vectors: Annotated[
+        bool, typer.Option("--deletion-vectors", help="Switch the tables to deletion vectors.")
+    ] = False,
+    no_vectors: Annotated[
         bool,
-        typer.Option("--deletion-vectors", help="Switch the tables to deletion vectors."),
+        typer.Option("--no-deletion-vectors", help="Create tables that more readers can open."),
     ] = False,
     vorder: VOrder = False,
     shard: Annotated[
@@ -129,9 +136,9 @@ def mirror(
     if watch and not _await_lake(root, interval):
         return
     lake = open_lake(root)
-    options = MirrorOptions(
-        widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
-    )
+    at_most_one(deletion_vectors=deletion_vectors, no_deletion_vectors=no_vectors)
+    vectors = False if no_vectors else deletion_vectors or None
+    options = MirrorOptions(widen=widen, on_error=on_error, deletion_vectors=vectors, shard=shard)
     if watch and vorder:
         hint = "run `vorder ROOT TABLE` beside it."
         raise UsageError("--watch and --vorder exclude each other.", hint=hint)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.delta.log_files import Action
 from mirrorlake.names import quote
@@ -60,16 +61,31 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
-def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame) -> RowActions:
+def mark_rows(
+    txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column | None = None
+) -> RowActions:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
+        updated: whether a row has a new state, so that `RowActions.updated` counts it.
     """
-    return txn.mark_deleted(
-        deleted_rows.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index")
-    )
+    is_updated = F.lit(0) if updated is None else updated.cast("int")
+    places = deleted_rows.select(quote(FILE), quote(ROW), is_updated)
+    return txn.mark_deleted(places.toDF("file_path", "row_index", "updated"))
+
+
+def remove_touched(
+    txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column
+) -> tuple[RowActions, list[str]]:
+    """Remove whole files because of some rows; the arguments are those of `mark_rows`.
+
+    Returns:
+        The actions, and the paths of the files, whose other rows `exchange_rows` must add again.
+    """
+    places = deleted_rows.select(quote(FILE), quote(ROW), updated.cast("int"))
+    return txn.remove_touched(places.toDF("file_path", "row_index", "updated"))
 
 
 def exchange_rows(
@@ -79,6 +95,7 @@ def exchange_rows(
     *,
     expected: int,
     updated: int,
+    copied: int = 0,
     app_id: str,
     number: int,
 ) -> None:
@@ -90,6 +107,7 @@ def exchange_rows(
         added: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
         expected: the approximate number of new rows; few rows become one file.
         updated: the number of rows that are the new state of a deleted row.
+        copied: the number of further rows of `added`: those of removed files that do not change.
         app_id: the application.
         number: the transaction's number.
 
@@ -98,7 +116,9 @@ def exchange_rows(
     """
     written = RowActions()
     if added is not None:
-        written = txn.write_new(added.coalesce(max(1, -(-expected // _ROWS_A_FILE))))
+        tasks = max(1, -(-(expected + copied) // _ROWS_A_FILE))
+        written = txn.write_new(added.coalesce(tasks))
+        written = written._replace(rows=written.rows - copied)
     txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)
 
 

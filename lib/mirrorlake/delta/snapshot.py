@@ -105,6 +105,11 @@ class Snapshot:
         return self.properties.get(VECTORS, "false").lower() == "true"
 
     @property
+    def requires_vectors(self) -> bool:
+        """Whether readers must support deletion vectors."""
+        return "deletionVectors" in self.reader_features
+
+    @property
     def wants_vorder(self) -> bool:
         """Whether the table asks for files in V-Order, by our property or by one of Fabric's."""
         return any(
@@ -186,6 +191,11 @@ def read_snapshot(
 MAPPING_FIX = (
     "publish to a new table with safe_names=True, or make that the lake's default"
     " (defaults --safe-names)."
+)
+
+VECTOR_READERS = (
+    "delta-rs' to_pandas, Daft and DataFusion raise an error on deletion vectors;"
+    " mirror and defaults --no-deletion-vectors create tables without them"
 )
 
 

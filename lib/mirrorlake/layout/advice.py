@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import FABRIC_VORDER, MAPPING_FIX, mapping_problem
+from mirrorlake.delta.snapshot import FABRIC_VORDER, MAPPING_FIX, VECTOR_READERS, mapping_problem
 from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
 from mirrorlake.names import quote, safe_column
@@ -230,12 +230,14 @@ def _on_partitions(analysis: Measured) -> Iterator[Finding]:
 
 def _on_protocol(analysis: Measured) -> Iterator[Finding]:
     if demanding := sorted(_DEMANDING.intersection(analysis.snapshot.reader_features)):
+        lacking = "today, a reader without this feature refuses it"
+        if analysis.snapshot.requires_vectors:
+            lacking = VECTOR_READERS
         yield Finding(
             "features a reader may lack",
             None,
             f"the protocol requires readers to support {', '.join(demanding)}",
-            "more readers can open the table; today, a reader without this feature refuses it;"
-            " see docs/readers.md",
+            f"more readers can open the table; {lacking}; see docs/readers.md",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
     if analysis.snapshot.is_mapped:

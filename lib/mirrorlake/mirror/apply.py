@@ -3,10 +3,11 @@
 The commit carries `appId` (table and incarnation) and `txnVersion` (the last number of the plan).
 A session in which these are set skips every further write, so each commit uses a new session.
 
-The mirror's own transaction (`exchange_batch`) costs as much as the changes, not as much as the
-files that they touch. It looks up the rows of the changed keys once, marks the old rows in deletion
-vectors and writes the new rows as new files. The commit also contains the change feed that MERGE
-would write. Updated rows keep their row ids. MERGE handles every other case.
+The mirror's own transaction (`exchange_batch`) looks up the rows of the changed keys once, marks
+the old rows in deletion vectors and writes the new rows as new files. So it costs as much as the
+changes, not as much as the files that they touch. If the table has no deletion vectors, it writes
+the other rows of these files again. The commit also contains the change feed that MERGE would
+write. Rows keep their row ids. MERGE handles every other case.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,12 +23,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.exchange import (
-    LARGE_ROWS,
     MOST_DELETED,
+    ROW,
     count_rows,
     exchange_rows,
     mark_rows,
     placed_rows,
+    remove_touched,
 )
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
@@ -35,7 +37,6 @@ from mirrorlake.delta.snapshot import (
     MAPPING_FIX,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
-    VECTORS,
     Snapshot,
     mapping_problem,
     physical_names,
@@ -72,8 +73,9 @@ from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
+    RowActions,
     can_exchange,
-    rows_among,
+    repeatable,
     transaction,
 )
 from mirrorlake.spark.session import new_session
@@ -89,6 +91,8 @@ _log = logging.getLogger(__name__)
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
+_ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
+_MANY_ROWS = 10_000  # of the table: fewer are shuffled, with all their columns
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     # Rows of the table and of its feed go to different folders. One writer would sort them.
@@ -97,6 +101,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # By default a small file counts as 4 MiB, which puts two large files into one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
+    # Only keys of changes are broadcast, never rows of the table.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 _BROADCAST_BYTES = 64 * 2**20
 # The supported writer features: others may require values or actions that are not written here.
@@ -109,7 +115,7 @@ _FEATURES = frozenset(
     )
 )  # fmt: skip
 _CHANGE_TYPE = "_change_type"
-_KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
+_KIND, _NEW = "__mirrorlake_kind", "__mirrorlake_new_"
 _BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
 _TABLE = ""  # the kind of rows that are written to the table, not to its feed
 # Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
@@ -236,6 +242,8 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
         return
     keys = check_keys_known(at.metadata.keys, batch.target)
     unchanged = tuple(sorted({name for file in batch.facts for name in file.unchanged}))
+    if _is_small(batch, _ONE_TASK_ROWS) and len(batch.facts) <= _ONE_TASK_FILES:
+        rows = rows.coalesce(1)
     changes = collapse_changes(rows, keys, markers, unchanged)
     if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
@@ -350,7 +358,10 @@ class Changes:
 
 
 def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> bool:
-    """Commit a batch with deletion vectors if the table has them and this is cheaper than MERGE.
+    """Commit a batch in the mirror's own transaction, if it can do this.
+
+    Old rows are marked in deletion vectors. If the table has none, or if this is cheaper, the files
+    with changed rows are written anew.
 
     Returns:
         True if the batch is committed, now or by an earlier attempt. If false, use MERGE.
@@ -366,8 +377,7 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
 
 def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     at = batch.at
-    has_vectors = VECTORS in batch.properties or bool(at.snapshot and at.snapshot.has_vectors)
-    if not has_vectors or batch.target.evolved or not can_exchange(session):
+    if batch.target.evolved or not can_exchange(session):
         return False
     confs, note = _settings(session, batch), json.dumps(batch.note)
     with transaction(session, at.path, note=note, confs=confs, own=False) as txn:
@@ -382,10 +392,13 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         limits, bounds = [file_limits(add) for add in live], changes.bounds
         pairs = zip(live, limits, strict=True)
         files = [add for add, known in pairs if may_match(known, bounds, names)]
-        if is_rewrite_cheaper(files, batch.row_count):
+        rewrites = not snapshot.has_vectors or is_rewrite_cheaper(files, batch.row_count)
+        unknown = any(int(add["records"]) < 0 for add in files)
+        if rewrites and (unknown or not _is_small(batch, MOST_BROADCAST)):
             return False
         with _Exchange(txn, snapshot, changes, batch) as exchange:
-            exchange.commit(files, wide_bounds(bounds, limits, names, batch.target))
+            known = wide_bounds(bounds, limits, names, batch.target)
+            exchange.commit(files, known, rewrites=rewrites)
     return True
 
 
@@ -404,7 +417,8 @@ def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
     """Return the session's settings for the commit; few changes need no adaptive execution."""
     if not _is_small(batch):
         return _SETTINGS
-    shuffles = min(_FEW_SHUFFLES, int(session.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
+    few = 1 if _is_small(batch, _ONE_TASK_ROWS) else _FEW_SHUFFLES
+    shuffles = min(few, int(session.conf.get(_SHUFFLES) or few))
     return _SETTINGS | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
 
 
@@ -415,8 +429,6 @@ def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
 
 
 def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
-    if not snapshot.has_vectors:
-        return False
     if snapshot.properties.get("delta.appendOnly", "false").lower() == "true":
         return False
     # Delta can't write change rows for names with a backtick; MERGE raises the error.
@@ -446,8 +458,8 @@ class _Exchange:
         self._new = {name: f"{_NEW}{place}" for place, name in enumerate(self._columns)}
         columns = [F.col(quote(name)).alias(new) for name, new in self._new.items()]
         kept = [KEPT] if changes.unchanged else []
-        self._changes = changes.rows.select(*columns, ACTION, *kept).persist()
-        self._frames = [self._changes]
+        self._frames: list[DataFrame] = []
+        self._changes = self._persist(changes.rows.select(*columns, ACTION, *kept))
 
     def __enter__(self) -> _Exchange:
         return self
@@ -456,25 +468,41 @@ class _Exchange:
         for frame in self._frames:
             frame.unpersist()
 
-    def commit(self, files: Sequence[Action], bounds: Bounds) -> None:
-        """Replace the rows of changed keys in the files; outside the bounds, no key can match."""
+    def _persist(self, rows: DataFrame) -> DataFrame:
+        self._frames.append(rows.persist())
+        return rows
+
+    def commit(self, files: Sequence[Action], bounds: Bounds, *, rewrites: bool) -> None:
+        """Replace the rows of changed keys in the files.
+
+        Args:
+            files: the files that can have such rows.
+            bounds: the bounds outside which no key can match.
+            rewrites: whether to write the files with such rows anew, instead of marking the rows.
+        """
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
-        found = self._find(table, bounds, is_large=count_rows(files) >= LARGE_ROWS)
-        self._frames.append(found)
-        marked = mark_rows(self._txn, found)
-        gone = updated = marked.rows
-        if gone and self._batch.rows.get(Marker.DELETE):
-            updated = found.where(F.col(ACTION) != DELETE).count()
-        parts = [self._changed(found)] if updated or (gone and self._has_feed) else []
-        if self._inserts:
-            parts.append(self._inserted(found, fed=gone > 0))
+        found = self._find(table, bounds, is_large=count_rows(files) >= _MANY_ROWS)
+        found = repeatable(found) if _is_small(self._batch) else self._persist(found)
+        marked, copied = RowActions(), 0
+        parts: list[DataFrame] = []
+        old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
+        if files and rewrites:
+            marked, paths = remove_touched(self._txn, old, updated)
+            touched = [add for add in files if add["path"] in set(paths)]
+            copied = count_rows(touched) - marked.rows
+            parts = [self._copied(touched)] if copied else []
+        elif files:
+            marked = mark_rows(self._txn, old, updated)
+        if self._inserts or marked.updated or (marked.rows and self._has_feed):
+            parts.append(self._written(found, fed=marked.rows > 0))
         exchange_rows(
             self._txn,
             marked,
             reduce(DataFrame.unionByName, parts) if parts else None,
             expected=self._batch.row_count,
-            updated=updated,
+            updated=marked.updated,
+            copied=copied,
             app_id=self._batch.at.identity.app_id,
             number=self._batch.last,
         )
@@ -485,77 +513,69 @@ class _Exchange:
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
     def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
-        """Return the rows of the table that change, joined with their changes."""
+        """Return each change with the rows of the table that it changes, or once without a row."""
         for condition in key_conditions(bounds, self._batch.target, None):
             table = table.where(condition)
+        if is_large and _is_small(self._batch, MOST_BROADCAST):
+            # The table's other rows are not shuffled.
+            table = table.join(self._matching(), self._same, "left_semi")
+        changes = self._changes
+        if _is_small(self._batch, _ONE_TASK_ROWS):
+            changes = changes.coalesce(1)
+        return changes.join(table, self._same & (F.col(ACTION) != APPEND), "left_outer")
+
+    @property
+    def _same(self) -> Column:
+        """The condition that a row of the table has the key of a change."""
+        pairs = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
+        return reduce(Column.__and__, pairs)
+
+    def _matching(self) -> DataFrame:
+        """Return the keys whose rows in the table change."""
         changes = self._changes.where(F.col(ACTION) != APPEND)
-        if is_large:
-            new = {key: self._new[key] for key in self._keys}
-            table = rows_among(table, changes, new, self._batch.row_count)
-        on = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
-        return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
+        return F.broadcast(changes.select(*[self._new[key] for key in self._keys]))
 
-    def _small(self, rows: DataFrame) -> DataFrame:
-        """Return rows as one side of a join, broadcast if they are few."""
-        return F.broadcast(rows) if _is_small(self._batch, MOST_BROADCAST) else rows
+    def _copied(self, files: Sequence[Action]) -> DataFrame:
+        """Return the rows of files that do not change, as `_written` does."""
+        rows = self._txn.rows(files, keep_ids=True).join(self._matching(), self._same, "left_anti")
+        names = [*self._columns, *self._ids]
+        return rows.select(*map(quote, names), F.lit(None).cast("string").alias(_CHANGE_TYPE))
 
-    def _changed(self, found: DataFrame) -> DataFrame:
-        """Return updated rows, and the rows of the feed before and after each change."""
-        before, after = [_BEFORE, _AFTER] if self._has_feed else [], [_TABLE]
-        deleted = [_DELETED] if self._has_feed else []
-        kinds = f"IF({ACTION} = '{DELETE}', {_texts(deleted)}, {_texts([*before, *after])})"
-        is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
-
-        def value(name: str) -> str:
-            keeps = is_old
-            if name.lower() in self._unchanged:
-                keeps += f" OR coalesce(array_contains({KEPT}, {literal(name)}), false)"
-            return f"IF({keeps}, {quote(name)}, {self._new[name]})"
-
-        values = {name: value(name) for name in self._columns}
-        ids = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
-        return self._written(found, kinds, values, ids, found)
-
-    def _inserted(self, found: DataFrame, *, fed: bool) -> DataFrame:
-        """Return rows to insert: those with new keys, and those to append in any case."""
-        hits = {self._new[key]: f"{_HIT}{place}" for place, key in enumerate(self._keys)}
-        existing = found.selectExpr(*[f"{new} AS {hit}" for new, hit in hits.items()])
-        same = [f"{new} = {hit}" for new, hit in hits.items()]
-        wanted = self._changes.where(f"{ACTION} IN ('{REPLACE}', '{APPEND}')")
-        on = F.expr(" AND ".join([f"{ACTION} = '{REPLACE}'", *same]))
-        rows = wanted.join(self._small(existing), on, "left_anti")
-        kinds = _texts([_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE])
-        values = {
-            name: value_or_error(name, new, KEPT) if name.lower() in self._unchanged else new
-            for name, new in self._new.items()
-        }
-        return self._written(rows, kinds, values, {}, found)
-
-    def _written(
-        self,
-        rows: DataFrame,
-        kinds: str,
-        values: Mapping[str, str],
-        ids: Mapping[str, str],
-        found: DataFrame,
-    ) -> DataFrame:
-        """Return rows in the form that a transaction writes.
+    def _written(self, found: DataFrame, *, fed: bool) -> DataFrame:
+        """Return the rows to write: new rows of the table, and those of its feed.
 
         The values are SQL texts, because Spark parses them in one step.
 
         Args:
-            rows: the rows to write, once per kind.
-            kinds: the array of kinds of a row.
-            values: the values of the table's columns.
-            ids: the values of row id columns that a row keeps; the others get new ids.
-            found: rows with the row id columns: Delta identifies these by their metadata.
+            found: the result of `_find`.
+            fed: whether the feed needs inserted rows; a commit that only inserts has none.
         """
-        made = [F.expr(f"{value} AS {quote(name)}") for name, value in values.items()]
+        has_row, feed = f"{quote(ROW)} IS NOT NULL", self._has_feed
+        deleted = _texts([_DELETED] if feed else [])
+        updated = _texts([_BEFORE, _AFTER, _TABLE] if feed else [_TABLE])
+        inserted = _texts([_INSERTED, _TABLE] if feed and fed else [_TABLE])
+        kinds = (
+            f"CASE WHEN {has_row} THEN IF({ACTION} = '{DELETE}', {deleted}, {updated})"
+            f" WHEN {ACTION} IN ('{REPLACE}', '{APPEND}') THEN {inserted} END"
+        )
+        is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
+
+        def value(name: str) -> str:
+            old, new = quote(name), self._new[name]
+            if name.lower() not in self._unchanged:
+                return f"IF({is_old}, {old}, {new})"
+            keeps = f"{has_row} AND coalesce(array_contains({KEPT}, {literal(name)}), false)"
+            return f"IF({is_old} OR {keeps}, {old}, {value_or_error(name, new, KEPT)})"
+
+        made = [F.expr(f"{value(name)} AS {quote(name)}") for name in self._columns]
+        # An updated row keeps its id, and gets the commit's version.
+        kept = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
         for name in self._ids:
-            number = F.expr(ids.get(name, "CAST(NULL AS BIGINT)"))
+            number = F.expr(kept.get(name, "CAST(NULL AS BIGINT)"))
+            # Delta identifies the columns of row ids by their metadata.
             made.append(number.alias(name, metadata=found.schema[name].metadata))
         change_type = F.expr(f"IF({_KIND} <> '{_TABLE}', {_KIND}, NULL) AS {_CHANGE_TYPE}")
-        return rows.selectExpr("*", f"explode({kinds}) AS {_KIND}").select(*made, change_type)
+        return found.selectExpr("*", f"explode({kinds}) AS {_KIND}").select(*made, change_type)
 
 
 def _texts(kinds: Sequence[str]) -> str:

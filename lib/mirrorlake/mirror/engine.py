@@ -567,7 +567,10 @@ class TableCycle:
         """Write a batch with its commit metadata and the table properties from the options."""
         vectors, properties = self._options.deletion_vectors, retention(self._options)
         if batch.at.snapshot is None:
-            vectors = vectors or read_defaults(self._storage).deletion_vectors
+            if vectors is None:
+                vectors = read_defaults(self._storage).deletion_vectors
+            if vectors is None:
+                vectors = bool(batch.at.metadata.keys)
             properties |= new_table_properties(self._storage)
         properties |= {VECTORS: "true"} if vectors else {}
         noted = replace(batch, note=note, properties=properties)

@@ -204,8 +204,8 @@ class Operations:
         """Return the defaults of the lake's new tables, and set them if arguments are given.
 
         Args:
-            deletion_vectors: whether new mirrored tables have deletion vectors, as with
-                `mirror(deletion_vectors=True)`. By default, the setting is not changed.
+            deletion_vectors: whether new mirrored tables have deletion vectors. By default, the
+                setting is not changed; until it is set, new tables with keys have them.
             vorder: whether new tables ask for files in V-Order, by the property
                 `mirrorlake.vorder`. `write`, `optimize` and maintenance follow it; the mirror does
                 not, because ordering takes longer than a small batch.
@@ -220,8 +220,8 @@ class Operations:
             FormatError: The stored defaults have a newer format.
 
         Example:
-            >>> lake.operations.defaults(deletion_vectors=True)  # doctest: +SKIP
-            TableDefaults(deletion_vectors=True, vorder=False, safe_names=False)
+            >>> lake.operations.defaults(deletion_vectors=False)  # doctest: +SKIP
+            TableDefaults(deletion_vectors=False, vorder=False, safe_names=False)
         """
         found = read_defaults(self._storage)
         asked = {"deletion_vectors": deletion_vectors, "vorder": vorder, "safe_names": safe_names}

@@ -62,9 +62,10 @@ class MirrorOptions:
             ordered by time. If false, such a file stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
             digits). If false, any other type stops its table.
-        deletion_vectors: whether tables get deletion vectors with their next batch. Files are then
+        deletion_vectors: True gives tables deletion vectors with their next batch. Files are then
             not rewritten when few of their rows change, but not every reader can read such tables.
-            A table that has deletion vectors keeps them.
+            False creates tables without them. None follows `TableDefaults` for new tables. A table
+            that has deletion vectors keeps them.
         compact_after: the number of commits after which a table's small files are compacted; 0
             never compacts them.
         log_retention_days: the log retention of mirrored tables, in days; None does not change it.
@@ -87,7 +88,7 @@ class MirrorOptions:
     on_error: str = STOP
     late_files: bool = False
     widen: bool = False
-    deletion_vectors: bool = False
+    deletion_vectors: bool | None = None
     compact_after: int = 50
     log_retention_days: int | None = None
     feed_retention_days: int | None = None
@@ -287,13 +288,14 @@ class TableDefaults:
 
     Attributes:
         deletion_vectors: whether new mirrored tables have deletion vectors; see `MirrorOptions`.
+            By default (None), those with keys have them.
         vorder: whether new tables ask for files in V-Order, which `optimize`, maintenance and
             `Lake.write` then write.
         safe_names: whether publishers rename columns so that no table needs column mapping; see
             `Publisher`.
     """
 
-    deletion_vectors: bool = False
+    deletion_vectors: bool | None = None
     vorder: bool = False
     safe_names: bool = False
 
@@ -305,7 +307,7 @@ def read_defaults(storage: Storage) -> TableDefaults:
         FormatError: The defaults have a newer format.
     """
     document = read_kept(storage, _DEFAULTS, DEFAULTS_FORMAT) or {}
-    return TableDefaults(**{f.name: bool(document.get(f.name)) for f in fields(TableDefaults)})
+    return TableDefaults(**{f.name: document.get(f.name, f.default) for f in fields(TableDefaults)})
 
 
 def write_defaults(storage: Storage, defaults: TableDefaults) -> None:

@@ -16,6 +16,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, reduce
 from pathlib import Path
@@ -29,13 +30,14 @@ from mirrorlake.spark.sql import is_conflict, literal, spark_message
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta requires this setting if columns are mapped by id. Its SQL commands set it themselves.
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _PATIENCE = 10  # seconds
+_VECTORS_A_FILE, _VECTOR_FILES_AT_ONCE = 64, 8  # a vector of an object store takes milliseconds
 _log = logging.getLogger(__name__)
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
@@ -191,6 +193,30 @@ def rows_among(
     return rows.where(Column(made.column(test(*[made.expression(part._jc) for part in parts]))))
 
 
+def repeatable(rows: DataFrame) -> DataFrame:
+    """Return rows whose shuffles run once: each further query starts from the last shuffle."""
+    session: Any = rows.sparkSession
+    plan = cast("Any", rows)._jdf.queryExecution()
+    partitioning = plan.executedPlan().outputPartitioning()
+    return _planned(
+        _relation(session, plan.analyzed().output(), plan.toRdd(), partitioning), session
+    )
+
+
+def _relation(session: Any, output: Any, rows: Any, partitioning: Any) -> Any:
+    """Return the plan of an RDD of rows."""
+    none, nothing = session._jvm.scala.Option.empty(), session._jvm.PythonUtils.toSeq([])
+    return session._jvm.org.apache.spark.sql.execution.LogicalRDD(
+        output, rows, partitioning, nothing, False, none, session._jsparkSession, none, none
+    )
+
+
+def _planned(plan: Any, session: Any) -> DataFrame:
+    """Return the DataFrame of a logical plan."""
+    sets = session._jvm.org.apache.spark.sql.classic.Dataset
+    return _frame(sets.ofRows(session._jsparkSession, plan), session)
+
+
 def _frame(rows: Any, session: Any) -> DataFrame:
     """Return a DataFrame of the JVM as one of PySpark."""
     from pyspark.sql import DataFrame
@@ -313,9 +339,8 @@ def keep_together(
         The rows. With another version of Spark, it shuffles them.
     """
     session: Any = spark
-    jvm, inner = session._jvm, session._jsparkSession
+    jvm, context = session._jvm, session._jsparkSession.sparkContext()
     sql, rdds, seq = jvm.org.apache.spark.sql, jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
-    context, none = inner.sparkContext(), jvm.scala.Option.empty()
     try:
         plans = [cast("Any", share.coalesce(1))._jdf.queryExecution() for share in shares]
         row = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
@@ -328,15 +353,13 @@ def keep_together(
         names = [name.lower() for name in shares[0].columns]
         key = output.apply(names.index(column.lower()))
         placed = _own_object(jvm, spark.sparkContext._gateway, "Placement", rule)
+        none = jvm.scala.Option.empty()
         by = sql.catalyst.expressions.TransformExpression(placed, seq([key]), none)
         numbers = seq([sql.catalyst.InternalRow.fromSeq(seq([n])) for n in range(len(shares))])
         grouped = sql.catalyst.plans.physical.KeyGroupedPartitioning(
             seq([by]), len(shares), numbers, numbers, False, False
         )
-        plan = sql.execution.LogicalRDD(
-            output, rows, grouped, seq([]), False, none, inner, none, none
-        )
-        return _frame(sql.classic.Dataset.ofRows(inner, plan), spark)
+        return _planned(_relation(session, output, rows, grouped), spark)
     except Exception as error:
         if not _MISSING.search(str(error)):
             raise
@@ -446,8 +469,8 @@ def transaction(
 
 _EXCHANGES = {  # the methods of Delta that `mark_deleted` and `commit_exchange` call
     "OptimisticTransaction": {"readWholeTable": 0, "trackFilesRead": 1, "registerSQLMetrics": 2},
-    "commands.DeletionVectorBitmapGenerator$": {"buildRowIndexSetsForFilesMatchingCondition": 8},
-    "commands.DMLWithDeletionVectorsHelper$": {"findFilesWithMatchingRows": 3},
+    "commands.DeletionVectorWriter$": {"createMapperToStoreDeletionVectors": 4},
+    "commands.DMLWithDeletionVectorsHelper$": {"findFilesWithMatchingRows": 3, "getTouchedFile": 3},
     "RowTracking$": {"preserveRowTrackingColumns": 2},
     "actions.AddFile": {"removeRows": 3},
 }
@@ -468,10 +491,12 @@ class RowActions(NamedTuple):
     Attributes:
         actions: the actions, as objects of the JVM.
         rows: the number of rows, without those in files of the change feed.
+        updated: how many deleted rows have a new state among the added rows.
     """
 
     actions: tuple[Any, ...] = ()
     rows: int = 0
+    updated: int = 0
 
 
 class DeltaTransaction:
@@ -638,29 +663,26 @@ class DeltaTransaction:
     def mark_deleted(self, places: DataFrame) -> RowActions:
         """Delete single rows by writing deletion vectors, which are not committed yet.
 
+        One job finds the positions. The driver merges them with those of earlier vectors.
+
         Args:
             places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
-                has them. The files must be known to the transaction.
+                has them, and `updated`: 1 for a row with a new state, otherwise 0. The files must
+                be known to the transaction.
         """
+        from pyspark.sql import functions as F
+
         self._activate()
-        files = list(self._taken.values())
-        listed, frame = self._seq(files), cast("Any", places)
-        column = self._jvm.org.apache.spark.sql.functions.col
-        vectors = delta_module(self._jvm, "commands.DeletionVectorBitmapGenerator")
-        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
-        found = vectors.buildRowIndexSetsForFilesMatchingCondition(
-            self.session._jsparkSession,
-            self._txn,
-            any(file.deletionVector() is not None for file in files),
-            frame._jdf,
-            listed,
-            self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
-            self._jvm.scala.Some(column("file_path")),
-            self._jvm.scala.Some(column("row_index")),
-        )
-        by_name = helper.generateCandidateFileMap(self._log.dataPath(), listed)
+        positions = self._positions("row_index").alias("places")
+        grouped = places.groupBy("file_path").agg(positions, F.sum("updated").alias("updated"))
+        found = grouped.collect()
+        helper, by_name = self._known()
+        parts = [found[n : n + _VECTORS_A_FILE] for n in range(0, len(found), _VECTORS_A_FILE)]
+        with ThreadPoolExecutor(_VECTOR_FILES_AT_ONCE) as pool:
+            stored = list(pool.map(lambda part: self._store_vectors(part, by_name), parts))
+        vectors = self._seq([one for part in stored for one in part])
         actions, now = [], int(time.time() * 1000)
-        touched = items_of(helper.findFilesWithMatchingRows(self._txn, by_name, found))
+        touched = items_of(helper.findFilesWithMatchingRows(self._txn, by_name, vectors))
         for one in touched:
             file = one.fileLogEntry()
             if one.isFullyReplaced():
@@ -670,7 +692,73 @@ class DeltaTransaction:
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
         self._txn.trackFilesRead(self._seq([one.fileLogEntry() for one in touched]))
-        return RowActions(tuple(actions), sum(int(one.numberOfModifiedRows()) for one in touched))
+        rows = sum(int(one.numberOfModifiedRows()) for one in touched)
+        return RowActions(tuple(actions), rows, sum(row["updated"] for row in found))
+
+    def remove_touched(self, places: DataFrame) -> tuple[RowActions, list[str]]:
+        """Remove the files of rows, which `commit_exchange` commits.
+
+        Args:
+            places: the rows, as for `mark_deleted`. All others of their files must be added again.
+
+        Returns:
+            The actions, and the paths of the files as the log has them.
+        """
+        from pyspark.sql import functions as F
+
+        self._activate()
+        figures = F.count("*").alias("rows"), F.sum("updated").alias("updated")
+        found = places.groupBy("file_path").agg(*figures).collect()
+        (helper, by_name), place = self._known(), self._log.dataPath()
+        files = [helper.getTouchedFile(place, row["file_path"], by_name) for row in found]
+        self._txn.trackFilesRead(self._seq(files))
+        now = int(time.time() * 1000)
+        rows, updated = (sum(row[name] for row in found) for name in ("rows", "updated"))
+        removes = tuple(file.removeWithTimestamp(now, True) for file in files)
+        return RowActions(removes, rows, updated), [file.path() for file in files]
+
+    def _known(self) -> tuple[Any, Any]:
+        """Return Delta's helper for deletion vectors, and its map of the known files by name."""
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
+        listed = self._seq(list(self._taken.values()))
+        return helper, helper.generateCandidateFileMap(self._log.dataPath(), listed)
+
+    def _positions(self, column: str) -> Column:
+        """Return the aggregate of a column of positions: a bitmap and its number of rows."""
+        from pyspark.sql import Column
+        from pyspark.sql import functions as F
+
+        made: Any = self._jvm.org.apache.spark.sql.classic.ExpressionUtils
+        place: Any = F.col(column)
+        portable = delta_module(self._jvm, "deletionvectors.RoaringBitmapArrayFormat").Portable()
+        kinds = self._jvm.org.apache.spark.sql.catalyst.expressions.aggregation
+        bitmap = kinds.BitmapAggregator(made.expression(place._jc), portable)
+        return Column(made.column(bitmap.toAggregateExpression()))
+
+    def _store_vectors(self, found: Sequence[Row], by_name: Any) -> list[Any]:
+        """Write the deletion vectors of some files as one file, with the positions of earlier ones.
+
+        Args:
+            found: the aggregated positions of each file.
+            by_name: Delta's map of the files that the transaction knows.
+        """
+        place, some = self._log.dataPath(), self._jvm.scala.Some
+        writer = delta_module(self._jvm, "commands.DeletionVectorWriter")
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
+        prefix = delta_module(self._jvm, "util.Utils").getRandomPrefixLength(self._txn.metadata())
+        store = writer.createMapperToStoreDeletionVectors(
+            self.session._jsparkSession, self._log.newDeltaHadoopConf(), place, prefix
+        )
+        data = []
+        for path, places, _ in found:
+            vector = helper.getTouchedFile(place, path, by_name).deletionVector()
+            known = self._none if vector is None else some(vector.serializeToBase64())
+            bitmap = bytes(places["bitmap"])
+            made = self._delta.commands.DeletionVectorData(
+                path, known, bitmap, places["cardinality"]
+            )
+            data.append(made)
+        return items_of(store.apply(self._seq(data).iterator()).toSeq())
 
     def commit_exchange(
         self,

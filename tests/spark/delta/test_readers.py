@@ -67,7 +67,7 @@ def found(path: Path) -> str:
 def test_a_mirrored_table_with_deletion_vectors_is_read_by_those_the_page_names(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "first"} for n in range(100)])
-    lake.mirror(deletion_vectors=True)
+    lake.mirror()
     publisher.upsert([{"n": n, "v": "new"} for n in range(5)])
     publisher.delete([{"n": n} for n in range(90, 100)])
     lake.mirror()
@@ -116,9 +116,9 @@ def tables_of_the_page(lake: Lake) -> dict[str, str]:
         publisher.delete([3])
         lake.mirror()
 
-    publish("plain")
-    publish("vectors", deletion_vectors=True)
-    publish("mapped", "unit price")
+    publish("vectors")
+    publish("plain", deletion_vectors=False)
+    publish("mapped", "unit price", deletion_vectors=False)
     lake.publisher("widened", types={"id": "int"}).insert([{"id": 1}])
     lake.mirror()
     lake.publisher("widened", widen=True, types={"id": "bigint"}).insert([{"id": 2**40}])
@@ -132,9 +132,9 @@ def tables_of_the_page(lake: Lake) -> dict[str, str]:
     for view in ("view", "other_view"):
         assert lake.views.refresh(view, how="incremental").mode == "incremental"
     return {
-        "as the mirror creates it": "plain",
-        "with deletion vectors": "vectors",
-        "a column name with a space": "mapped",
+        "with keys, as the mirror creates it": "vectors",
+        "without keys, or `--no-deletion-vectors`": "plain",
+        "`--no-deletion-vectors`, a column name with a space": "mapped",
         "widened (`mirror --widen`)": "widened",
         "incremental view": "view",
         "view `--no-deletion-vectors`": "other_view",

@@ -1,6 +1,6 @@
 """The mirror's own transaction compared with MERGE: equal rows, row ids, feed, commit and errors.
 
-Two lakes get the same files; one of them has deletion vectors.
+Three lakes get the same files: for MERGE, with deletion vectors, and with files written anew.
 """
 
 from __future__ import annotations
@@ -28,27 +28,36 @@ from mirrorlake.spark.jvm import forget_logs, transaction
 VECTORS = "delta.enableDeletionVectors"
 
 
-class BothWays:
-    """Two lakes with the same files: `merge` uses MERGE, `marks` uses deletion vectors."""
+class AllWays:
+    """Three lakes with the same files.
+
+    `merge` uses MERGE, `marks` uses deletion vectors, and `plain` writes changed files anew.
+    """
 
     def __init__(self, folder: Path, table: str, keys: list[str]) -> None:
         self.table, self.keys = table, keys
-        self.merge, self.marks = Lake(folder / "merge"), Lake(folder / "marks")
+        self.merge, self.marks, self.plain = (
+            Lake(folder / name) for name in ("merge", "marks", "plain")
+        )
 
     def publish(self, rows: Any) -> None:
-        for lake in (self.merge, self.marks):
+        for lake in (self.merge, self.marks, self.plain):
             lake.publisher(self.table, keys=self.keys).write(rows)
 
-    def mirror(self) -> None:
-        for lake, vectors in ((self.merge, False), (self.marks, True)):
+    def mirror(self, *, marks: bool = True) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(apply, "exchange_batch", lambda *_: False)
+            assert not self.merge.mirror(deletion_vectors=False).failed
+        for lake, vectors in ((self.marks, marks), (self.plain, False)):
             report = lake.mirror(deletion_vectors=vectors)
             assert not report.failed, report.tables[0].error
 
     def check(self, columns: list[str]) -> None:
-        assert bag_by_spark(self.marks, self.table, columns) == bag_by_spark(
-            self.merge, self.table, columns
-        )
-        assert feed(self.marks, self.table, columns) == feed(self.merge, self.table, columns)
+        for lake in (self.marks, self.plain):
+            assert bag_by_spark(lake, self.table, columns) == bag_by_spark(
+                self.merge, self.table, columns
+            )
+            assert feed(lake, self.table, columns) == feed(self.merge, self.table, columns)
 
     def vectors(self) -> list[int]:
         """Return the number of rows marked as deleted, for each file with a deletion vector."""
@@ -76,7 +85,7 @@ def change(marker: int, n: int, value: str | None, **more: Any) -> dict[str, Any
 def test_rows_feed_and_commits_are_those_of_merge(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    both = BothWays(tmp_path, "t", ["n"])
+    both = AllWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in (*range(60), 7, 7)])  # the key 7 has three rows
     both.mirror()
     batches = [
@@ -93,7 +102,7 @@ def test_rows_feed_and_commits_are_those_of_merge(
         both.mirror()
         both.check(["n", "v"])
     assert both.vectors()
-    assert said(both.marks) == said(both.merge)
+    assert said(both.marks) == said(both.merge) == said(both.plain)
 
 
 def said(lake: Lake) -> tuple[Any, ...]:
@@ -112,8 +121,8 @@ def said(lake: Lake) -> tuple[Any, ...]:
 def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "LARGE_ROWS", 10)
-    both = BothWays(tmp_path, "t", ["n", "day", "v"])
+    monkeypatch.setattr(apply, "_MANY_ROWS", 10)
+    both = AllWays(tmp_path, "t", ["n", "day", "v"])
     days = [dt.date(1, 1, 1), dt.date(2024, 2, 29)]
     rows = [
         change(0, n, text, day=day, amount=float(n))
@@ -191,11 +200,11 @@ def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
     assert {row.n for row in rows if row.v == "b"} == {0, 1, 2}
 
 
-@pytest.mark.long
-def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
+@pytest.mark.parametrize("vectors", [pytest.param(True, marks=pytest.mark.long), False])
+def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake, vectors: bool) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
-    lake.mirror(deletion_vectors=True)
+    lake.mirror(deletion_vectors=vectors)
 
     def ids() -> dict[int, tuple[int, int]]:
         rows = (
@@ -209,7 +218,7 @@ def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
     for _ in range(2):
         publisher.upsert([{"n": 3, "v": "b"}, {"n": 50, "v": "c"}])
         publisher.delete([{"n": 4}])
-        assert not lake.mirror(deletion_vectors=True).failed
+        assert not lake.mirror().failed
     after, version = ids(), lake.table("t").snapshot().version
     assert after[3] == (before[3][0], version)
     assert after[50][1] == version
@@ -223,7 +232,7 @@ def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_every_type_names_with_spaces_and_composed_keys(tmp_path: Path) -> None:
-    both = BothWays(tmp_path, "a b%41ü", ["a key", "day"])
+    both = AllWays(tmp_path, "a b%41ü", ["a key", "day"])
     row = {
         "a key": "ü%41 b", "day": dt.date(2024, 1, 31), "d": Decimal("1.50"), "f": float("nan"),
         "t": dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc), "b": b"\0", "y": True,
@@ -241,10 +250,9 @@ def test_every_type_names_with_spaces_and_composed_keys(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> None:
-    both = BothWays(tmp_path, "t", ["n"])
+    both = AllWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in range(20)])
-    for lake in (both.merge, both.marks):
-        assert not lake.mirror().failed
+    both.mirror(marks=False)
     for cycle in range(4):
         # MERGE applies the new column of the second cycle; vectors are enabled from the first.
         more = {"w": "wide"} if cycle >= 1 else {}
@@ -255,7 +263,7 @@ def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> 
     assert both.vectors()
     # A cycle without the option does not disable them: the table keeps deletion vectors.
     both.publish([change(4, 5, "after")])
-    for lake in (both.merge, both.marks):
+    for lake in (both.merge, both.marks, both.plain):
         assert not lake.mirror().failed
     both.check(["n", "v", "w"])
     assert VECTORS not in both.merge.table("t").snapshot().properties
@@ -287,7 +295,7 @@ def test_many_changes_rewrite_large_files() -> None:
 
 @pytest.mark.long
 def test_too_many_deleted_rows_are_purged_in_the_same_cycle(tmp_path: Path) -> None:
-    both = BothWays(tmp_path, "t", ["n"])
+    both = AllWays(tmp_path, "t", ["n"])
     numbers = np.arange(100_000)
     both.publish(changes(numbers, 0))
     both.mirror()
@@ -307,7 +315,7 @@ def changes(numbers: Any, marker: int) -> pa.Table:
 
 @pytest.mark.long
 def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Path) -> None:
-    both = BothWays(tmp_path, "t", ["n"])
+    both = AllWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in range(10)])
     both.mirror()
     both.publish([change(4, 3, "new"), change(2, 4, None)])
@@ -326,29 +334,34 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
     )
     for vectors in (False, True):
         both.publish([change(4, 5, f"then {vectors}")])
-        for lake, on in ((both.merge, False), (both.marks, vectors)):
-            assert not lake.mirror(deletion_vectors=on).failed
+        both.mirror(marks=vectors)
         both.check(["n", "v"])
         assert both.vectors() == [1] * vectors
 
 
 @pytest.mark.long
 def test_new_tables_follow_the_lakes_defaults(lake: Lake, run: Any) -> None:
-    publisher = lake.publisher("before", keys=["n"])
-    publisher.insert([{"n": 1}])
+    for table, keys in (("first", ["n"]), ("log", [])):
+        lake.publisher(table, keys=keys).insert([{"n": 1}])
     lake.mirror()
+    assert lake.table("first").snapshot().has_vectors
+    assert lake.table("log").snapshot().protocol["minReaderVersion"] == 1
+    note = "1 table: delta-rs' to_pandas, Daft and DataFusion raise an error on deletion vectors"
+    assert lake.status().notes[0].startswith(note)
     root = lake.storage.root
-    off = {"deletion_vectors": False, "vorder": False, "safe_names": False}
-    assert run("defaults", root, "--json") == off
-    run("defaults", root, "--deletion-vectors", "--dry-run")
-    assert not lake.operations.defaults().deletion_vectors
-    found = run("defaults", root, "--deletion-vectors", "--json")
-    assert found == off | {"deletion_vectors": True}
-    publisher.insert([{"n": 2}])
-    lake.publisher("after", keys=["n"]).insert([{"n": 1}])
+    unset = {"deletion_vectors": None, "vorder": False, "safe_names": False}
+    assert run("defaults", root, "--json") == unset
+    run("defaults", root, "--no-deletion-vectors", "--dry-run")
+    assert lake.operations.defaults().deletion_vectors is None
+    found = run("defaults", root, "--no-deletion-vectors", "--json")
+    assert found == unset | {"deletion_vectors": False}
+    assert lake.operations.defaults(vorder=False).deletion_vectors is False
+    publisher = lake.publisher("before", keys=["n"])
+    for new in (publisher, lake.publisher("first", keys=["n"])):
+        new.insert([{"n": 2}])
     lake.mirror()
+    assert lake.table("first").snapshot().has_vectors
     assert not lake.table("before").snapshot().has_vectors
-    assert lake.table("after").snapshot().has_vectors
     publisher.upsert([{"n": 3}])
     run("mirror", root, "--table", "before", "--deletion-vectors")
     assert lake.table("before").snapshot().has_vectors

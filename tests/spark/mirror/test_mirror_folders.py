@@ -18,6 +18,7 @@ from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import SequenceError, TableNotFoundError
 from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName, file_name
+from mirrorlake.spark.jvm import DeltaTransaction
 
 
 @pytest.mark.long  # test_format.py has such a folder
@@ -339,16 +340,15 @@ def test_the_mirror_tries_again_when_a_layout_operation_was_quicker(lake: Lake) 
         lake.mirror()
     publisher.upsert([{"id": 1, "v": "new"}])
     path, spark = lake.table("t").sql_name, lake.spark
-    merge, raced = type(spark).sql, []
+    commit, raced = DeltaTransaction.commit_exchange, []
 
-    def racing(session, query, *args, **kwargs):
-        if "MERGE" in query and not raced:
-            raced.append(merge(spark, f"OPTIMIZE {path}").collect())
-            raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] a file was deleted meanwhile")
-        return merge(session, query, *args, **kwargs)
+    def racing(txn, *args, **kwargs):
+        if not raced:
+            raced.append(spark.sql(f"OPTIMIZE {path}").collect())
+        return commit(txn, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(spark), "sql", racing)
+        patch.setattr(DeltaTransaction, "commit_exchange", racing)
         assert not lake.mirror().failed
     assert raced
     assert bag(lake, "t", ["id", "v"]) == {(0, "old"): 1, (1, "new"): 1, (2, "old"): 1}
