@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mirrorlake_sources.folders import CsvDrops, DebeziumFiles, Journal, journals_of
     from mirrorlake_sources.kafka import KafkaSource
     from mirrorlake_sources.postgres.source import PostgresSource, check_postgres, publish_postgres
+    from mirrorlake_sources.postgres.verify import Verification, verify_postgres
     from mirrorlake_sources.source import Batch, Group, Position, Source, read_reports
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "PostgresSource",
     "Source",
     "SourceReport",
+    "Verification",
     "check_postgres",
     "journals_of",
     "publish_postgres",
     "read_reports",
     "run_source",
+    "verify_postgres",
 ]
 
 _MODULES = {
@@ -39,6 +42,7 @@ _MODULES = {
     "folders": ["CsvDrops", "DebeziumFiles", "Journal", "journals_of"],
     "kafka": ["KafkaSource"],
     "postgres.source": ["PostgresSource", "check_postgres", "publish_postgres"],
+    "postgres.verify": ["Verification", "verify_postgres"],
     "source": ["Batch", "Group", "Position", "Source", "SourceReport", "read_reports"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.cli import stop_on_signals, verbs
+from mirrorlake.cli import open_lake, stop_on_signals, verbs
 from mirrorlake.cli.options import Json, Root, Watch
-from mirrorlake.cli.printing import tell
+from mirrorlake.cli.printing import progress, tell
 from mirrorlake.errors import UsageError
 from mirrorlake.names import split_names
 
@@ -45,12 +45,24 @@ def postgres(
     ] = "refuse",
     text: Annotated[str, typer.Option(help="Columns to publish as text: table.column,…")] = "",
     interval: AtLeast = 5,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the lake's tables with the database.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
     from mirrorlake_sources.postgres.catalog import parse_tables
     from mirrorlake_sources.postgres.source import PostgresSource
 
+    if verify:
+        if watch or reseed:
+            raise UsageError("--verify can't be combined with --watch or --reseed.")
+        from mirrorlake_sources.postgres.verify import verify_postgres
+
+        with progress("comparing …"):
+            found = verify_postgres(open_lake(root), tables, dsn, slot=slot, toast=toast, text=text)
+        tell(as_json, found.as_dict(), found.shown(), *found.lines, found, failed=found.failed)
+        return
     one = PostgresSource(
         dsn,
         split_names(tables),

@@ -174,10 +174,12 @@ class Progress:
     """The state of a table within its source.
 
     Attributes:
+        begin: the position at which the table's folder began.
         position: the position of the last published row.
         stopped: why the table is stopped, and the fix; None if it is not.
     """
 
+    begin: Position
     position: Position
     stopped: str | None = None
 
@@ -210,17 +212,22 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
             file=DOCUMENT,
             hint="use that source, or delete the table's folder; it is loaded again.",
         )
-    position = Position(tuple(document["order"]), document["facts"])
+    begin = position = Position(tuple(document["order"]), document["facts"])
     for footer in footers_from_the_newest(storage, table):
-        carried = footer.get(FOOTER.encode())
-        if carried is None:
-            continue  # such as a replayed file
-        found = json.loads(carried)
-        if found["source"] == source:
-            newest = Position(tuple(found["order"]), found["facts"])
-            position = max(position, newest)
-        break
-    return Progress(position, document.get("stopped"))
+        found = position_in(footer, source)
+        if found is not None:
+            position = max(position, found)
+        if FOOTER.encode() in footer:
+            break  # others are replayed files
+    return Progress(begin, position, document.get("stopped"))
+
+
+def position_in(footer: Mapping[bytes, bytes], source: str) -> Position | None:
+    """Return the position at the end of a source's file; None if its footer has none."""
+    found = json.loads(footer.get(FOOTER.encode(), b"{}"))
+    if found.get("source") != source:
+        return None
+    return Position(tuple(found["order"]), found["facts"])
 
 
 def write_progress(

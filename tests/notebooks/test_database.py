@@ -68,3 +68,11 @@ def test_the_tool_mirrors_a_database(
     assert "REPLICA IDENTITY FULL" in done.error["message"]
     assert done.records == {"tables": 2, "rows": 7, "stopped": 1, "unfit": 1}
     assert Lake(tmp_path / "lake").sql("SELECT sum(n) FROM orders").collect()[0][0] == 28
+    step["parameters"] = {"root": "lake", "tables": "orders", "verify": True}
+    plan.write_text(yaml.safe_dump({"steps": [step]}))
+    assert run_plan(plan, tmp_path / "out").failed is None
+    path = Lake(tmp_path / "lake").table("orders").path
+    Lake(tmp_path / "lake").spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 3")
+    (done,) = run_plan(plan, tmp_path / "out").steps
+    assert done.error is not None
+    assert "orders: id=3: missing in the lake" in done.error["message"]

@@ -2,6 +2,7 @@
 
 Publisher and mirror compute the checksums with the same code over the same columns: those whose
 values are the same in the table as they were published. Nested values become text and are left out.
+A source that can compute checksums itself reproduces the texts of `canonical_texts` and uses MD5.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 MANIFEST = "_manifest.json"
-_NULL, _NEXT = "\ufdd0", "\ufdd1"  # noncharacters, which text does not contain
+NULL, NEXT = "\ufdd0", "\ufdd1"  # noncharacters, which text does not contain
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,23 @@ class Manifest:
     ranges: tuple[KeyRange, ...]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The compared columns of a table, and how its rows are identified and divided into ranges.
+
+    Attributes:
+        columns: the names of the columns, in the order in which both sides digest them.
+        keys: the key columns; without keys, the digest of a row identifies it.
+        by: the key column whose values are divided into ranges; None for the digests.
+        starts: the first value of each range but the first, in order: integers, or canonical texts.
+    """
+
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    by: str | None
+    starts: tuple[Any, ...]
+
+
 def make_manifest(
     batches: list[pa.RecordBatch], key: str | None, *, after: int, ranges: int
 ) -> Manifest:
@@ -76,7 +94,9 @@ def make_manifest(
     columns = sorted(plain, key=str.lower)
     starts: list[str] = []
     if key is not None and batches:
-        keys = sorted({text for batch in batches for text in _texts(batch.column(key)).to_pylist()})
+        keys = sorted(
+            {text for batch in batches for text in canonical_texts(batch.column(key)).to_pylist()}
+        )
         step = max(1, len(keys) // ranges)
         starts = keys[step::step][: ranges - 1]
     rows: Counter[int] = Counter()
@@ -97,35 +117,92 @@ def as_checksum(total: int) -> str:
     return f"{total % 2**64:016x}"
 
 
+def blake2b_digest(row: bytes) -> int:
+    """Return the digest of a row in a manifest."""
+    return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big")
+
+
+def md5_digest(row: bytes) -> int:
+    """Return the digest of a row that a database can compute, too: a signed integer of 64 bits."""
+    found = hashlib.md5(row, usedforsecurity=False).digest()
+    return int.from_bytes(found[:8], "big", signed=True)
+
+
 def digest_batch(
-    batch: pa.RecordBatch, columns: list[str], key: str | None, starts: list[str]
+    batch: pa.RecordBatch,
+    columns: Sequence[str],
+    key: str | None,
+    starts: Sequence[Any],
+    digest: Callable[[bytes], int] = blake2b_digest,
 ) -> Iterator[tuple[int, int, int]]:
     """Yield range, number of rows and sum of digests for each range that occurs in a batch."""
-    texts: Any = pa.array([""] * batch.num_rows)
-    if columns:
-        parts = [_texts(batch.column(column)) for column in columns]
-        texts = pc.binary_join_element_wise(
-            *parts, _NEXT, null_handling="replace", null_replacement=_NULL
-        )
-    places = [0] * batch.num_rows
-    if key is not None and starts:
-        places = [bisect_right(starts, text) for text in _texts(batch.column(key)).to_pylist()]
+    digests = digest_rows(batch, columns, digest)
+    places = find_ranges(batch, key, starts, digests)
     sums: Counter[int] = Counter()
-    for place, text in zip(places, texts.to_pylist(), strict=True):
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        sums[place] += int.from_bytes(digest, "big")
+    for place, found in zip(places, digests, strict=True):
+        sums[place] += found
     for place, rows in Counter(places).items():
         yield place, rows, sums[place]
 
 
-def _texts(values: pa.Array) -> pa.Array:
+def digest_rows(
+    batch: pa.RecordBatch, columns: Sequence[str], digest: Callable[[bytes], int]
+) -> list[int]:
+    """Return the digest of each row."""
+    return [digest(text.encode()) for text in join_columns(batch, columns)]
+
+
+def identify_rows(
+    batch: pa.RecordBatch, compared: Compared
+) -> tuple[list[str], list[int], list[int]]:
+    """Return the key as text, the index of the range, and the MD5 digest of each row."""
+    digests = digest_rows(batch, compared.columns, md5_digest)
+    places = find_ranges(batch, compared.by, compared.starts, digests)
+    keys = join_columns(batch, compared.keys) if compared.keys else list(map(str, digests))
+    return keys, places, digests
+
+
+def join_columns(batch: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
+    """Return the canonical texts of each row's values in some columns as one text."""
+    if not columns:
+        return [""] * batch.num_rows
+    parts = [canonical_texts(batch.column(column)) for column in columns]
+    joined = pc.binary_join_element_wise(
+        *parts, NEXT, null_handling="replace", null_replacement=NULL
+    )
+    return list(joined.to_pylist())
+
+
+def find_ranges(
+    batch: pa.RecordBatch, key: str | None, starts: Sequence[Any], digests: list[int]
+) -> list[int]:
+    """Return the index of each row's range.
+
+    Args:
+        batch: the rows.
+        key: the column of the ranges; None if the rows' digests are divided.
+        starts: the first value of each range but the first, in order: integers, or canonical texts.
+        digests: the digests of the rows.
+    """
+    if not starts:
+        return [0] * batch.num_rows
+    values: list[Any] = digests
+    if key is not None:
+        column = batch.column(key)
+        texts = not isinstance(starts[0], int)
+        values = (canonical_texts(column) if texts else column).to_pylist()
+    return [bisect_right(starts, value) for value in values]
+
+
+def canonical_texts(values: pa.Array) -> pa.Array:
     """Return values as strings that are equal exactly if the values are; ranges use their order."""
     kind = values.type
     if pt.is_dictionary(kind):
-        return _texts(values.dictionary_decode())
+        return canonical_texts(values.dictionary_decode())
     if pt.is_floating(kind):
         # By their bits, since languages print fractions differently. The sum gives zero one sign.
         wide = pc.add(values.cast(pa.float64()), pa.scalar(0.0))
+        wide = pc.if_else(pc.is_nan(wide), pa.scalar(float("nan")), wide)  # a NaN can have a sign
         return wide.view(pa.int64()).cast(pa.string())
     if pt.is_timestamp(kind):
         return values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).cast(pa.string())

@@ -37,7 +37,7 @@ DELETE = "delete"  # remove the key's rows
 REPLACE = "replace"  # replace the key's rows; insert this row if none exists
 REPLACE_ONLY = "replace_only"  # replace the key's rows; do nothing if none exists
 APPEND = "append"  # insert this row in any case
-_ROWS = 2**40  # more rows than a file can hold: the distance between the files' positions
+FILE_ROWS = 2**40  # more rows than a file can hold: the distance between the files' positions
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _FILE_NAME = "_metadata.file_name"  # URL-encoded
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
@@ -211,7 +211,7 @@ def _read_group(
     default = F.lit(int(batch.at.metadata.default_marker))
     marker = F.col(quote(sample.marker)).cast("int") if sample.marker else default
     raw, place = _with_place(spark, raw, files, batch.at.last + 1)
-    position = place * F.lit(_ROWS) + F.col("_metadata.row_index")
+    position = place * F.lit(FILE_ROWS) + F.col("_metadata.row_index")
     if any(file.unchanged for file in batch.facts):
         names = F.col(quote(UNCHANGED)) if sample.unchanged else F.lit(None).cast("array<string>")
         columns.append(names.alias(KEPT))

@@ -506,9 +506,7 @@ def _read(
     connection: Connection, shape: Shape, rows: list[Values]
 ) -> dict[tuple[Any, ...], list[Any]]:
     known = {column.name for column in shape.table.columns}
-    columns = [
-        _printed(column.name) if column.name in known else "NULL" for column in shape.columns
-    ]
+    columns = [printed(column.name) if column.name in known else "NULL" for column in shape.columns]
     keys = [shape.columns[key].name for key in shape.keys]
     wanted = {tuple(row[key] for key in shape.keys) for row in rows}
     # A literal without a type, so that the server reads it with the column's type.
@@ -526,6 +524,6 @@ def _read(
     return found
 
 
-def _printed(name: str) -> str:
-    """Return an expression that prints a column as the stream does."""
+def printed(name: str) -> str:
+    """Return an expression that prints a column as the stream and psql do."""
     return f"CASE WHEN {ident(name)} IS DISTINCT FROM NULL THEN concat({ident(name)}) END"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -19,7 +20,8 @@ import psycopg
 import pyarrow as pa
 
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError
-from mirrorlake_sources.postgres.catalog import Connection, PgTable
+from mirrorlake.names import TableName
+from mirrorlake_sources.postgres.catalog import Connection, PgTable, lake_name
 from mirrorlake_sources.postgres.connection import Server, ident, quoted
 from mirrorlake_sources.source import Publish
 
@@ -48,6 +50,12 @@ class Slot:
         self._connection = connection
         self.name = name
         self.publications = (name, f"{name}_inserts")
+
+    def source_name(self) -> str:
+        """Return the name of the source: the server's identity, the database, and the slot."""
+        query = "SELECT system_identifier, current_database() FROM pg_control_system()"
+        system, database = self._one(query)
+        return f"postgres:{system}/{database}/{self.name}"
 
     def check_server(self) -> None:
         """Check that the server can stream changes, and lock the source.
@@ -123,6 +131,12 @@ class Slot:
         for name in self.publications:
             found |= {relid for (relid,) in self._connection.execute(_MEMBERS, (name,)).fetchall()}
         return found
+
+    def published(self) -> list[TableName]:
+        """Return the names of all published tables in the lake."""
+        query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = ANY(%s)"
+        found = self._connection.execute(query, (list(self.publications),)).fetchall()
+        return [lake_name(TableName(schema, name)) for schema, name in found]
 
     def create_publications(self) -> None:
         """Create the publications that do not exist.
@@ -210,6 +224,20 @@ class Stopped(Exception):  # noqa: N818  # it is not an error
     """The reader was requested to stop."""
 
 
+@contextmanager
+def exported_snapshot(server: Server, slot: str) -> Iterator[tuple[int, str]]:
+    """Create a temporary slot, and yield its position and the snapshot of all commits before it.
+
+    Other connections can import the snapshot within the block.
+    """
+    with server.replication() as exporter, server.explained():
+        made = exporter.execute(
+            f"CREATE_REPLICATION_SLOT {ident(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+        ).fetchone()
+        assert made is not None
+        yield parse_lsn(made[1]), made[2]
+
+
 def read_snapshot(
     server: Server, table: PgTable, slot: str, publish: Publish, stop: Event, *, readers: int
 ) -> int | None:
@@ -226,12 +254,7 @@ def read_snapshot(
     Returns:
         The log position from which commits are not in the snapshot; None if it was stopped.
     """
-    with server.replication() as exporter, server.explained():
-        made = exporter.execute(
-            f"CREATE_REPLICATION_SLOT {ident(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-        ).fetchone()
-        assert made is not None
-        lsn, snapshot = parse_lsn(made[1]), made[2]
+    with exported_snapshot(server, slot) as (lsn, snapshot):
         seen: list[int] = []
 
         def read(part: Part) -> None:
@@ -242,7 +265,7 @@ def read_snapshot(
 
         try:
             with ThreadPoolExecutor(readers) as pool:
-                futures = [pool.submit(read, part) for part in _parts(table, readers)]
+                futures = [pool.submit(read, part) for part in parts_of(table, readers)]
                 try:
                     for future in futures:
                         future.result()
@@ -313,7 +336,8 @@ def _schema(table: PgTable) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.kind.arrow) for column in table.columns])
 
 
-def _parts(table: PgTable, readers: int) -> Iterator[Part]:
+def parts_of(table: PgTable, readers: int) -> Iterator[Part]:
+    """Yield the parts of a table, each for one reader at a time."""
     for leaf in table.leaves:
         pages = min(max(-(-leaf.pages // readers), FEWEST_PAGES), MOST_PAGES)
         starts = range(0, max(leaf.pages, 1), pages)

@@ -136,10 +136,8 @@ class PostgresSource:
     def __enter__(self) -> PostgresSource:
         """Connect, and check the server."""
         self._connect()
-        system, database = self._one(
-            "SELECT system_identifier, current_database() FROM pg_control_system()"
-        )
-        self._name = f"postgres:{system}/{database}/{self._slot_name}"
+        with self._server.explained():
+            self._name = self._slot.source_name()
         self._target = self._now()
         return self
 

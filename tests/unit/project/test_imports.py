@@ -25,7 +25,7 @@ ORDER = (
 PUBLIC = {
     *("errors", "names", "results", "notices", "lake", "table", "source_status"),
     *("cli", "inspection", "landing", "show", "status", "storage"),
-    *("spark.session",),
+    *("mirror.reconcile", "spark.session"),
 }
 SATELLITES = {  # with the satellites that each may import
     "mirrorlake_runs": set[str](),
