@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.landing import zone
-from mirrorlake.mirror import applied_files, engine, next_batch, state, trash
+from mirrorlake.mirror import applied_files, engine, next_batch, state
 from mirrorlake.storage import files, lease
 from mirrorlake_sources import engine as sources
 
@@ -61,13 +61,9 @@ def impatient_leases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lease, "_is_over", lambda *_: True)
 
 
-def renewals_that_look_alike(patch: pytest.MonkeyPatch) -> None:
-    """Let a renewal keep the content of a lease."""
-
-    def data(self: lease.Lease) -> bytes:
-        return lease.json.dumps({**self._holder, "renewals": 0}).encode()
-
-    patch.setattr(lease.Lease, "_data", data)
+def leases_by_the_local_clock(patch: pytest.MonkeyPatch) -> None:
+    """Let a process compare the time of a lease with its own clock."""
+    patch.setattr(lease, "store_now", lambda *_: lease.datetime.now(lease.timezone.utc))
 
 
 def greedy_moves(patch: pytest.MonkeyPatch) -> None:
@@ -94,21 +90,6 @@ def early_sweep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "sweep", wrong)
 
 
-def renamed_folders_begin_again(patch: pytest.MonkeyPatch) -> None:
-    """Let each rename start a new incarnation."""
-    patch.setattr(trash, "is_refilled", lambda *_: True)
-
-
-def forgotten_renames(patch: pytest.MonkeyPatch) -> None:
-    """Let a mirror overlook renames."""
-    patch.setattr(trash, "_follow_rename", lambda *_: None)
-
-
-def incomplete_state_documents(patch: pytest.MonkeyPatch) -> None:
-    """Let a mirror accept state documents of a part of its tables."""
-    patch.setattr(state, "_covers", lambda parts, _own: bool(parts))
-
-
 def stale_state_documents(patch: pytest.MonkeyPatch) -> None:
     """Let a mirror write no state document again."""
     write = state.StateDocuments._write
@@ -121,8 +102,9 @@ def stale_state_documents(patch: pytest.MonkeyPatch) -> None:
 
 
 def reseeds_beside_a_mirror(patch: pytest.MonkeyPatch) -> None:
-    """Let a reseed work on a table that is not paused."""
-    patch.setattr(applied_files, "paused", lambda *_: nullcontext())
+    """Let a reseed begin during a cycle, which then moves the files of the new incarnation."""
+    patch.setattr(applied_files, "mirror_lease", lambda *_: nullcontext())
+    patch.setattr(applied_files, "read_identity", lambda *_: None)
 
 
 def positions_without_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -141,12 +123,9 @@ MUTANTS = (
     numbers_used_again,
     lost_tokens,
     impatient_leases,
-    renewals_that_look_alike,
+    leases_by_the_local_clock,
     greedy_moves,
     early_sweep,
-    renamed_folders_begin_again,
-    forgotten_renames,
-    incomplete_state_documents,
     stale_state_documents,
     reseeds_beside_a_mirror,
     positions_without_tokens,

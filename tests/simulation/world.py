@@ -188,7 +188,7 @@ def _rows(storage: Storage, batch: Batch) -> list[dict[str, Any]]:
     for file in batch.facts:
         if file.skipped is not None:
             continue
-        table = pq.read_table(io.BytesIO(storage.read(file.source)))
+        table = pq.read_table(io.BytesIO(storage.read(file.source)), use_threads=False)
         default = int(batch.at.metadata.default_marker)
         for row in table.to_pylist():
             marker = row.pop(file.marker) if file.marker else default

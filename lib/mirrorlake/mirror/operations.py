@@ -175,6 +175,8 @@ class Operations:
     ) -> Outcome:
         """Replace a table's rows with the next cycle, in one commit; its history is kept.
 
+        With `apply`, the call waits for a running cycle of the mirror.
+
         Args:
             table: the table's name.
             files: the files of a new initial load. By default, the applied files are used, which
@@ -187,6 +189,7 @@ class Operations:
         Raises:
             SequenceError: An applied file is no longer kept.
             MirrorlakeError: A file of the new load is invalid. Nothing has changed.
+            BusyError: A mirror of the lake did not finish its cycle within 600 seconds.
 
         Example:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
