@@ -200,8 +200,10 @@ def solve(task: course.Task, lake: Lake) -> Any:
     that these solutions pass.
     """
     solution = find_solution(task.number)
-    if task.number in RIGHT or task.query:
-        return RIGHT.get(task.number, QUERIED)
+    if task.query:
+        return QUERIED
+    if task.checked_by and task.number in RIGHT:
+        return RIGHT[task.number]
     if re.search(r"\b(lake|table|shop)\.", solution):
         return task.answers[0]
     invalid_rows = [SHOP[0], SHOP[1] | {"id": None}, SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]
