@@ -141,7 +141,9 @@ class Lake:
     # Tables by name
 
     def tables(self, names: str = "") -> list[TableName]:
-        """Return the names of the Delta tables, with upper and lower case as in the lake.
+        """Return the names of all Delta tables, or only of those in the list `names`.
+
+        The returned names are spelled as in the lake.
 
         Args:
             names: names of tables, separated by commas; the result has the same order. Upper and
@@ -466,7 +468,7 @@ class Lake:
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 
     def waiting(self, table: str | TableName) -> MirrorReport:
-        """Return the files of a table that wait for the mirror; needs no Spark.
+        """Return the files of a table that are not mirrored yet; needs no Spark.
 
         Args:
             table: the table's name. If nothing was ever published for this table, the result is
@@ -642,7 +644,7 @@ class Lake:
         Args:
             queries: one SQL query per expectation, such as
                 `{"every order has an item": "SELECT …"}`.
-            limit: the highest number of rows of each query in the result.
+            limit: how many rows to keep for each query that returns rows.
 
         Returns:
             One entry per query. A query that Spark cannot run counts as an expectation that is not

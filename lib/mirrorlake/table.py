@@ -337,7 +337,8 @@ class Table(TableHandle):
     def delete(self, where: str, *, apply: bool = False) -> Deletion:
         """Delete the rows that satisfy a condition; a dry run unless `apply`.
 
-        If publishers fill the table through the landing zone, publish deletes instead.
+        If publishers fill the table through the landing zone, delete the rows with a publisher
+        instead.
 
         Args:
             where: a SQL predicate for the rows.
@@ -380,15 +381,17 @@ class Table(TableHandle):
     ) -> Vacuum:
         """Delete files that are no longer needed; a dry run unless `apply`.
 
-        A file is kept if the newest version, the retention, a frame (pinned versions of a model) or
-        the change feed needs it.
+        A file is kept if the newest version, the change feed or a frame (a set of pinned versions)
+        needs it. After its removal from the table, a file is also kept until the retention has
+        passed.
 
         Args:
-            retention_hours: how long files are kept after their removal, in hours; by default the
-                table's `delta.deletedFileRetentionDuration`, or seven days if it has none.
+            retention_hours: how long a file is kept after a commit has removed it from the table,
+                in hours; by default the table's `delta.deletedFileRetentionDuration`, or seven
+                days if it has none.
             feed_hours: how far back the change feed must be readable, in hours; by default the
-                table's `mirrorlake.feedRetentionHours`. It is at least as long as removed files are
-                kept.
+                table's `mirrorlake.feedRetentionHours`. A value below `retention_hours` has no
+                effect.
             allow_short: allow less than the table's own retention.
             apply: delete them; by default the files are only counted.
 

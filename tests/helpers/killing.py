@@ -43,7 +43,7 @@ def run_until(
             if enough(made):
                 os.killpg(process.pid, signal.SIGKILL)  # the JVM is in the process group
                 break
-            time.sleep(0.002)  # there is no event for another process's files
+            time.sleep(0.005)  # there is no event for another process's files
         status = process.wait()
     assert status in (0, -signal.SIGKILL), log.read_text(errors="replace")[-2000:]
     return status != 0, made

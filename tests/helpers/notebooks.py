@@ -18,6 +18,7 @@ from mirrorlake.spark.session import SharedJvm
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 # Parameters besides root and table that a tool needs on a lake other than the sample.
 _NEEDED: dict[str, dict[str, Any]] = {
+    "maintain": {"tables": "{table}"},
     "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
     "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
 }

@@ -212,6 +212,7 @@ def test_changes_are_read_as_streams(
     assert history.read().columns == ["id", "_change_type", "_commit_version", "_commit_timestamp"]
 
 
+@pytest.mark.long  # test_feed_streams.py has the statements
 @pytest.mark.promise("CF-01")
 def test_the_feed_is_enabled(run: Run, lake: Lake) -> None:
     run(
@@ -232,6 +233,7 @@ def test_the_feed_is_enabled(run: Run, lake: Lake) -> None:
     assert lake.table("target_table").snapshot().properties["delta.enableChangeDataFeed"] == "true"
 
 
+@pytest.mark.long  # test_rows_tracking.py has the statements
 @pytest.mark.promise("RT-01", "RT-02", "RT-07")
 def test_rows_are_tracked(run: Run, lake: Lake) -> None:
     lake.write("source_table", [{"id": 1}, {"id": 2}])

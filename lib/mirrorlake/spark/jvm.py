@@ -1,8 +1,8 @@
-"""The module that talks to a session's JVM: whatever SQL and DataFrames do not offer.
+"""Talk to the JVM of a session: Delta transactions, deletion vectors, cached logs, Hadoop files.
 
-That is Delta's optimistic transactions, its cache of logs, its change feed as a scan of files, and
-Hadoop's file systems. A session of Spark Connect has no JVM: `has_gateway` returns False for it,
-and `transaction` raises an error.
+It provides what SQL and DataFrames do not offer, such as the change feed as a scan of files. A
+session of Spark Connect has no JVM: `has_gateway` returns False for it, and `transaction` raises an
+error.
 
 A `DeltaTransaction` reads some files, writes others, and commits both as a change of layout; or it
 appends new files; or it deletes single rows by deletion vectors while it adds others. A file is an

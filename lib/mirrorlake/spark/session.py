@@ -65,8 +65,9 @@ _LOCAL = {
     "spark.log.level": "WARN",
     # For error messages, PySpark records where each column is created, in eight JVM calls each.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # The web UI is off, but Spark would keep plans and tasks of the last 1,000 queries in memory
-    # for it.
+    # The web UI is off, but for it Spark would describe each plan in detail, and keep the plans and
+    # tasks of the last 1,000 queries in memory.
+    "spark.sql.ui.explainMode": "simple",
     **dict.fromkeys(
         (
             "spark.ui.retainedJobs",

@@ -1,4 +1,4 @@
-"""Plan a view's next refresh, and decide whether a full or an incremental one is cheaper.
+"""Plan the next refresh of a view: decide whether it is incremental or full, and estimate its cost.
 
 The duration of each refresh is recorded, also of the full refresh that filled the view. For
 incremental refreshes, the newest duration is kept for each size of changes in bytes. Between two
@@ -342,8 +342,11 @@ class Explanation(Result):
         return TextTable(shown.columns, (*shown.rows, *rows))
 
     def __repr__(self) -> str:
-        why = f", {self.reason.code}" if self.reason else ""
-        return f"{self.view}: rule {self.method}, next refresh: {self.mode}{why}"
+        why = f" ({self.reason.code})" if self.reason else ""
+        following = "nothing to do" if self.mode == NOTHING else self.mode
+        if self.method == Method.FULL.value:
+            return f"{self.view}: no rule{why}; next refresh: {following}"
+        return f"{self.view}: rule '{self.method}'; next refresh: {following}{why}"
 
 
 def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:

@@ -87,7 +87,9 @@ def check(lake: Lake, start: int = 0) -> None:
 
 
 @pytest.mark.promise("CF-06", "CF-16")
-def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
+def test_every_run_appends_what_is_new(
+    lake: Lake, stock: Table, pytestconfig: pytest.Config
+) -> None:
     first = lake.archive("stock", INTO)
     assert repr(first) == "stock → history.stock: 4 new versions, archived up to 3"
     assert (first.lag.versions, first.recovered) == (0, "")
@@ -110,6 +112,8 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: Table) -> None:
     assert (lost.start, lost.end) == (8, 10)
     assert "the old one is missing" in lost.recovered
     check(lake)
+    if not pytestconfig.getoption("--long"):
+        return
     shutil.rmtree(lake.table(INTO).path)
     assert repr(lake.archive("stock", INTO)).endswith("11 new versions, archived up to 10")
     check(lake)

@@ -335,8 +335,9 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
         except_columns=RESERVED,
     )
     # A second checkpoint applies all changes again.
-    for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
-        stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
+    is_long = pytestconfig.getoption("--long")
+    for checkpoint in ("one", "two") if is_long else ("one",):
+        stream = lake.table("stock").changes.stream(0, max_files=1 if is_long else 5).writeStream
         stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
         stream.foreachBatch(lambda rows, _: scd.apply_changes(rows, path, dimension)).trigger(
             availableNow=True

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
+from helpers.examples import under_long
 from helpers.project import PARAMETERS
 from helpers.tables import describe_history
 from mirrorlake import Lake, MaintenancePolicy, Table
@@ -122,6 +123,7 @@ def delete_during(table: Table, operation: Callable[[], object]) -> str:
             if any(name.endswith(".parquet") for name in files_on_disk(path) - before):
                 commit.rename(log_file(path, version + 1))
                 return
+            ended.wait(0.002)  # there is no event for a new file
 
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(disturb)
@@ -133,19 +135,21 @@ def delete_during(table: Table, operation: Callable[[], object]) -> str:
     return Path(action["path"]).name
 
 
-def test_layout_operations_start_again_after_a_conflict(lake: Lake, spark: SparkSession) -> None:
+@pytest.mark.parametrize("operation", ["compact", *under_long("purge", "z_order")])
+def test_layout_operations_start_again_after_a_conflict(
+    lake: Lake, spark: SparkSession, operation: str
+) -> None:
     table = lake.write("t", some(spark, 0, 30, 3), properties=VECTORS)
-    optimize = table.optimize
-    spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 10 = 1")
-    for operation in (optimize.purge, optimize.compact, lambda: optimize.z_order(["id"])):
-        placed = rows(table.read().selectExpr("id", "_metadata.file_name"))
-        version = table.snapshot().version
-        gone = delete_during(table, operation)
-        assert table.snapshot().version == version + 2
-        left = [number for number, file in placed if file != gone]
-        assert 0 < len(left) < len(placed)
-        assert [number for number, _ in rows(table.read())] == left
-        lake.write("t", some(spark, 100, 6, 2))
+    if operation == "purge":
+        spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 10 = 1")
+    placed = rows(table.read().selectExpr("id", "_metadata.file_name"))
+    version = table.snapshot().version
+    arguments = {"columns": ["id"]} if operation == "z_order" else {}
+    gone = delete_during(table, lambda: getattr(table.optimize, operation)(**arguments))
+    assert table.snapshot().version == version + 2
+    left = [number for number, file in placed if file != gone]
+    assert 0 < len(left) < len(placed)
+    assert [number for number, _ in rows(table.read())] == left
 
 
 def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:
@@ -268,7 +272,7 @@ def check_purge(lake: Lake, spark: SparkSession, steps: list[str]) -> list[int]:
 def test_a_dry_run_of_purge_counts_the_files_with_dropped_columns(
     lake: Lake, spark: SparkSession
 ) -> None:
-    before, *after = check_purge(lake, spark, [STEPS[n] for n in (2, 6, 0, 1)])
+    before, *after = check_purge(lake, spark, [STEPS[n] for n in (2, 6)])
     assert before == 0
     assert all(after)
 

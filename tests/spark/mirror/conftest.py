@@ -9,18 +9,15 @@ import pytest
 from mirrorlake import Lake
 
 MERGE, VECTORS = "merge", "vectors"
-# The tests that a run without --long repeats with deletion vectors.
-_QUICK = (
-    "test_every_order_of_up_to_five_markers_on_zero_one_and_two_rows",
-    "test_updates_keep_what_the_table_has",
-)
+# The test that a run without --long repeats with deletion vectors.
+_QUICK = "test_every_order_of_up_to_five_markers_on_zero_one_and_two_rows"
 _ONE_WAY = ("test_mirror_exchange",)  # it has a lake of each kind
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lake" not in metafunc.fixturenames or metafunc.module.__name__.endswith(_ONE_WAY):
         return
-    marks = [] if metafunc.function.__name__ in _QUICK else [pytest.mark.long]
+    marks = [] if metafunc.function.__name__ == _QUICK else [pytest.mark.long]
     ways = [MERGE, pytest.param(VECTORS, marks=marks)]
     metafunc.parametrize("lake", ways, indirect=True)
 

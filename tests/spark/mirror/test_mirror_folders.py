@@ -20,6 +20,7 @@ from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName, file_name
 
 
+@pytest.mark.long  # test_format.py has such a folder
 def test_a_folder_recreated_between_cycles_replaces_the_table(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "old"}])
@@ -254,6 +255,7 @@ def test_a_copied_folder_lives_on_its_own_and_lost_states_are_rebuilt(lake: Lake
     assert [str(table) for table in lake.tables()] == ["copy", "t"]
 
 
+@pytest.mark.long  # the next test widens by the switch, and test_mirror_types.py has all types
 def test_types_widen_by_a_switch(lake: Lake) -> None:
     folder = Path(lake.landing_zone) / "t"
     folder.mkdir(parents=True)

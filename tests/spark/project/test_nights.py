@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.examples import under_long
 from helpers.feed_model import RESERVED
 from mirrorlake import Lake, MaintenancePolicy, Publisher
 
@@ -44,13 +45,16 @@ def another(publisher: Publisher) -> None:
 @pytest.mark.parametrize(
     "nights",
     [
-        [no_such_item, nothing, more_and_less, no_such_item, another, nothing],
-        pytest.param([nothing] * 6, marks=pytest.mark.long),
-        pytest.param([more_and_less, another, no_such_item] * 2, marks=pytest.mark.long),
+        [no_such_item, more_and_less],
+        *under_long(
+            [no_such_item, nothing, more_and_less, no_such_item, another, nothing],
+            [nothing] * 6,
+            [more_and_less, another, no_such_item] * 2,
+        ),
     ],
-    ids=["some changes", "no changes", "changes"],
+    ids=["two", "some changes", "no changes", "changes"],
 )
-def test_six_nights(lake: Lake, nights: list[Callable[[Publisher], None]]) -> None:
+def test_nights(lake: Lake, nights: list[Callable[[Publisher], None]]) -> None:
     publisher = lake.publisher("stock", keys=["item"])
     publisher.write(rows(*ITEMS))
     lake.mirror()

@@ -21,6 +21,7 @@ def test_row_ids_by_version(lake: Lake) -> None:
     assert "nut" in found.plot().describe()
 
 
+@pytest.mark.promise("DL-12", "DL-21")
 def test_layouts_of_a_table_are_compared(lake: Lake) -> None:
     table = lake.write("numbers", lake.spark.range(0, 2_000, 1, 1))
     layouts = {"as it is": {}, "small row groups": {"files": 1, "row_group_rows": 100}}

@@ -183,6 +183,7 @@ LOCAL_ONLY = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
     "spark.log.level",
     "spark.python.sql.dataFrameDebugging.enabled",
+    "spark.sql.ui.explainMode",
     "spark.ui.retainedJobs",
     "spark.ui.retainedStages",
     "spark.ui.retainedTasks",
