@@ -176,7 +176,7 @@ def rows_sorted(answer: Any) -> str:
 
 
 def _runs(values: list[Any]) -> int:
-    return 1 + sum(one != other for one, other in pairwise(values))
+    return 1 + sum(1 for one, other in pairwise(values) if one != other)
 
 
 def weekly_policy(answer: Any) -> str:
