@@ -225,8 +225,6 @@ def test_there_are_tasks_in_every_lesson() -> None:
     assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
         assert 3 <= len(lesson.tasks) <= 6
-        lines = [len(find_solution(task.number).splitlines()) for task in lesson.tasks]
-        assert any(2 <= count <= 6 for count in lines), f"{lesson.number}: no task to write code"
         assert 20 <= lesson.minutes <= 40
         assert [task.number for task in lesson.tasks] == [
             f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)
