@@ -398,7 +398,8 @@ class _SourceRows:
         """Return how the lake's rows are compared with these."""
         starts = (one.decode() if isinstance(one, bytes) else one for one in self.starts)
         columns = tuple(column.name for column in self.table.columns)
-        return Compared(columns, self.table.keys, self.by.name if self.by else None, tuple(starts))
+        by = self.by.name if self.by else None
+        return Compared(columns, self.table.keys, by, tuple(starts))
 
     def sums(self) -> dict[int, Sums]:
         """Return rows and checksum of each range."""
@@ -552,19 +553,20 @@ def _compare(
             compared.by,
             shown[place],
             shown[place + 1],
-            wanted.get(place, NO_ROWS)[0],
-            found.get(place, NO_ROWS)[0],
+            source_rows=wanted.get(place, NO_ROWS)[0],
+            lake_rows=found.get(place, NO_ROWS)[0],
         )
         for place in places
     )
     sizes = {place: one.source_rows for place, one in zip(places, ranges, strict=True)}
+    rows = _different_rows(there, here, sizes)
     return VerifiedTable(
         str(table.table),
         show_lsn(point.order[0]),
         sum(rows for rows, _ in wanted.values()),
         sum(rows for rows, _ in found.values()),
         ranges,
-        _different_rows(there, here, sizes),
+        rows,
     )
 
 
