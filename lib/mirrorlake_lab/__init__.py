@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mirrorlake_lab.pages.monitor import Monitor
     from mirrorlake_lab.pages.publish_form import PublishForm
     from mirrorlake_lab.samples import flights
+    from mirrorlake_lab.samples.damaged import damage_lake
     from mirrorlake_lab.samples.lake import make_sample, open_sample, seal_sample
     from mirrorlake_lab.samples.shop import Shop
     from mirrorlake_lab.site import build_site
@@ -24,6 +25,7 @@ __all__ = [
     "Shop",
     "build_site",
     "check",
+    "damage_lake",
     "explore",
     "find_solution",
     "flights",
@@ -41,6 +43,7 @@ _PUBLIC_MODULES = {"check": "course.check", "flights": "samples.flights"}
 _MODULES = {
     "course.lessons": ["find_solution", "lessons", "make_course"],
     "course.system": ["plot_system"],
+    "samples.damaged": ["damage_lake"],
     "samples.lake": ["make_sample", "open_sample", "seal_sample"],
     "samples.shop": ["Shop"],
     "site": ["build_site"],

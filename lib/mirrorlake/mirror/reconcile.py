@@ -357,9 +357,9 @@ class PublishedRows:
             deleted = F.max(is_delete).over(until)
             copies = F.when(is_delete, 0).when(is_old | deleted, 1)
             copies = copies.otherwise(F.greatest(before, F.lit(1)))
-        rows = rows.withColumn("rows", copies.cast("long")).groupBy("place", "key", "position")
+        rows = rows.withColumn("rows", copies.cast("long"))
         total = _total(F.col("digest"), F.col("rows"))
-        return rows.agg(F.sum("rows").alias("rows"), total)
+        return rows.groupBy("place", "key", "position").agg(F.sum("rows").alias("rows"), total)
 
     def _digest(self, rows: DataFrame) -> DataFrame:
         """Return key, range and digest of each row, and which change it is."""

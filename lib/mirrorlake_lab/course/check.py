@@ -5,204 +5,29 @@ task's first hint, then the second, and then a page to read. Each check records 
 `mirrorlake_runs.record` does. `check.hint("02-3")` and `check.solution("02-3")` help without an
 answer, and `check.progress()` counts the passed tasks of all lessons.
 
-If the right answer depends on the lake, a function of `ANSWERS` computes it. If an answer has a
-structure, a function of `CHECKERS` returns the name of its mistake, as in `course.yaml`, or an
-empty text for a right answer.
+If the right answer depends on the lake, a query of `course.yaml` or a function of `ANSWERS`
+computes it. If an answer has a structure, or shows the effect of a student's code, a function of
+`CHECKERS` returns its mistake. Both are in `task_checks`.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
-from mirrorlake import skus
 from mirrorlake.errors import CheckError
-from mirrorlake.names import ZONE, file_number
 from mirrorlake.results import TextTable
 from mirrorlake.storage.paths import home
 from mirrorlake_lab.course.lessons import Task, find_solution, lesson_paths, lessons, tasks
+from mirrorlake_lab.course.task_checks import ANSWERS, CHECKERS, listed
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-
-
-_MARKER = "__rowMarker__"
-_MARKERS = (0, 1, 2, 4)
-_REDMOND, _BELLEVUE = "redmond", "bellevue"
-_WASHER = {"item": "washer", "n": 75, "shelf": "1b"}
-_SHOP_KEYS = [1, 4, 3, 5]
-_MANY_FILES = 6000
-
-
-def next_number(lake: Lake) -> int:
-    """Return the number of the next published file of `flights`."""
-    names = (entry.name for entry in lake.storage.list(f"{ZONE}/flights").files)
-    return max((number for name in names if (number := file_number(name))), default=0) + 1
-
-
-def files_of_planes(lake: Lake) -> int:
-    """Return the number of files that version 0 of the table `planes` added."""
-    log = lake.storage.read(f"Tables/planes/_delta_log/{0:020}.json").decode()
-    return sum("add" in json.loads(line) for line in log.splitlines())
-
-
-def employee_moved(answer: Any) -> str:
-    """Check whether the rows of a file move E0001, and nobody else, to Bellevue.
-
-    Returns:
-        An empty text, or the mistake: `twice`, `still`, `others`, `unreadable`.
-
-    Example:
-        >>> employee_moved([{"__rowMarker__": 0, "EmployeeID": "E0001"}])
-        'twice'
-    """
-    redmond = {"EmployeeLocation": _REDMOND}
-    try:
-        table = _applied(answer, "EmployeeID", dict.fromkeys(("E0001", "E0002", "E0003"), redmond))
-    except (TypeError, KeyError, AttributeError):
-        return "unreadable"
-    places = {
-        key: [str(row.get("EmployeeLocation")).casefold() for row in rows]
-        for key, rows in table.items()
-    }
-    moved = places.pop("E0001")
-    if len(moved) > 1:
-        return "twice"
-    if moved != [_BELLEVUE]:
-        return "still"
-    return "" if places == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
-
-
-def gates_published(answer: Any) -> str:
-    """Check whether the files of the table `gates` leave one row: gate B2 in terminal 3.
-
-    Args:
-        answer: the lake.
-
-    Returns:
-        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `unreadable`.
-    """
-    folder, rows = f"{ZONE}/gates", []
-    try:
-        for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
-            if file_number(entry.name):
-                with answer.storage.open(f"{folder}/{entry.name}") as file:
-                    rows += pq.read_table(file).to_pylist()
-        if not rows:
-            return "missing"
-        metadata = answer.storage.read_json(f"{folder}/_metadata.json") or {}
-        if metadata.get("keyColumns") != ["gate"]:
-            return "keys"
-        table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
-        left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}
-    except (TypeError, KeyError, AttributeError):
-        return "unreadable"
-    if set(left) - {"B2"}:
-        return "closed"
-    return "" if left == {"B2": [3]} else "moved"
-
-
-def key_changed(answer: Any) -> str:
-    """Check whether the rows of a file change the washer's key from 5 to 9 and nothing else.
-
-    Returns:
-        An empty text, or the mistake: `both`, `gone`, `still`, `lost`, `unreadable`.
-
-    Example:
-        >>> key_changed([{"__rowMarker__": 2, "id": 5}])
-        'gone'
-    """
-    try:
-        table = _applied(answer, "id", {5: _WASHER})
-    except (TypeError, KeyError, AttributeError):
-        return "unreadable"
-    old, new = table.pop(5), table.pop(9, [])
-    if not new:
-        return "still" if old else "gone"
-    if old or len(new) > 1:
-        return "both"
-    values = {
-        name: value.casefold() if isinstance(value, str) else value
-        for name, value in new[0].items()
-        if name not in ("id", _MARKER)
-    }
-    return "" if values == _WASHER and not any(table.values()) else "lost"
-
-
-def _applied(
-    changes: Iterable[dict[str, Any]], key: str, before: dict[Any, dict[str, Any]]
-) -> dict[Any, list[dict[str, Any]]]:
-    """Apply a file's changes and return the rows by key.
-
-    Raises:
-        KeyError: a row has no key or an unknown marker.
-    """
-    table = {name: [row] for name, row in before.items()}
-    for row in changes:
-        marker, name = row[_MARKER], row[key]
-        if marker not in _MARKERS or name is None:
-            raise KeyError(_MARKER)
-        if marker == 0:
-            table.setdefault(name, []).append(row)
-        else:
-            table[name] = [] if marker == 2 else [row]
-    return table
-
-
-def rows_repaired(answer: Any) -> str:
-    """Check whether the four rows of the invalid file are repaired.
-
-    Returns:
-        An empty text, or the mistake: `null-key`, `marker`, `fewer`, `other`, `unreadable`.
-    """
-    try:
-        rows = [(row["id"], row[_MARKER]) for row in answer]
-    except (TypeError, KeyError):
-        return "unreadable"
-    if len(rows) < len(_SHOP_KEYS):
-        return "fewer"
-    if any(key is None for key, _ in rows):
-        return "null-key"
-    if any(marker not in _MARKERS for _, marker in rows):
-        return "marker"
-    return "" if [key for key, _ in rows] == _SHOP_KEYS else "other"
-
-
-def smallest_sku(answer: Any) -> str:
-    """Check whether a capacity is the smallest F capacity that allows 6,000 files per table.
-
-    Returns:
-        An empty text, or the mistake: `too-small`, `too-large`, `unknown`.
-    """
-    capacities = {name: sku for name, sku in skus().items() if name.startswith("F")}
-    name = str(answer).strip().upper()
-    if name not in capacities:
-        return "unknown"
-    if capacities[name].files < _MANY_FILES:
-        return "too-small"
-    fitting = (sku for sku in capacities.values() if sku.files >= _MANY_FILES)
-    return "" if min(fitting, key=lambda sku: sku.memory_gb).name == name else "too-large"
-
-
-ANSWERS: dict[str, Callable[[Lake], Any]] = {
-    "files_of_planes": files_of_planes,
-    "next_number": next_number,
-}
-CHECKERS: dict[str, Callable[[Any], str]] = {
-    "employee_moved": employee_moved,
-    "gates_published": gates_published,
-    "key_changed": key_changed,
-    "rows_repaired": rows_repaired,
-    "smallest_sku": smallest_sku,
-}
 
 
 @dataclass(frozen=True)
@@ -235,12 +60,13 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
             mistake = CHECKERS[task.checked_by](answer)
             return Verdict(not mistake, _hint_of(task, mistake))
         right_answers = list(task.answers)
-        if task.computed_by is not None:
+        if not right_answers:
             if lake is None:
                 return Verdict(
                     False, f'Pass the lake as well: check.task("{task.number}", …, lake).'
                 )
-            right_answers = [ANSWERS[task.computed_by](lake)]
+            compute = ANSWERS.get(task.computed_by or "")
+            right_answers = [compute(lake) if compute else lake.sql(str(task.query))]
         given = plain(answer, unordered=task.unordered)
     except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -256,6 +82,9 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
 def plain(value: Any, *, unordered: bool = False) -> Any:
     """Return a value in the form that checks compare: floats, casefolded texts, tuples.
 
+    A table is a list of its rows, without the names of columns. If it has one column, it is a list
+    of this column's values.
+
     Args:
         value: a value, also of numpy, pandas or Spark.
         unordered: sort the values of a list.
@@ -264,6 +93,9 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
         >>> plain(" Left  Anti JOIN "), plain(3) == plain(3.0), plain(["b", "A"], unordered=True)
         ('left anti join', True, ('a', 'b'))
     """
+    rows = listed(value)
+    if rows is not value:
+        value = [row[0] if len(row) == 1 else tuple(row) for row in rows]
     value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -272,7 +104,7 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
     if isinstance(value, str):
         return " ".join(value.casefold().split())
     if isinstance(value, Mapping):
-        return tuple((plain(key), plain(one)) for key, one in value.items())
+        return tuple(sorted(((plain(key), plain(one)) for key, one in value.items()), key=str))
     if isinstance(value, Iterable):
         parts = [plain(one) for one in value]
         return tuple(sorted(parts, key=str) if unordered or isinstance(value, set) else parts)

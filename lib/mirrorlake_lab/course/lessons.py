@@ -47,6 +47,7 @@ class Task:
         number: the lesson's number and the task's own, such as `02-3`.
         title: the title.
         answers: the right answers; none if a function decides.
+        query: a query of the lake, whose result is the right answer.
         computed_by: the key of a function in `check.ANSWERS`, which returns the right answer.
         checked_by: the key of a function in `check.CHECKERS`, which returns the mistake.
         wants: the kind of answer, such as `a number`.
@@ -60,6 +61,7 @@ class Task:
     number: str
     title: str
     answers: tuple[Any, ...]
+    query: str | None
     computed_by: str | None
     checked_by: str | None
     wants: str
@@ -125,6 +127,7 @@ def _task(number: str, entry: dict[str, Any]) -> Task:
         number=number,
         title=entry["title"],
         answers=tuple(answers),
+        query=entry.get("query"),
         computed_by=entry.get("computed_by"),
         checked_by=entry.get("checked_by"),
         wants=entry.get("wants") or _wanted(answers[0]),
@@ -335,7 +338,7 @@ def _relinked(text: str, source: Path, copies: dict[Path, Path]) -> str:
 
 PATHS = {
     "Engineers who run a lake": (
-        *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12"),
+        *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12", "17"),
     ),
     "Analysts with a semantic model": ("01", "02", "03", "05", "06", "10", "11", "08", "14"),
     "Teachers, for one day": ("01", "02", "03", "04", "05", "06", "08", "09", "13", "14"),
@@ -356,8 +359,9 @@ def course_page() -> str:
         *("# The course", ""),
         f"The course has {len(found)} lessons with {count} tasks and takes about"
         f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result"
-        " of a cell before you run it, find a version of a table, or repair files. Each task ends"
-        " with a check, which confirms your answer or gives a hint.",
+        " of a cell before you run it, or write some lines of code. Each task ends with a check,"
+        " which confirms your answer or gives a hint. In the last lesson, you repair a damaged"
+        " lake.",
         "",
         "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
         " DIR` writes such copies and the pages of this documentation into a folder, which"

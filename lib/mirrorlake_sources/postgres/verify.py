@@ -403,7 +403,8 @@ class _SourceRows:
         """Return how the lake's rows are compared with these."""
         starts = (one.decode() if isinstance(one, bytes) else one for one in self.starts)
         columns = tuple(column.name for column in self.table.columns)
-        return Compared(columns, self.table.keys, self.by and self.by.name, tuple(starts))
+        by = self.by.name if self.by else None
+        return Compared(columns, self.table.keys, by, tuple(starts))
 
     def sums(self) -> dict[int, Sums]:
         """Return rows and checksum of each range."""
@@ -509,7 +510,7 @@ def _ranged(column: Column) -> str:
 
 def _is_ordered(column: Column) -> bool:
     """Return whether the canonical texts of a column are integers in the order of its values."""
-    return pt.is_integer(column.kind.arrow) or pt.is_date(column.kind.arrow)
+    return bool(pt.is_integer(column.kind.arrow) or pt.is_date(column.kind.arrow))
 
 
 def _shown(kind: pa.DataType, text: str | None) -> str | None:
@@ -551,18 +552,27 @@ def _compare(
         if wanted.get(place, NO_ROWS) != found.get(place, NO_ROWS)
     ]
     ends, kind = [None, *compared.starts, None], there.by.kind.arrow if there.by else pa.int64()
+    shown = [None if end is None else _shown(kind, str(end)) for end in ends]
     ranges = tuple(
         DifferentRange(
             compared.by,
-            *(None if end is None else _shown(kind, str(end)) for end in ends[place : place + 2]),
-            *(sums.get(place, NO_ROWS)[0] for sums in (wanted, found)),
+            shown[place],
+            shown[place + 1],
+            source_rows=wanted.get(place, NO_ROWS)[0],
+            lake_rows=found.get(place, NO_ROWS)[0],
         )
         for place in places
     )
-    counts = (sum(rows for rows, _ in sums.values()) for sums in (wanted, found))
     sizes = {place: one.source_rows for place, one in zip(places, ranges, strict=True)}
     rows = _different_rows(there, here, sizes)
-    return VerifiedTable(str(table.table), show_lsn(point.order[0]), *counts, ranges, rows)
+    return VerifiedTable(
+        str(table.table),
+        show_lsn(point.order[0]),
+        sum(rows for rows, _ in wanted.values()),
+        sum(rows for rows, _ in found.values()),
+        ranges,
+        rows,
+    )
 
 
 def _different_rows(

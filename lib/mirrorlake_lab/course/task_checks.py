@@ -1,0 +1,252 @@
+"""The right answers of tasks that depend on the lake, and the mistakes in what students write.
+
+A function of `ANSWERS` returns the right answer of a task. A function of `CHECKERS` returns the
+name of a mistake, as in `course.yaml`, or an empty text for a right answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from mirrorlake import MaintenancePolicy, skus
+from mirrorlake.names import ZONE, file_number
+from mirrorlake.results import TextTable
+
+if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
+
+
+_MARKER = "__rowMarker__"
+_MARKERS = (0, 1, 2, 4)
+_REDMOND, _BELLEVUE = "redmond", "bellevue"
+_WASHER = {"item": "washer", "n": 75, "shelf": "1b"}
+_SHOP_KEYS = [1, 4, 3, 5]
+_MANY_FILES = 6000
+_VISITS_POLICY = {
+    "apply": False,
+    "tables": "visits",
+    "reorg": False,
+    "optimize": True,
+    "vacuum": True,
+    "retention_hours": 14 * 24,
+    "min_files": 10,
+    "target_mib": 256,
+}
+
+
+def listed(value: Any) -> Any:
+    """Return the rows of a table of Spark, pandas or mirrorlake; any other value as it is."""
+    if hasattr(type(value), "toLocalIterator"):  # an attribute of the value can be a column
+        return value.collect()
+    if hasattr(type(value), "itertuples"):
+        return list(value.itertuples(index=False))
+    return value.rows if isinstance(value, TextTable) else value
+
+
+def next_number(lake: Lake) -> int:
+    """Return the number of the next published file of `flights`."""
+    names = (entry.name for entry in lake.storage.list(f"{ZONE}/flights").files)
+    return max((number for name in names if (number := file_number(name))), default=0) + 1
+
+
+def files_of_planes(lake: Lake) -> int:
+    """Return the number of files that version 0 of the table `planes` added."""
+    log = lake.storage.read(f"Tables/planes/_delta_log/{0:020}.json").decode()
+    return sum("add" in json.loads(line) for line in log.splitlines())
+
+
+def employee_moved(answer: Any) -> str:
+    """Check whether the rows of a file move E0001, and nobody else, to Bellevue.
+
+    Returns:
+        An empty text, or the mistake: `twice`, `still`, `others`, `unreadable`.
+
+    Example:
+        >>> employee_moved([{"__rowMarker__": 0, "EmployeeID": "E0001"}])
+        'twice'
+    """
+    redmond = {"EmployeeLocation": _REDMOND}
+    try:
+        table = _applied(answer, "EmployeeID", dict.fromkeys(("E0001", "E0002", "E0003"), redmond))
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    places = {
+        key: [str(row.get("EmployeeLocation")).casefold() for row in rows]
+        for key, rows in table.items()
+    }
+    moved = places.pop("E0001")
+    if len(moved) > 1:
+        return "twice"
+    if moved != [_BELLEVUE]:
+        return "still"
+    return "" if places == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
+
+
+def gates_published(answer: Any) -> str:
+    """Check whether the files of the table `gates` leave one row: gate B2 in terminal 3.
+
+    Args:
+        answer: the lake.
+
+    Returns:
+        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `unreadable`.
+    """
+    folder, rows = f"{ZONE}/gates", []
+    try:
+        for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
+            if file_number(entry.name):
+                with answer.storage.open(f"{folder}/{entry.name}") as file:
+                    rows += pq.read_table(file).to_pylist()
+        if not rows:
+            return "missing"
+        metadata = answer.storage.read_json(f"{folder}/_metadata.json") or {}
+        if metadata.get("keyColumns") != ["gate"]:
+            return "keys"
+        table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
+        left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    if set(left) - {"B2"}:
+        return "closed"
+    return "" if left == {"B2": [3]} else "moved"
+
+
+def visits_policy(answer: Any) -> str:
+    """Check whether a policy is the one that task 07-3 asks for.
+
+    Args:
+        answer: the policy, or the result of `Lake.maintain` with it.
+
+    Returns:
+        An empty text, or the mistake: the name of a wrong attribute, or `unreadable`.
+    """
+    policy = getattr(answer, "policy", answer)
+    if not isinstance(policy, MaintenancePolicy):
+        return "unreadable"
+    wrong = (name for name, value in _VISITS_POLICY.items() if getattr(policy, name) != value)
+    return next(wrong, "")
+
+
+def rows_sorted(answer: Any) -> str:
+    """Check whether rows are sorted by origin, and by carrier within each origin.
+
+    Args:
+        answer: the rows, as an Arrow table.
+
+    Returns:
+        An empty text, or the mistake: `origin`, `carrier`, `unreadable`.
+    """
+    try:
+        origins, carriers = (answer[name].to_pylist() for name in ("origin", "carrier"))
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    pairs = list(zip(origins, carriers, strict=True))
+    if not pairs or _runs(origins) > len(set(origins)):
+        return "origin"
+    return "carrier" if _runs(pairs) > len(set(pairs)) else ""
+
+
+def _runs(values: list[Any]) -> int:
+    return 1 + sum(1 for one, other in pairwise(values) if one != other)
+
+
+def key_changed(answer: Any) -> str:
+    """Check whether the rows of a file change the washer's key from 5 to 9 and nothing else.
+
+    Returns:
+        An empty text, or the mistake: `both`, `gone`, `still`, `lost`, `unreadable`.
+
+    Example:
+        >>> key_changed([{"__rowMarker__": 2, "id": 5}])
+        'gone'
+    """
+    try:
+        table = _applied(answer, "id", {5: _WASHER})
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    old, new = table.pop(5), table.pop(9, [])
+    if not new:
+        return "still" if old else "gone"
+    if old or len(new) > 1:
+        return "both"
+    values = {
+        name: value.casefold() if isinstance(value, str) else value
+        for name, value in new[0].items()
+        if name not in ("id", _MARKER)
+    }
+    return "" if values == _WASHER and not any(table.values()) else "lost"
+
+
+def _applied(
+    changes: Iterable[dict[str, Any]], key: str, before: dict[Any, dict[str, Any]]
+) -> dict[Any, list[dict[str, Any]]]:
+    """Apply a file's changes and return the rows by key.
+
+    Raises:
+        KeyError: a row has no key or an unknown marker.
+    """
+    table = {name: [row] for name, row in before.items()}
+    for row in changes:
+        marker, name = row[_MARKER], row[key]
+        if marker not in _MARKERS or name is None:
+            raise KeyError(_MARKER)
+        if marker == 0:
+            table.setdefault(name, []).append(row)
+        else:
+            table[name] = [] if marker == 2 else [row]
+    return table
+
+
+def rows_repaired(answer: Any) -> str:
+    """Check whether the four rows of the invalid file are repaired.
+
+    Returns:
+        An empty text, or the mistake: `null-key`, `marker`, `fewer`, `other`, `unreadable`.
+    """
+    try:
+        rows = [(row["id"], row[_MARKER]) for row in answer]
+    except (TypeError, KeyError):
+        return "unreadable"
+    if len(rows) < len(_SHOP_KEYS):
+        return "fewer"
+    if any(key is None for key, _ in rows):
+        return "null-key"
+    if any(marker not in _MARKERS for _, marker in rows):
+        return "marker"
+    return "" if [key for key, _ in rows] == _SHOP_KEYS else "other"
+
+
+def smallest_sku(answer: Any) -> str:
+    """Check whether a capacity is the smallest F capacity that allows 6,000 files per table.
+
+    Returns:
+        An empty text, or the mistake: `too-small`, `too-large`, `unknown`.
+    """
+    capacities = {name: sku for name, sku in skus().items() if name.startswith("F")}
+    name = str(answer).strip().upper()
+    if name not in capacities:
+        return "unknown"
+    if capacities[name].files < _MANY_FILES:
+        return "too-small"
+    fitting = (sku for sku in capacities.values() if sku.files >= _MANY_FILES)
+    return "" if min(fitting, key=lambda sku: sku.memory_gb).name == name else "too-large"
+
+
+ANSWERS: dict[str, Callable[[Lake], Any]] = {
+    "files_of_planes": files_of_planes,
+    "next_number": next_number,
+}
+CHECKERS: dict[str, Callable[[Any], str]] = {
+    "employee_moved": employee_moved,
+    "gates_published": gates_published,
+    "key_changed": key_changed,
+    "rows_repaired": rows_repaired,
+    "rows_sorted": rows_sorted,
+    "smallest_sku": smallest_sku,
+    "visits_policy": visits_policy,
+}
