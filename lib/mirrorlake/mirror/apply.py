@@ -489,7 +489,8 @@ class _Exchange:
         old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
         if files and rewrites:
             marked, paths = remove_touched(self._txn, old, updated)
-            touched = [add for add in files if add["path"] in set(paths)]
+            removed = set(paths)
+            touched = [add for add in files if add["path"] in removed]
             copied = count_rows(touched) - marked.rows
             parts = [self._copied(touched)] if copied else []
         elif files:

@@ -190,7 +190,8 @@ class PublishedRows:
         compared: the columns and ranges.
         version: a version of the table without changes after the point; None if the table does not
             exist.
-        is_after: returns whether a file with this footer ends after the point.
+        is_after: returns whether a file with this footer ends after the point; None if the footer
+            has no position, as in a replayed file.
 
     Raises:
         SequenceError: a published file after the version is missing.
@@ -206,7 +207,7 @@ class PublishedRows:
         compared: Compared,
         *,
         version: int | None,
-        is_after: Callable[[Mapping[bytes, bytes]], bool],
+        is_after: Callable[[Mapping[bytes, bytes]], bool | None],
     ) -> None:
         self._compared = compared
         snapshot = None if version is None else read_snapshot(storage, table.table_path, version)
@@ -383,7 +384,7 @@ def _files_until(
     storage: Storage,
     table: TableName,
     snapshot: Snapshot | None,
-    is_after: Callable[[Mapping[bytes, bytes]], bool],
+    is_after: Callable[[Mapping[bytes, bytes]], bool | None],
 ) -> tuple[Batch, int]:
     """Return the files between a version and a point, and the first position of the last file.
 
@@ -403,9 +404,11 @@ def _files_until(
     last = whole = max(paths)
     for number in sorted(paths, reverse=True):
         with storage.open(paths[number]) as source:
-            if not is_after(pq.read_metadata(source).metadata or {}):
-                break
-        last, whole = number, number - 1
+            after = is_after(pq.read_metadata(source).metadata or {})
+        if after:
+            last, whole = number, number - 1
+        elif after is not None:
+            break
     missing = [number for number in range(at.last + 1, last + 1) if number not in paths]
     if missing:
         raise SequenceError(

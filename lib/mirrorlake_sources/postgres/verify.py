@@ -537,9 +537,9 @@ def _compare(
     """Compare the rows of one table at a point."""
     from mirrorlake.mirror.reconcile import NO_ROWS, PublishedRows
 
-    def is_after(footer: Mapping[bytes, bytes]) -> bool:
+    def is_after(footer: Mapping[bytes, bytes]) -> bool | None:
         position = position_in(footer, source)
-        return position is not None and position > point
+        return None if position is None else position > point
 
     table, compared, wanted = there.table, there.compared(), there.sums()
     here = PublishedRows(
