@@ -174,7 +174,7 @@ class Progress:
     """The state of a table within its source.
 
     Attributes:
-        begin: the position at which the table's folder began.
+        begin: the position after which the changes in the table's folder begin.
         position: the position of the last published row.
         stopped: why the table is stopped, and the fix; None if it is not.
     """

@@ -1,4 +1,4 @@
-"""The processes of a simulated lake: what they do one after the other, also after a kill."""
+"""The processes of a simulated lake: the steps of each, which continue after a kill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Step = tuple[Any, ...]
 
 
 class Actor:
-    """A supervised process: it is started again after a kill, and continues with its steps.
+    """A supervised process: after a kill, it is restarted and continues with its steps.
 
     Attributes:
         repeats: whether a step that a kill or an error interrupted is repeated until it succeeds.
@@ -83,7 +83,7 @@ class Actor:
         raise NotImplementedError
 
     def new_batch(self, table: str, rows: int, number: int = 0) -> Published:
-        """Return a new batch of rows, or the known one of a number."""
+        """Return a new batch of rows, or the existing batch with this number."""
         if not number:
             self.batches += 1
             number = self.batches
@@ -95,12 +95,12 @@ class Actor:
 
 
 class OurPublisher(Actor):
-    """A program with the library's publisher; a batch with a token is published until it is."""
+    """A program that uses the library's publisher; it retries a batch with a token on errors."""
 
     repeats = True
 
     def begin(self) -> None:
-        """Forget the publishers of the process before."""
+        """Forget the publishers of the previous process."""
         self.publishers: dict[str, Publisher] = {}
 
     def do(self, table: str, rows: int, with_token: bool) -> None:
@@ -119,9 +119,9 @@ class OurPublisher(Actor):
 
 
 class OriginalPublisher(Actor):
-    """A publisher like the original's SDK: it lists, adds one, and renames, without a condition.
+    """A publisher like Open Mirroring's SDK: it takes the next number and renames unconditionally.
 
-    It must be the only writer of its table, as the original demands.
+    As Open Mirroring requires, it must be the only writer of its table.
     """
 
     def do(self, table: str, rows: int, _with_token: bool) -> None:
@@ -147,7 +147,7 @@ class Server(Actor):
     scratch: Path
 
     def begin(self) -> None:
-        """Start the server with the state of the one before."""
+        """Start the server with the stored uploads of the previous one."""
         self.zone = LandingZone(self.lake.storage, self.scratch / self.name)
         self.zone.uploads.load()
 
@@ -200,7 +200,7 @@ class Mirror(Actor):
     options: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """Make an engine without a cache."""
+        """Create an engine without a cache."""
         made = MirrorOptions(**{"patience": 30, "compact_after": 0, **self.options})
         self.engine = Engine(self.lake.storage, _no_spark, made)
 
@@ -210,7 +210,7 @@ class Mirror(Actor):
 
 
 class Operator(Actor):
-    """An operator; an interrupted operation is done again, as its documentation says."""
+    """An operator, who repeats interrupted operations, as their documentation requires."""
 
     repeats = True
 
@@ -244,7 +244,7 @@ class Operator(Actor):
 
 
 class FollowedSource(ChangesOnly):
-    """A source whose changes are rows with numbers; some of them come with a first load."""
+    """A source whose changes are numbered rows; the first of them are the initial load."""
 
     name = "sim:source"
     keeps_changes = True
@@ -269,7 +269,7 @@ class FollowedSource(ChangesOnly):
     def snapshot(
         self, _table: TableName, publish: Callable[[pa.RecordBatchReader], None], _stop: object
     ) -> Position | None:
-        """Publish the first rows."""
+        """Publish the initial load."""
         for number in range(1, self._loaded + 1):
             publish(self._rows(number))
         return Position((self._loaded,)) if self._loaded else None
@@ -308,4 +308,4 @@ class SourceReader(Actor):
 
 
 def _no_spark() -> Any:
-    """Return no session: nothing uses it."""
+    """Return no session, because the replaced commit does not use it."""

@@ -37,7 +37,7 @@ def last_number_of_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_that_overwrite(patch: pytest.MonkeyPatch) -> None:
-    """Let a publisher replace a file with its number."""
+    """Let a publisher overwrite a file with the same number."""
 
     def rename(storage: Any, source: str, target: str) -> bool:
         storage._store.rename(source, target)
@@ -67,7 +67,7 @@ def leases_by_the_local_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def greedy_moves(patch: pytest.MonkeyPatch) -> None:
-    """Let a mirror move the file after the applied ones away, too."""
+    """Let a mirror also move the file after the applied ones."""
     move = applied_files.move_applied
 
     def wrong(storage: Any, identity: Any, folder: Any, plan: Any) -> None:
@@ -80,7 +80,7 @@ def greedy_moves(patch: pytest.MonkeyPatch) -> None:
 
 
 def early_sweep(patch: pytest.MonkeyPatch) -> None:
-    """Let the sweep take any numbered file of the folder."""
+    """Let the sweep delete every numbered file of the folder."""
 
     def wrong(storage: Any, table: Any, **_: Any) -> None:
         for entry in storage.list(table.folder).files:
@@ -108,7 +108,7 @@ def reseeds_beside_a_mirror(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_without_tokens(patch: pytest.MonkeyPatch) -> None:
-    """Let a source publish a batch again."""
+    """Let a source publish without tokens, so that a retry publishes a batch again."""
 
     def write(self: Any, rows: Any, *, token: str | None = None, **more: Any) -> Any:
         return self._publish(rows, None, None, more.get("footer"))

@@ -1,8 +1,8 @@
 """Run processes of a simulated world one step at a time; a seed makes every decision.
 
 A task runs until it reaches a point: a call to the store, a wait, or its end. There the scheduler
-may switch to another task, or disturb the call. All decisions that differ from "continue" are
-recorded by task and number of the point, so that a schedule can be replayed with fewer of them.
+may switch to another task, or disturb the call. All decisions other than "continue" are recorded
+with their task and point. So a schedule can be replayed with fewer of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Process:
 
 
 class Task:
-    """A thread of a process; `ready` returns whether it can continue, `wake` when at the latest."""
+    """A thread of a process; it continues if `ready` returns True, or at the time `wake`."""
 
     def __init__(
         self, name: str, process: Process, run: Callable[[], object], hub: greenlet
@@ -61,12 +61,19 @@ class Task:
         self.points = 0
         self.ready: Callable[[], bool] = lambda: True
         self.wake: float | None = None
-        self.greenlet = greenlet(run, hub)  # where it returns to at its end
+        self.greenlet = greenlet(run, hub)  # it returns to `hub` at its end
 
 
 @dataclass
 class Odds:
-    """How often a point is disturbed, and how."""
+    """The probabilities and kinds of faults at a point.
+
+    Attributes:
+        switch: the probability that another task continues.
+        fault: the probability of a fault.
+        kinds: the possible faults.
+        kills: the highest number of killed processes.
+    """
 
     switch: float = 0.0
     fault: float = 0.0
@@ -76,12 +83,15 @@ class Odds:
 
 @dataclass
 class Scheduler:
-    """Decides by a seed, or replays recorded decisions.
+    """The scheduler: it draws decisions with a seed, or replays recorded ones.
 
     Attributes:
-        seed: makes all ids, and all decisions unless `replayed` has them.
-        odds: how often to decide what.
-        replayed: the decisions to repeat; None to draw them.
+        seed: determines all ids, and all decisions unless `replayed` has them.
+        odds: the probabilities of switches and faults.
+        replayed: the decisions to repeat; None draws them.
+        now: the seconds since `START`, by the clock of the store.
+        made: the decisions so far, other than to continue.
+        quiet: whether nothing is disturbed any more.
     """
 
     seed: int
@@ -193,7 +203,7 @@ class Scheduler:
             request: the request, for the log.
 
         Returns:
-            The fault that the caller must bring about; empty for none.
+            The fault that the caller must cause; empty for none.
         """
         task = self.current
         if task is None or task.process.dead:
@@ -281,7 +291,7 @@ class Scheduler:
 
 
 class World:
-    """The scheduler of the current run, which the replacements below use."""
+    """Holder of the current run's scheduler, for the replacements below."""
 
     scheduler: Scheduler
 
@@ -291,7 +301,7 @@ def _running() -> Scheduler:
 
 
 class Clock(type):
-    """Makes objects of `datetime` instances of its replacement."""
+    """A metaclass that makes each `datetime` an instance of its replacement."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, dt.datetime)

@@ -1,4 +1,4 @@
-"""Make the schedule of a seed, run it, and shrink it if it fails."""
+"""Compute the schedule of a seed, run it, and shrink it if it fails."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ Steps = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the actors do, and what happens to them.
+    """The steps of the actors, and the decisions of the scheduler.
 
     Attributes:
         steps: the steps of each actor.
-        decisions: the recorded decisions; None to draw them by the seed.
+        decisions: the recorded decisions; None draws them with the seed.
     """
 
     seed: int
@@ -203,7 +203,7 @@ def shrink(result: Result, runs: int = 300) -> Result:
 
 
 def kind_of(error: str | None) -> str:
-    """Return an error without what differs between runs."""
+    """Return an error without numbers and ids, which differ between runs."""
     return re.sub(r"\d+|[0-9a-f]{8,}|'[^']*'", "", error or "")
 
 

@@ -1,7 +1,7 @@
 """A simulated object store with the functions of obstore that the library calls.
 
-Conditions are exact, listings consist of pages that are read one after the other, times are whole
-seconds by the store's own clock, and an ETag is a hash of the content, as in S3.
+As in S3, conditional writes are exact, and the ETag is a hash of the content. Listings consist of
+pages that are read one after the other. Times are whole seconds by the store's own clock.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What `open_store` returns: a folder of a bucket, for a client with or without retries."""
+    """The result of `open_store`: a folder of a bucket, for a client with or without retries."""
 
     objects: Objects
     retried: bool = True
@@ -172,7 +172,7 @@ class _Writer:
 
 
 def _call(store: Bucket, effect: Callable[[], _Answer], request: str, *paths: str) -> _Answer:
-    """Make a request: the scheduler decides what becomes of it."""
+    """Make a request; the scheduler decides whether it fails."""
     scheduler: Scheduler = World.scheduler
     if scheduler.current is None:  # a check of the simulation itself
         return effect()

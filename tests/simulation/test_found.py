@@ -40,7 +40,7 @@ def test_a_lease_that_is_renewed_meanwhile_is_not_taken_over() -> None:
 
 
 def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
-    """The cycle committed after the reseed and moved files, so that file 1 was missing."""
+    """The cycle committed after the reseed and moved its files, so that file 1 was missing."""
     steps = {
         "publisher0": [("a", 1, False), ("a", 3, True)],
         "mirror0": [("cycle", None, 5)],

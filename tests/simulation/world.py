@@ -1,4 +1,4 @@
-"""One simulated lake: replaced storage, clock and Spark, what was published, and the invariants.
+"""One simulated lake: replaced storage, clock and Spark, the published batches, and invariants.
 
 The library's code runs unchanged. Only `write_batch`, which starts Spark, is replaced by a model
 that writes the same commits: a conditional put of the next log entry, unless the log has the
@@ -252,7 +252,7 @@ class SimulatedLake:
 
     @contextmanager
     def aside(self) -> Iterator[Storage]:
-        """Read the lake for a check; no other task runs meanwhile."""
+        """Read the lake for a check, without a switch to another task."""
         current, self.scheduler.current = self.scheduler.current, None
         try:
             yield self.storage
@@ -338,7 +338,7 @@ class SimulatedLake:
         return changes
 
     def check_end(self) -> None:
-        """Check the invariants of a lake that nothing changes any more."""
+        """Check the invariants of a lake after all processes have ended."""
         with self.aside() as storage:
             states = load_states(storage) or {}
             tables = sorted({name for b in self.batches.values() for name in self.family(b.table)})
@@ -367,7 +367,7 @@ class SimulatedLake:
             raise Violation(f"the monitoring files have {known}, the states {sorted(states)}")
 
     def family(self, table: str) -> list[str]:
-        """Return the names that a table's folder had and has."""
+        """Return the former and the current name of a table's folder."""
         return [table, *filter(None, [self.renamed.get(table)])]
 
     def _is_skipped(self, batch: Published) -> bool:

@@ -1,7 +1,8 @@
-"""Replace rows of a table in one commit: deletion vectors mark old rows, new files add new ones.
+"""Replace rows of a table in one commit: old rows are marked or removed, new files add new rows.
 
-The caller chooses the rows. The cost is reading the files that may contain them and writing the new
-files; no existing file is rewritten.
+The caller chooses the rows. `mark_rows` marks old rows in deletion vectors, so that no existing
+file is rewritten. For tables without deletion vectors, `remove_touched` removes the files with old
+rows, and the caller adds the other rows of these files again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def mark_rows(
 def remove_touched(
     txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column
 ) -> tuple[RowActions, list[str]]:
-    """Remove whole files because of some rows; the arguments are those of `mark_rows`.
+    """Remove the files that contain rows to delete; the arguments are those of `mark_rows`.
 
     Returns:
         The actions, and the paths of the files, whose other rows `exchange_rows` must add again.
@@ -103,11 +104,11 @@ def exchange_rows(
 
     Args:
         txn: the transaction.
-        marked: the deleted rows, as returned by `mark_rows`.
+        marked: the deleted rows, as returned by `mark_rows` or `remove_touched`.
         added: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
         expected: the approximate number of new rows; few rows become one file.
         updated: the number of rows that are the new state of a deleted row.
-        copied: the number of further rows of `added`: those of removed files that do not change.
+        copied: how many rows of `added` are unchanged rows of removed files.
         app_id: the application.
         number: the transaction's number.
 

@@ -2,7 +2,7 @@
 
 Publisher and mirror compute the checksums with the same code over the same columns: those whose
 values are the same in the table as they were published. Nested values become text and are left out.
-A source that can compute checksums itself reproduces the texts of `canonical_texts` and uses MD5.
+PostgreSQL has no BLAKE2b, so a comparison with a database uses MD5 digests of the same texts.
 """
 
 from __future__ import annotations

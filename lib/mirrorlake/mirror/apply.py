@@ -1,13 +1,13 @@
-"""Commit one batch to its Delta table exactly once: by append, MERGE or deletion vectors.
+"""Commit one batch to its Delta table exactly once: by append, MERGE or a transaction of its own.
 
 The commit carries `appId` (table and incarnation) and `txnVersion` (the last number of the plan).
 A session in which these are set skips every further write, so each commit uses a new session.
 
-The mirror's own transaction (`exchange_batch`) looks up the rows of the changed keys once, marks
-the old rows in deletion vectors and writes the new rows as new files. So it costs as much as the
-changes, not as much as the files that they touch. If the table has no deletion vectors, it writes
-the other rows of these files again. The commit also contains the change feed that MERGE would
-write. Rows keep their row ids. MERGE handles every other case.
+The mirror's own transaction (`exchange_batch`) looks up the rows of the changed keys once. It marks
+the old rows in deletion vectors, and writes the new rows as new files. Its cost therefore depends
+on the changes, not on the size of the files with old rows. If the table has no deletion vectors, it
+rewrites these files. The commit also contains the change feed that MERGE would write. Rows keep
+their row ids. MERGE handles every other case.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
-_MANY_ROWS = 10_000  # of the table: fewer are shuffled, with all their columns
+_MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     # Rows of the table and of its feed go to different folders. One writer would sort them.
@@ -360,8 +360,8 @@ class Changes:
 def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     """Commit a batch in the mirror's own transaction, if it can do this.
 
-    Old rows are marked in deletion vectors. If the table has none, or if this is cheaper, the files
-    with changed rows are written anew.
+    It marks old rows in deletion vectors. If the table has no deletion vectors, or if rewriting is
+    cheaper, it rewrites the files with changed rows.
 
     Returns:
         True if the batch is committed, now or by an earlier attempt. If false, use MERGE.
@@ -478,7 +478,7 @@ class _Exchange:
         Args:
             files: the files that can have such rows.
             bounds: the bounds outside which no key can match.
-            rewrites: whether to write the files with such rows anew, instead of marking the rows.
+            rewrites: whether to rewrite the files with such rows, instead of marking the rows.
         """
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
@@ -489,7 +489,8 @@ class _Exchange:
         old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
         if files and rewrites:
             marked, paths = remove_touched(self._txn, old, updated)
-            touched = [add for add in files if add["path"] in set(paths)]
+            removed = set(paths)
+            touched = [add for add in files if add["path"] in removed]
             copied = count_rows(touched) - marked.rows
             parts = [self._copied(touched)] if copied else []
         elif files:
@@ -513,7 +514,7 @@ class _Exchange:
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
     def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
-        """Return each change with the rows of the table that it changes, or once without a row."""
+        """Return each change joined with the rows that it changes, or with NULL if it has none."""
         for condition in key_conditions(bounds, self._batch.target, None):
             table = table.where(condition)
         if is_large and _is_small(self._batch, MOST_BROADCAST):
@@ -536,7 +537,7 @@ class _Exchange:
         return F.broadcast(changes.select(*[self._new[key] for key in self._keys]))
 
     def _copied(self, files: Sequence[Action]) -> DataFrame:
-        """Return the rows of files that do not change, as `_written` does."""
+        """Return the unchanged rows of files, with the columns of `_written`."""
         rows = self._txn.rows(files, keep_ids=True).join(self._matching(), self._same, "left_anti")
         names = [*self._columns, *self._ids]
         return rows.select(*map(quote, names), F.lit(None).cast("string").alias(_CHANGE_TYPE))

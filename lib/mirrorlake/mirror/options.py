@@ -62,10 +62,10 @@ class MirrorOptions:
             ordered by time. If false, such a file stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
             digits). If false, any other type stops its table.
-        deletion_vectors: True gives tables deletion vectors with their next batch. Files are then
-            not rewritten when few of their rows change, but not every reader can read such tables.
-            False creates tables without them. None follows `TableDefaults` for new tables. A table
-            that has deletion vectors keeps them.
+        deletion_vectors: True enables deletion vectors for each table with its next batch. Files
+            are then not rewritten when few of their rows change, but not every reader can read
+            such tables. False creates new tables without deletion vectors. None creates new tables
+            as `TableDefaults` requires. A table that has deletion vectors keeps them.
         compact_after: the number of commits after which a table's small files are compacted; 0
             never compacts them.
         log_retention_days: the log retention of mirrored tables, in days; None does not change it.

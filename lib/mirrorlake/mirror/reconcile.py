@@ -1,10 +1,11 @@
 """Compare tables with their sources: row counts and checksums by range of keys.
 
-`reconcile` compares with the manifest that a publisher computed. `PublishedRows` are the rows to
-compare with a source that computes its checksums itself, as of one point. A table has no version of
-that point, because one commit applies several files. Therefore the rows are those of a version
-before the point and of the published files after it. The last file may end after the point: its
-changes are in the order of the source, so the point is after one of them.
+`reconcile` compares a table with the manifest that a publisher computed. `PublishedRows` are the
+rows to compare with a source that computes its checksums itself, as of one point: a position in the
+log of the source. No version of the table ends exactly at this point, because one commit applies
+several files. Therefore the rows are those of an earlier version, with the changes of the published
+files after this version. The last file may end after the point. Its changes are in the order of the
+source, so the point is after one of them.
 """
 
 from __future__ import annotations
@@ -180,17 +181,22 @@ def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iter
 class PublishedRows:
     """The rows of a table as of a point of its source.
 
+    Call `sums` first: it finds the point within the last file.
+
     Args:
         spark: the session.
         storage: the lake's files.
         table: the table.
         compared: the columns and ranges.
-        version: a version of the table without changes after the point; None if there is no table.
-        is_after: returns whether a file with this footer ends after the point.
+        version: a version of the table without changes after the point; None if the table does not
+            exist.
+        is_after: returns whether a file with this footer ends after the point; None if the footer
+            has no position, as in a replayed file.
 
     Raises:
         SequenceError: a published file after the version is missing.
         MirrorlakeError: a published file can't be applied.
+        FileNotFoundError: the mirror moved files during each of five attempts.
     """
 
     def __init__(
@@ -201,7 +207,7 @@ class PublishedRows:
         compared: Compared,
         *,
         version: int | None,
-        is_after: Callable[[Mapping[bytes, bytes]], bool],
+        is_after: Callable[[Mapping[bytes, bytes]], bool | None],
     ) -> None:
         self._compared = compared
         snapshot = None if version is None else read_snapshot(storage, table.table_path, version)
@@ -230,7 +236,7 @@ class PublishedRows:
             self._changes = before.unionByName(changes, allowMissingColumns=True)
 
     def _read(self, spark: SparkSession, batch: Batch) -> DataFrame | None:
-        """Return the changes in files, stored in the session: the mirror may move the files."""
+        """Return the changes in files; a checkpoint keeps them if the mirror moves the files."""
         if not batch.facts:
             return None
         try:
@@ -254,7 +260,7 @@ class PublishedRows:
         return rows.selectExpr(*selected)
 
     def sums(self, theirs: Mapping[int, Sums]) -> dict[int, Sums]:
-        """Return rows and checksum of each range, after the change where most equal the source's.
+        """Return rows and checksum of each range, and find the point: there, most ranges are equal.
 
         Args:
             theirs: rows and checksum of each range in the source.
@@ -277,7 +283,7 @@ class PublishedRows:
         return ours
 
     def keys_in(self, places: Collection[int]) -> dict[tuple[int, str], Sums]:
-        """Return rows and checksum of each key in some ranges, after `sums` has found the point."""
+        """Return rows and checksum of each key in some ranges; call `sums` before."""
         frames = []
         if self._unchanged is not None:
             found = self._digest(self._unchanged).groupBy("place", "key")
@@ -289,7 +295,7 @@ class PublishedRows:
             latest = {n: F.max_by(n, "position") if keyed else F.sum(n) for n in _STATE}
             frames.append(of_key.agg(*[found.alias(n) for n, found in latest.items()]))
         sums: dict[tuple[int, str], Sums] = {}
-        for frame in frames:  # a row without a key can be in both
+        for frame in frames:  # without key columns, both frames can have the same digest
             for place, key, rows, total in frame.where(F.col("place").isin(*places)).collect():
                 known = sums.get((place, key), NO_ROWS)
                 sums[place, key] = known[0] + rows, known[1] + int(total)
@@ -378,11 +384,11 @@ def _files_until(
     storage: Storage,
     table: TableName,
     snapshot: Snapshot | None,
-    is_after: Callable[[Mapping[bytes, bytes]], bool],
+    is_after: Callable[[Mapping[bytes, bytes]], bool | None],
 ) -> tuple[Batch, int]:
-    """Return the files between a version and a point, and the first position of an open file.
+    """Return the files between a version and a point, and the first position of the last file.
 
-    The last file is open if it ends after the point.
+    If the last file ends before the point, the position is after this file.
     """
     identity = read_identity(storage, table) or Identity(table, "")
     state = TableState(table.schema, table.name)
@@ -398,9 +404,11 @@ def _files_until(
     last = whole = max(paths)
     for number in sorted(paths, reverse=True):
         with storage.open(paths[number]) as source:
-            if not is_after(pq.read_metadata(source).metadata or {}):
-                break
-        last, whole = number, number - 1
+            after = is_after(pq.read_metadata(source).metadata or {})
+        if after:
+            last, whole = number, number - 1
+        elif after is not None:
+            break
     missing = [number for number in range(at.last + 1, last + 1) if number not in paths]
     if missing:
         raise SequenceError(

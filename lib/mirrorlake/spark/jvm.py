@@ -37,7 +37,7 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta requires this setting if columns are mapped by id. Its SQL commands set it themselves.
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _PATIENCE = 10  # seconds
-_VECTORS_A_FILE, _VECTOR_FILES_AT_ONCE = 64, 8  # a vector of an object store takes milliseconds
+_VECTORS_A_FILE, _VECTOR_FILES_AT_ONCE = 64, 8  # writing one to an object store takes milliseconds
 _log = logging.getLogger(__name__)
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
@@ -194,7 +194,7 @@ def rows_among(
 
 
 def repeatable(rows: DataFrame) -> DataFrame:
-    """Return rows whose shuffles run once: each further query starts from the last shuffle."""
+    """Return the same rows; further queries reuse the last shuffle instead of running it again."""
     session: Any = rows.sparkSession
     plan = cast("Any", rows)._jdf.queryExecution()
     partitioning = plan.executedPlan().outputPartitioning()
@@ -467,7 +467,7 @@ def transaction(
             session.conf.unset(name)
 
 
-_EXCHANGES = {  # the methods of Delta that `mark_deleted` and `commit_exchange` call
+_EXCHANGES = {  # the methods of Delta that marking, removing and committing rows call
     "OptimisticTransaction": {"readWholeTable": 0, "trackFilesRead": 1, "registerSQLMetrics": 2},
     "commands.DeletionVectorWriter$": {"createMapperToStoreDeletionVectors": 4},
     "commands.DMLWithDeletionVectorsHelper$": {"findFilesWithMatchingRows": 3, "getTouchedFile": 3},
@@ -696,10 +696,11 @@ class DeltaTransaction:
         return RowActions(tuple(actions), rows, sum(row["updated"] for row in found))
 
     def remove_touched(self, places: DataFrame) -> tuple[RowActions, list[str]]:
-        """Remove the files of rows, which `commit_exchange` commits.
+        """Remove the files that contain some rows; `commit_exchange` commits the removal.
 
         Args:
-            places: the rows, as for `mark_deleted`. All others of their files must be added again.
+            places: the rows, as for `mark_deleted`. The other rows of these files must be added
+                again.
 
         Returns:
             The actions, and the paths of the files as the log has them.
@@ -718,7 +719,7 @@ class DeltaTransaction:
         return RowActions(removes, rows, updated), [file.path() for file in files]
 
     def _known(self) -> tuple[Any, Any]:
-        """Return Delta's helper for deletion vectors, and its map of the known files by name."""
+        """Return Delta's helper for deletion vectors, and its map of registered files by name."""
         helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
         listed = self._seq(list(self._taken.values()))
         return helper, helper.generateCandidateFileMap(self._log.dataPath(), listed)
@@ -736,7 +737,7 @@ class DeltaTransaction:
         return Column(made.column(bitmap.toAggregateExpression()))
 
     def _store_vectors(self, found: Sequence[Row], by_name: Any) -> list[Any]:
-        """Write the deletion vectors of some files as one file, with the positions of earlier ones.
+        """Write one file with the new deletion vectors of data files, including the old positions.
 
         Args:
             found: the aggregated positions of each file.

@@ -1,11 +1,11 @@
 """Compare tables of a lake with their PostgreSQL database at one point, while both change.
 
-The point is the position of an exported snapshot: the snapshot has all commits before it. The
-server computes counts and checksums of key ranges in the snapshot. Spark computes them for the
-lake, see `PublishedRows`. Only rows of ranges that differ are read one by one.
+The point is the position of an exported snapshot: the snapshot has all commits before this
+position. The server computes row counts and checksums of key ranges in the snapshot. Spark computes
+them for the lake, see `PublishedRows`. Single keys are read only for ranges that differ.
 
-Both sides digest the texts of `canonical_texts`. `_canonical` is the expression that makes the
-server print them.
+Both sides compute digests of the texts of `canonical_texts`. `_canonical` returns the SQL
+expression of these texts.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 _READERS = 2
 _ROUNDS = 3
 _RANGES = 512
-_SAMPLED = 500  # pages whose keys become the starts of ranges
+_SAMPLED = 500  # pages from which the starts of ranges are chosen
 _MOST = 20  # rows of a table that are reported
 _AT_ONCE = 200_000  # rows whose keys are compared at once
-_PAUSE = 0.2
+_PAUSE = 0.2  # seconds between two looks at the slot
 _EPOCH_2000 = 946_684_800_000_000  # microseconds from 1970 to 2000
 _PLAIN = 6  # digits after the point up to which Arrow prints a decimal without an exponent
 _PROGRESS = (
@@ -226,10 +226,11 @@ def verify_postgres(
     text: str | Iterable[str] = (),
     timeout: float = 60.0,
 ) -> Verification:
-    """Compare tables with the database at one point, while both change; start Spark.
+    """Compare tables with the database at one point, while both change; starts Spark.
 
     The lake's rows are those of the table and of published files that are not applied yet. If no
-    process runs the source, its changes up to the point are published first.
+    process runs the source, its changes up to the point are published first. This also loads tables
+    that were never published.
 
     Args:
         lake: the lake.
@@ -242,8 +243,12 @@ def verify_postgres(
         timeout: how long to wait for a running source to publish all changes up to the point, in
             seconds.
 
+    Returns:
+        One entry per table: the row counts, the ranges that differ, and the first 20 rows that
+        differ. A table that can't be compared has a `problem`.
+
     Raises:
-        UsageError: no database is named.
+        UsageError: no database is named, or an argument is invalid.
         SourceError: the server can't be reached, or the source did not reach the point in time.
 
     Example:
@@ -266,7 +271,7 @@ def verify_postgres(
             _snapshot(server, f"{slot}_{token_hex(3)}") as (lsn, readers),
         ):
             known = Slot(sql, slot)
-            # A source removes all other tables from its publications.
+            # A source removes tables that it does not name from its publications.
             every = dict.fromkeys(map(str, [*wanted, *known.published()]))
             source = PostgresSource(place, every, slot=slot, toast=toast, text=texts)
             errors = _publish_until(lake, sql, source, slot, lsn, timeout)
@@ -312,7 +317,7 @@ def _snapshot(server: Server, slot: str) -> Iterator[tuple[int, list[Connection]
 def _publish_until(
     lake: Lake, sql: Connection, source: PostgresSource, slot: str, lsn: int, timeout: float
 ) -> dict[str, str]:
-    """Wait until all changes before a position are published; publish them if nobody does.
+    """Wait until all changes before a position are published; publish them if no process does.
 
     Returns:
         The errors of tables that can't be published, by their names.
@@ -339,7 +344,7 @@ def _publish_until(
 
 
 def _check_published(lake: Lake, table: TableName, source: str, point: Position) -> None:
-    """Check that a table's folder has all changes from before the point on.
+    """Check that a table's folder begins before the point and is not stopped.
 
     Raises:
         SourceError: the table is not published, is stopped, or begins after the point.
@@ -451,7 +456,7 @@ def _escaped(expression: str) -> str:
 
 
 def _added(rows: Iterable[Any]) -> dict[tuple[Any, ...], Sums]:
-    """Return rows and checksum by the values before them, added over parts."""
+    """Return rows and checksum for each group, added over the parts of the table."""
     found: dict[tuple[Any, ...], Sums] = {}
     for *names, count, total in rows:
         known = found.get(tuple(names), (0, 0))
@@ -498,7 +503,7 @@ def _canonical(column: Column) -> str:
 
 
 def _ranged(column: Column) -> str:
-    """Return an expression whose order Python shares: an integer, or the bytes of the text."""
+    """Return an expression that Python orders in the same way: an integer, or bytes of a text."""
     text = _canonical(column)
     return f"({text})::bigint" if _is_ordered(column) else f"convert_to({text}, 'UTF8')"
 
@@ -509,7 +514,7 @@ def _is_ordered(column: Column) -> bool:
 
 
 def _shown(kind: pa.DataType, text: str | None) -> str | None:
-    """Return a canonical text for people."""
+    """Return the value of a canonical text in readable form."""
     if text is None:
         return None
     try:
@@ -532,9 +537,9 @@ def _compare(
     """Compare the rows of one table at a point."""
     from mirrorlake.mirror.reconcile import NO_ROWS, PublishedRows
 
-    def is_after(footer: Mapping[bytes, bytes]) -> bool:
+    def is_after(footer: Mapping[bytes, bytes]) -> bool | None:
         position = position_in(footer, source)
-        return position is not None and position > point
+        return None if position is None else position > point
 
     table, compared, wanted = there.table, there.compared(), there.sums()
     here = PublishedRows(

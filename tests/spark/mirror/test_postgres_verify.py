@@ -78,7 +78,7 @@ class Published:
         return verify_postgres(self.lake, tables, self.dsn, slot=self.slot, **options)
 
     def change_lake(self, statement: str, table: str) -> None:
-        """Change the lake's table behind the source's back."""
+        """Change the lake's table without the source."""
         self.lake.spark.sql(statement.format(t=f"delta.`{self.lake.table(table).path}`")).collect()
 
 
