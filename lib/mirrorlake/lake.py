@@ -35,7 +35,7 @@ from mirrorlake.query.catalog import (
     unregister_tables,
 )
 from mirrorlake.storage.files import Storage, storage_errors
-from mirrorlake.storage.paths import lake_path, may_be_lake
+from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ class Lake:
                 return lake
         raise UsageError(
             f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
-            hint="check the root; `./mirrorlake sample lakes/sample` makes a sample lake.",
+            hint=f"check the root; `{PROGRAM} sample lakes/sample` makes a sample lake.",
         )
 
     def __repr__(self) -> str:
