@@ -817,9 +817,11 @@ class Lake:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
         from mirrorlake.history.write import create_table
+        from mirrorlake.mirror.trash import make_room
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
+        make_room(self.storage, table)
         create_table(
             self.spark,
             path,
