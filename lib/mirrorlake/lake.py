@@ -35,7 +35,7 @@ from mirrorlake.query.catalog import (
     unregister_tables,
 )
 from mirrorlake.storage.files import Storage, storage_errors
-from mirrorlake.storage.paths import lake_path, may_be_lake
+from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ class Lake:
                 return lake
         raise UsageError(
             f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
-            hint="check the root; `./mirrorlake sample lakes/sample` makes a sample lake.",
+            hint=f"check the root; `{PROGRAM} sample lakes/sample` makes a sample lake.",
         )
 
     def __repr__(self) -> str:
@@ -819,9 +819,11 @@ class Lake:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
         from mirrorlake.history.write import create_table
+        from mirrorlake.mirror.trash import make_room
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
+        make_room(self.storage, table)
         create_table(
             self.spark,
             path,

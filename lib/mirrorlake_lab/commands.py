@@ -19,7 +19,7 @@ from mirrorlake.cli.options import Json, Port, at_most_one
 from mirrorlake.cli.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable, counted, size_text
-from mirrorlake.storage.paths import PARAMETERS, PROJECT
+from mirrorlake.storage.paths import PARAMETERS, PROGRAM, PROJECT
 
 
 @app.command()
@@ -183,7 +183,7 @@ def course(
     lessons, tasks = counted(len(made.notebooks), "lesson"), counted(len(made.tasks), "task")
     done = f"✓ {lessons}, {tasks}: {made.folder}"
     place = shlex.quote(str(made.folder))
-    step = f"./mirrorlake lab --folder {place}"
+    step = f"{PROGRAM} lab --folder {place}"
     if solutions:
         step = f"cd {place} && nbgrader generate_assignment mirrorlake"
     document = {"course": str(made.folder), "tasks": list(made.tasks), "next": step}

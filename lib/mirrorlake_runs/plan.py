@@ -384,14 +384,16 @@ def _find_notebook(notebook: str, beside: Path) -> tuple[Path, dict[str, Any]]:
         path = beside / Path(notebook).expanduser()
         if not path.is_file():
             raise UsageError(f"There is no notebook {path}.")
-        return path, {}
-    names = notebook_names()
-    if notebook not in names:
+    elif notebook in (names := notebook_names()):
+        path = NOTEBOOKS / f"{notebook}.ipynb"
+    else:
         known = ", ".join(names)
         raise UsageError(f"There is no notebook {notebook!r}.", hint=f"the notebooks are {known}.")
-    values = PARAMETERS / f"{notebook}.yaml"
-    defaults = _read_yaml(values) if values.is_file() else {}
-    return NOTEBOOKS / f"{notebook}.ipynb", defaults
+    for folder in (parent for parent in path.parents if parent.name == "notebooks"):
+        values = folder.with_name("parameters") / path.relative_to(folder).with_suffix(".yaml")
+        if values.is_file():
+            return path, _read_yaml(values)
+    return path, {}
 
 
 def _as_list(value: Any) -> list[Any]:

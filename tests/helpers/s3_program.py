@@ -109,6 +109,12 @@ def tour(root: str) -> dict[str, object]:
         lake.table("items").vacuum(retention_hours=0, allow_short=True, apply=True)
         return len(rows(lake))
 
+    def created_again() -> object:
+        lake.write("notes", [{"id": 1}])
+        lake.sql("DROP TABLE notes")
+        lake.create_table("notes", {"id": "bigint"})
+        return lake.table("notes").read().count()
+
     def recorded() -> object:
         with tempfile.TemporaryDirectory() as folder:
             plan = Path(folder) / "remote.yaml"
@@ -143,6 +149,7 @@ def tour(root: str) -> dict[str, object]:
     step("restored", lambda: rows(lake))
     step("forget", forgotten)
     step("vacuum", vacuumed)
+    step("create again", created_again)
     step("runs", recorded)
     return story.seen
 

@@ -22,6 +22,7 @@ from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
 from mirrorlake.names import quote, safe_column
 from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.storage.paths import PROGRAM
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB
@@ -147,7 +148,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             None,
             f"{counted(s['Row Groups'], 'row group')} with {average:,.0f} rows on average",
             "fewer and longer reads: row groups of 2 to 6 million rows load fastest",
-            f"./mirrorlake vorder ROOT {name}",
+            f"{PROGRAM} vorder ROOT {name}",
         )
     lacking = s["Parquet Files"] - s["VOrder Files"] - s["Open V-Order Files"]
     if lacking > 0:
@@ -156,7 +157,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             None,
             f"{lacking:,} of {counted(s['Parquet Files'], 'file')} without V-Order",
             "smaller files that are faster to read; a dry run estimates the savings",
-            f"./mirrorlake vorder ROOT {name} --dry-run",
+            f"{PROGRAM} vorder ROOT {name} --dry-run",
         )
     if s["VOrder Disagreements"]:
         yield Finding(
@@ -165,7 +166,7 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
             f"{counted(s['VOrder Disagreements'], 'footer')} contradicting the file's tag or the"
             f" table's {' or '.join(FABRIC_VORDER)}",
             "tags and properties that match the files",
-            f"./mirrorlake vorder ROOT {name}",
+            f"{PROGRAM} vorder ROOT {name}",
         )
     written = s["Row Count"] + s["Deleted Rows"]
     if s["Deleted Rows"] > _DELETED_SHARE * max(1, written):
@@ -190,14 +191,14 @@ def _on_files(analysis: Measured) -> Iterator[Finding]:
 def _purge(analysis: Measured) -> str:
     """Return the command that purges files; plain REORG would mix the partitions of a policy."""
     if has_partitioning_policy(analysis.table.storage, analysis.name):
-        return f"./mirrorlake reorg ROOT {analysis.name}"
+        return f"{PROGRAM} reorg ROOT {analysis.name}"
     return f"REORG TABLE {analysis.sql_name} APPLY (PURGE)"
 
 
 def _compact(analysis: Measured) -> str:
     """Return the command that merges small files; OPTIMIZE would mix the partitions of a policy."""
     if has_partitioning_policy(analysis.table.storage, analysis.name):
-        return f"./mirrorlake partition run ROOT {analysis.name}"
+        return f"{PROGRAM} partition run ROOT {analysis.name}"
     return f"OPTIMIZE {analysis.sql_name}"
 
 

@@ -361,6 +361,7 @@ def _read_together(
     wanted = list(map(quote, columns)) or ["*"]
     if columns and key.column.lower() not in map(str.lower, columns):
         wanted.append(quote(key.column))
+    task = f"{bucket_sql(key.column, key)} % {tasks}"
     # With adaptive execution, Spark would shuffle now and not when the rows are needed.
     with transaction(spark, table.path, confs={"spark.sql.adaptive.enabled": "false"}) as txn:
         files = _files_for(table, txn, where, setting)
@@ -377,10 +378,9 @@ def _read_together(
 
         rest = None
         if mixed:
-            numbered = rows(mixed).withColumn(_TASK, F.expr(bucket_sql(key.column, key)) % tasks)
+            numbered = rows(mixed).withColumn(_TASK, F.expr(task))
             rest = spread(numbered, tasks, _TASK).drop(_TASK)
-        rule = f"mirrorlake.task(seed {key.seed}, {key.max_partition_count}, {tasks})"
-        return keep_together(list(map(rows, by_task)), rest, spark, key.column, rule)
+        return keep_together(list(map(rows, by_task)), rest, spark, key.column, task)
 
 
 def _files_for(

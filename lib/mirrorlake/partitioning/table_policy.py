@@ -332,8 +332,9 @@ class TablePolicy:
         """Return the rows of `Table.read`, distributed as `PartitionAssignmentMode` requires.
 
         With `ByPartition`, one task reads all files of a partition. Spark then aggregates by the
-        hash key without a shuffle of partitioned files. With `Uniform`, or without a hash key,
-        Spark distributes the files by their sizes.
+        hash key, and joins on it, without a shuffle of partitioned files. A join shuffles the other
+        side, unless it is such a read with an equal hash function. With `Uniform`, or without a
+        hash key, Spark distributes the files by their sizes.
 
         Args:
             where: as for `Table.read`.

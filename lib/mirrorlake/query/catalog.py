@@ -34,6 +34,7 @@ _LOCATION = re.compile(r"^Location: (.*)$", re.MULTILINE)
 _log = logging.getLogger(__name__)
 _LOG = "_delta_log"
 _DEFAULT = "default"
+_FORMAT = "spark.sql.sources.default"
 
 
 class Catalog:
@@ -169,7 +170,7 @@ def register_tables(
     """
     done = _register(spark, storage, catalog, database, dry_run=dry_run)
     if not dry_run:
-        spark.conf.set("spark.sql.sources.default", "delta")
+        spark.conf.set(_FORMAT, "delta")
         if _is_private(spark, catalog) and database == _DEFAULT:
             _locate(spark, storage.path(TABLES))
     return done
@@ -227,7 +228,8 @@ def unregister_tables(
 ) -> Registration:
     """Remove the registered names from the catalog; tables, databases and other names stay.
 
-    New tables of the database `default` are created in Spark's warehouse again.
+    New tables of the session have Spark's default format again, and those of the database `default`
+    are created in Spark's warehouse, unless another lake has been registered meanwhile.
 
     Args:
         spark: the session that has the catalog.
@@ -247,10 +249,13 @@ def unregister_tables(
     ]
     if not dry_run:
         storage.delete(RECORD)
-        if _is_private(spark, record["catalog"]):
+        is_current = True
+        if _is_private(spark, record["catalog"]) and record["database"] == _DEFAULT:
             there = spark.catalog.getDatabase(_DEFAULT).locationUri
-            if _plain(there) == _plain(storage.path(TABLES)):
+            if is_current := _plain(there) == _plain(storage.path(TABLES)):
                 _locate(spark, str(spark.conf.get("spark.sql.warehouse.dir")))
+        if is_current:
+            spark.conf.unset(_FORMAT)
     return Registration(record["catalog"], tuple(removed), dry_run)
 
 

@@ -305,10 +305,11 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
         _log.debug("Delta's own cache of logs stays in use: %s", first_line(error))
 
 
-def _own_object(jvm: Any, gateway: Any, name: str, argument: Any) -> Any:
+def _own_object(jvm: Any, gateway: Any, name: str, *arguments: Any) -> Any:
     """Return a new object of one of this package's classes in Java."""
-    given = gateway.new_array(jvm.java.lang.Object, 1)
-    given[0] = argument
+    given = gateway.new_array(jvm.java.lang.Object, len(arguments))
+    for place, argument in enumerate(arguments):
+        given[place] = argument
     return _own_class(jvm, name).getConstructors()[0].newInstance(given)
 
 
@@ -322,18 +323,20 @@ def _own_class(jvm: Any, name: str) -> Any:
 
 
 def keep_together(
-    shares: Sequence[DataFrame], rest: DataFrame | None, spark: SparkSession, column: str, rule: str
+    shares: Sequence[DataFrame], rest: DataFrame | None, spark: SparkSession, column: str, task: str
 ) -> DataFrame:
     """Return rows with one task per share. Spark then does not shuffle them by a column.
 
-    Spark reads all columns of the shares, whatever a query needs.
+    This holds for aggregations by the column and for equi-joins on it. A join shuffles the other
+    side, unless its rows are placed in the same way. Spark reads all columns of the shares,
+    whatever a query needs.
 
     Args:
-        shares: the rows of each task. No two shares have equal values of `column`.
+        shares: the rows of each task.
         rest: further rows for the same tasks, one partition per share, in the same order.
         spark: the session of the result.
         column: the column.
-        rule: the name of the rule that places values in shares.
+        task: the number of the share that contains a value of `column`, as SQL.
 
     Returns:
         The rows. With another version of Spark, it shuffles them.
@@ -342,6 +345,11 @@ def keep_together(
     jvm, context = session._jvm, session._jsparkSession.sparkContext()
     sql, rdds, seq = jvm.org.apache.spark.sql, jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
     try:
+        numbered = cast("Any", shares[0].selectExpr(task))._jdf.queryExecution().analyzed()
+        number = sql.catalyst.expressions.DirectShufflePartitionID(
+            numbered.projectList().head().children().head()
+        )
+        rule = sql.catalyst.plans.physical.ShufflePartitionIdPassThrough(number, len(shares))
         plans = [cast("Any", share.coalesce(1))._jdf.queryExecution() for share in shares]
         row = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
         kind = jvm.scala.reflect.ClassTag.apply(row)
@@ -352,14 +360,8 @@ def keep_together(
         output = plans[0].analyzed().output()
         names = [name.lower() for name in shares[0].columns]
         key = output.apply(names.index(column.lower()))
-        placed = _own_object(jvm, spark.sparkContext._gateway, "Placement", rule)
-        none = jvm.scala.Option.empty()
-        by = sql.catalyst.expressions.TransformExpression(placed, seq([key]), none)
-        numbers = seq([sql.catalyst.InternalRow.fromSeq(seq([n])) for n in range(len(shares))])
-        grouped = sql.catalyst.plans.physical.KeyGroupedPartitioning(
-            seq([by]), len(shares), numbers, numbers, False, False
-        )
-        return _planned(_relation(session, output, rows, grouped), spark)
+        placed = _own_object(jvm, spark.sparkContext._gateway, "Placement", rule, key, key)
+        return _planned(_relation(session, output, rows, placed), spark)
     except Exception as error:
         if not _MISSING.search(str(error)):
             raise

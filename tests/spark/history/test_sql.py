@@ -188,6 +188,7 @@ def test_a_registered_session_creates_tables_in_the_lake(registered: Lake) -> No
     assert registered.table("managed").read().count() == 1
     assert not names.tableExists("external")
     assert str(registered.storage.root) not in names.getDatabase("default").locationUri
+    assert session.conf.get("spark.sql.sources.default") == "parquet"
     registered.register()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from helpers.partition_tables import (
@@ -22,7 +23,6 @@ from helpers.partition_tables import (
     some_rows,
 )
 from helpers.partitions import bucket, check_homogeneous, live_files
-from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
 
@@ -82,29 +82,35 @@ def test_the_mode_decides_whether_keys_are_shuffled(
     names.partitioning.set({"PartitionKeys": [mode], **PAST})
     lake.partitioning.run()
 
-    def check() -> str:
-        """Compare an aggregation and a join with plain Python; return the aggregation's plan."""
-        keys, others = (
-            Counter(row[1] for row in bag(lake, name, ["id", "k", "at"]).elements())
-            for name in ("t", "names")
-        )
-        counted = table.partitioning.read(columns=["k"]).groupBy("k").count()
-        assert dict(map(tuple, counted.collect())) == keys
-        joined = table.partitioning.read().join(names.partitioning.read(), "k")
-        assert joined.count() == sum(keys[k] * others[k] for k in keys if k is not None) > 0
-        return plan_of(counted)
+    def exchanges() -> list[int]:
+        """Compare an aggregation and joins with those of `Table.read`; count their exchanges."""
+
+        def results(rows: DataFrame, others: DataFrame) -> list[DataFrame]:
+            return [
+                rows.groupBy("k").count(),
+                rows.join(others, "k", "full"),
+                rows.alias("a").join(rows.alias("b"), "k").select("a.id", "b.at"),
+                rows.join(names.read().hint("merge"), ["id", "k"], "left"),
+            ]
+
+        found = results(table.partitioning.read(), names.partitioning.read())
+        counts = [plan_of(result).count("Exchange") for result in found]
+        for result, plain in zip(found, results(table.read(), names.read()), strict=True):
+            assert Counter(map(tuple, result.collect())) == Counter(map(tuple, plain.collect()))
+        return counts
 
     def most_tasks() -> int:
         """Return the number of tasks that read rows of the same key, for the key with most."""
         rows = table.partitioning.read().select("k", F.spark_partition_id().alias("task"))
         return max(Counter(row.k for row in rows.distinct().collect()).values())
 
-    assert "Exchange" not in check()
+    only_the_other_side = [0, 0, 0, 1]  # a join with rows that no rule has placed shuffles them
+    assert exchanges() == only_the_other_side
     assert most_tasks() == 1
     # Only rows that are not partitioned yet are shuffled, before the query.
     new = lake.spark.createDataFrame(some_rows(1200, 50, keys=90)).coalesce(1)
     new.write.format("delta").mode("append").save(str(folder))
-    assert "Exchange" not in check()
+    assert exchanges() == only_the_other_side
     assert most_tasks() == 1
     found = table.partitioning.read("k = 'k1é' AND id > 5", columns=["id"])
     assert found.columns == ["id"]
@@ -117,11 +123,11 @@ def test_the_mode_decides_whether_keys_are_shuffled(
         # Equal keys of different policies are in different tasks.
         seeded = hashed(8, PartitionAssignmentMode="ByPartition", Seed=2)
         names.partitioning.set({"PartitionKeys": [seeded], **PAST})
-        assert "Exchange" not in check()
+        assert exchanges() == [0, 1, 0, 1]
     # Uniform ignores the partitions.
     keys = [hashed(8, PartitionAssignmentMode="uniform"), ranged()]
     table.partitioning.alter_merge({"PartitionKeys": keys})
-    assert "Exchange" in check()
+    assert 0 not in exchanges()
 
 
 @pytest.mark.long

@@ -136,6 +136,7 @@ def test_everything_else_that_one_does_with_a_lake_on_s3(start: Program, root: s
         "restored": restored,
         "forget": [row for row in restored if row[0] != 1],
         "vacuum": 4,
+        "create again": 0,
         "runs": [["done", "done"], "done"],
     }
 

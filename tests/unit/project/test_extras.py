@@ -192,6 +192,17 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
             assert {canonicalize_name(owner) for owner in packages[name]} & wanted, (name, extra)
 
 
+def test_messages_do_not_name_the_launcher_of_a_checkout() -> None:
+    """Except for docstrings and generated pages, they name `PROGRAM`, which an installation has."""
+    pages = {"lessons.py", "lint_rules.py"}
+    for path in (path for path in (PROJECT / "lib").rglob("*.py") if path.name not in pages):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(tree))
+        alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant) and id(n) not in alone]
+        assert [text for text in texts if "./mirrorlake " in str(text)] == [], path
+
+
 @pytest.mark.long
 def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     """Install the built wheel with the core's packages only."""

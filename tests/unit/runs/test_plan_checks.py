@@ -125,6 +125,15 @@ class TestValues:
             with pytest.raises(UsageError, match=name):
                 plans.open_target(str(folder / name))
 
+    def test_a_path_has_the_values_of_the_notebooks_file(self, folder: Path) -> None:
+        put_notebook(folder / "notebooks" / "learn", "typed", head="n: int = 1\nword: str = 'a'")
+        values = folder / "parameters" / "learn" / "typed.yaml"
+        values.parent.mkdir(parents=True)
+        values.write_text("{n: 5, word: b}")
+        step = "{notebook: notebooks/learn/typed.ipynb, parameters: {word: c}}"
+        plan = load_plan(put_plan(folder, f"steps: [{step}, {{notebook: typed.ipynb}}]"))
+        assert [step.parameters for step in plan.steps] == [{"n": 5, "word": "c"}, {}]
+
     def test_overrides_reach_every_step_that_has_them(self, folder: Path) -> None:
         text = "steps: [{notebook: a.ipynb}, {notebook: typed.ipynb, parameters: {n: 7}}]"
         plan, read = plans.with_overrides(
