@@ -40,7 +40,7 @@ _VISITS_POLICY = {
 
 
 def listed(value: Any) -> Any:
-    """Return the rows of a table of Spark, pandas or mirrorlake; any other value as it is."""
+    """Return the rows of a table of Spark, pandas or mirrorlake; any other value unchanged."""
     if hasattr(type(value), "toLocalIterator"):  # an attribute of the value can be a column
         return value.collect()
     if hasattr(type(value), "itertuples"):
