@@ -113,7 +113,7 @@ def test_the_commands_are_the_programs_own_help() -> None:
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
             assert f"## `{one}`\n" in text
-    assert "`--on-error <stop\\|skip-row\\|skip-file>`" in text
+    assert "`--marker <insert\\|update\\|delete\\|upsert>`" in text
 
 
 def test_every_parameter_error_rule_and_promise_is_there(
