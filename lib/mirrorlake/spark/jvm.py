@@ -659,6 +659,7 @@ class DeltaTransaction:
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Check whether an application has committed a transaction with this or a higher number."""
+        self._activate()  # Delta may read a checkpoint, for which it needs the thread's session
         # Delta records this as a read, so a concurrent commit of the number is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
