@@ -72,9 +72,7 @@ def mark_rows(
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
         updated: whether a row has a new state, so that `RowActions.updated` counts it.
     """
-    is_updated = F.lit(0) if updated is None else updated.cast("int")
-    places = deleted_rows.select(quote(FILE), quote(ROW), is_updated)
-    return txn.mark_deleted(places.toDF("file_path", "row_index", "updated"))
+    return txn.mark_deleted(_places(deleted_rows, F.lit(False) if updated is None else updated))
 
 
 def remove_touched(
@@ -85,8 +83,13 @@ def remove_touched(
     Returns:
         The actions, and the paths of the files, whose other rows `exchange_rows` must add again.
     """
+    return txn.remove_touched(_places(deleted_rows, updated))
+
+
+def _places(deleted_rows: DataFrame, updated: Column) -> DataFrame:
+    """Return the positions of rows in the form that a transaction takes."""
     places = deleted_rows.select(quote(FILE), quote(ROW), updated.cast("int"))
-    return txn.remove_touched(places.toDF("file_path", "row_index", "updated"))
+    return places.toDF("file_path", "row_index", "updated")
 
 
 def exchange_rows(
