@@ -26,6 +26,9 @@ from mirrorlake.storage.kept import read_kept
 FORMAT = 1
 MANIFEST = "_manifest.json"
 NULL, NEXT = "\ufdd0", "\ufdd1"  # noncharacters, which text does not contain
+Sums = tuple[int, int]
+"""The number of rows, and the sum of their digests."""
+NO_ROWS: Sums = (0, 0)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.manifest import (
+    NO_ROWS,
     Compared,
     KeyRange,
     Manifest,
+    Sums,
     as_checksum,
     blake2b_digest,
     canonical_texts,
@@ -46,9 +48,6 @@ from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
 
-Sums = tuple[int, int]
-"""The number of rows, and the sum of their digests."""
-NO_ROWS: Sums = (0, 0)
 _SUMS = "place int, rows long, total decimal(38,0)"
 _BASE = -1  # the position of the rows of the version, before those of all files
 _ATTEMPTS = 5
@@ -135,7 +134,7 @@ def _digest(
     by_place = _sum_ranges(rows, manifest.columns, manifest.key, starts, blake2b_digest)
     ours = []
     for place, theirs in enumerate(manifest.ranges):
-        count, total = by_place.get(place, (0, 0))
+        count, total = by_place.get(place, NO_ROWS)
         ours.append(KeyRange(theirs.start, count, as_checksum(total)))
     return ours
 

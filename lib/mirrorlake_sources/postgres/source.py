@@ -513,6 +513,18 @@ def check_postgres(
         )
 
 
+def require_dsn(dsn: str) -> str:
+    """Return a connection string: the given one, else that of the environment.
+
+    Raises:
+        UsageError: there is none.
+    """
+    place = dsn or os.environ.get(DSN, "")
+    if not place:
+        raise UsageError("No database is named.", hint=f"set {DSN}, or pass dsn.")
+    return place
+
+
 def publish_postgres(
     lake: Lake,
     tables: str | Iterable[str],
@@ -542,11 +554,8 @@ def publish_postgres(
         >>> publish_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
         postgres:74…/shop/mirrorlake: 12 rows and changes of 1 table published
     """
-    place = dsn or os.environ.get(DSN, "")
-    if not place:
-        raise UsageError("No database is named.", hint=f"set {DSN}, or pass dsn.")
     source = PostgresSource(
-        place, split_names(tables), slot=slot, toast=toast, text=split_names(text)
+        require_dsn(dsn), split_names(tables), slot=slot, toast=toast, text=split_names(text)
     )
     again = parse_tables(split_names(reseed))
     return run_source(lake.storage, source, reseed=again, footer=lake.published_footer)

@@ -10,7 +10,6 @@ expression of these texts.
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,9 +30,8 @@ from mirrorlake.errors import (
     MirrorlakeError,
     SourceError,
     TableNotFoundError,
-    UsageError,
 )
-from mirrorlake.landing.manifest import NEXT, NULL, Compared
+from mirrorlake.landing.manifest import NEXT, NO_ROWS, NULL, Compared, Sums
 from mirrorlake.names import TableName, split_names
 from mirrorlake.results import Count, Result, TextTable, counted
 from mirrorlake_sources.engine import run_source
@@ -55,12 +53,12 @@ from mirrorlake_sources.postgres.slot import (
     parts_of,
     show_lsn,
 )
-from mirrorlake_sources.postgres.source import DSN, PostgresSource
+from mirrorlake_sources.postgres.source import PostgresSource, require_dsn
 from mirrorlake_sources.source import Position, position_in, read_progress
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.reconcile import PublishedRows, Sums
+    from mirrorlake.mirror.reconcile import PublishedRows
 
 _READERS = 2
 _ROUNDS = 3
@@ -255,15 +253,13 @@ def verify_postgres(
         >>> verify_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
         1 of 1 table equal to the database; 1,000 rows compared
     """
-    place, names = dsn or os.environ.get(DSN, ""), split_names(tables)
-    if not place:
-        raise UsageError("No database is named.", hint=f"set {DSN}, or pass dsn.")
+    place, names = require_dsn(dsn), split_names(tables)
     texts = split_names(text)
     as_text = frozenset(column_of(column) for column in texts)
     PostgresSource(place, names, slot=slot, toast=toast, text=texts)  # check the arguments
     server, found = Server(place), dict[TableName, VerifiedTable]()
     wanted = left = parse_tables(names)
-    for last in [False] * (_ROUNDS - 1) + [True]:
+    for _ in range(_ROUNDS):
         versions = {table: _version(lake, table) for table in left}
         with (
             server.explained(),
@@ -290,7 +286,7 @@ def verify_postgres(
                 found[table] = one
         # A table may have been loaded again after the point.
         left = [t for t in left if found[t].problem or (toast == "lookup" and found[t].ranges)]
-        if not left or last:
+        if not left:
             break
     return Verification(tuple(found[table] for table in wanted))
 
@@ -459,7 +455,7 @@ def _added(rows: Iterable[Any]) -> dict[tuple[Any, ...], Sums]:
     """Return rows and checksum for each group, added over the parts of the table."""
     found: dict[tuple[Any, ...], Sums] = {}
     for *names, count, total in rows:
-        known = found.get(tuple(names), (0, 0))
+        known = found.get(tuple(names), NO_ROWS)
         found[tuple(names)] = known[0] + count, known[1] + int(total)
     return found
 
@@ -535,7 +531,7 @@ def _compare(
     lake: Lake, there: _SourceRows, source: str, point: Position, version: int | None
 ) -> VerifiedTable:
     """Compare the rows of one table at a point."""
-    from mirrorlake.mirror.reconcile import NO_ROWS, PublishedRows
+    from mirrorlake.mirror.reconcile import PublishedRows
 
     def is_after(footer: Mapping[bytes, bytes]) -> bool | None:
         position = position_in(footer, source)
@@ -593,7 +589,7 @@ def _different_rows(
             few.append(left.pop(0))
         theirs, ours = there.keys_in(few), here.keys_in(few)
         for place, key in sorted({*theirs, *ours}):
-            pair = theirs.get((place, key), (0, 0)), ours.get((place, key), (0, 0))
+            pair = theirs.get((place, key), NO_ROWS), ours.get((place, key), NO_ROWS)
             if pair[0] != pair[1]:
                 counts[key] = pair[0][0], pair[1][0]
     keys = list(counts)[:_MOST]
