@@ -9,7 +9,6 @@ exceeds 5 seconds.
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import tempfile
 import threading
