@@ -340,13 +340,18 @@ class Lake:
     ) -> LintReport:
         """Check the landing zone against the linter's rules, without Spark; change nothing.
 
+        Files that the mirror has applied are not checked.
+
         Args:
             table: check only this table; by default the whole landing zone.
-            on_file: a function that is called after each file, with the table, the number of
-                checked files and the number of all files.
+            on_file: a function that is called after each file, with the table, the number of its
+                checked files and the number of its files to check.
 
         Returns:
             The problems that were found, each with its file, row, column and fix.
+
+        Raises:
+            TableNotFoundError: the landing zone has no folder for this table.
 
         Example:
             >>> lake.lint().findings  # doctest: +SKIP
@@ -468,7 +473,7 @@ class Lake:
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 
     def waiting(self, table: str | TableName) -> MirrorReport:
-        """Return the files of a table that are not mirrored yet; needs no Spark.
+        """Return the files of a table that the next cycle would apply; needs no Spark.
 
         Args:
             table: the table's name. If nothing was ever published for this table, the result is

@@ -382,8 +382,8 @@ class Table(TableHandle):
         """Delete files that are no longer needed; a dry run unless `apply`.
 
         A file is kept if the newest version, the change feed or a frame (a set of pinned versions)
-        needs it. After its removal from the table, a file is also kept until the retention has
-        passed.
+        needs it. A file is also kept until the retention has passed since it was written, and since
+        it was removed from the table.
 
         Args:
             retention_hours: how long a file is kept after a commit has removed it from the table,

@@ -13,8 +13,14 @@ tables, so its table is plain. Parts:
   table, without feed and row ids, with the changes in memory.
 - sparse: the same with 100,000 changes of random rows.
 - plain: 1 and 1,000 changes of 2,000,000 rows without deletion vectors, against the same MERGE.
+- wide: 1,000 changes of 5,000,000 rows with 20 columns, with and without deletion vectors, against
+  MERGE.
+- large: 1,000 changes spread over 20,000,000 rows, against MERGE and against the mirror's cycle on
+  2,000,000 rows.
 - bulk: 1,000,000 changes in 20 files, against the mirror on a table without deletion vectors.
 - reads: a table after 100 cycles of 1,000 changes, against the same table just optimised.
+- cycles: 1,000 cycles of 1,000 changes: their median and longest time, and the time of reads
+  between them, against the same table just optimised.
 - tables: the first load of 200 small tables, against one after the other; then one change in each,
   against one MERGE after the other.
 - idle: a cycle over 1,000 idle tables, against a plain recursive listing of the zone.
@@ -207,6 +213,31 @@ def sparse(pairs: int) -> BenchResult:
         return bench_changes.against_merge(folder, pairs, counts, merge, summary)
 
 
+def wide(pairs: int) -> BenchResult:
+    results = []
+    for vectors, how in ((True, ""), (False, " without deletion vectors")):
+        counts = {1000: f"1,000 changes of 5,000,000 rows of 20 columns{how}, against MERGE"}
+        with scratch() as folder:
+            found = bench_changes.against_merge(
+                folder, pairs, counts, merge, summary, known=5_000_000, more=15, vectors=vectors
+            )
+        results.append(found)
+    return join_results("mirror", results)
+
+
+def large(pairs: int) -> BenchResult:
+    counts = {1000: "1,000 changes of 20,000,000 rows, against MERGE"}
+    with scratch() as folder:
+        found = bench_changes.against_merge(folder, pairs, counts, merge, summary, known=20_000_000)
+    with scratch() as folder:
+        return join_results("mirror", [found, bench_changes.spread(folder, pairs)])
+
+
+def cycles(_pairs: int) -> BenchResult:
+    with scratch() as folder:
+        return bench_changes.cycles(folder, summary)
+
+
 def grown(pairs: int) -> BenchResult:
     with scratch() as folder:
         return bench_changes.grown(folder, pairs)
@@ -281,9 +312,12 @@ PARTS = {
     "small": small,
     "plain": plain,
     "sparse": sparse,
+    "wide": wide,
+    "large": large,
     "grown": grown,
     "bulk": bulk,
     "reads": reads,
+    "cycles": cycles,
     "tables": tables,
     "idle": idle,
     "memory": memory,
@@ -343,15 +377,17 @@ def mirror_copy(
 
 def merge(target: str, source: str) -> None:
     """Run Delta's MERGE of files in which each id occurs once."""
-    columns = ", ".join(COLUMNS)
-    get_spark().read.parquet(source).createOrReplaceTempView("changes")
+    changes = get_spark().read.parquet(source)
+    changes.createOrReplaceTempView("changes")
+    names = [name for name in changes.columns if name != MARKER]
+    columns = ", ".join(names)
     get_spark().sql(
         f"""
         MERGE INTO delta.`{target}` t USING changes s ON t.id = s.id
         WHEN MATCHED AND s.{MARKER} = 2 THEN DELETE
-        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in COLUMNS)}
+        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
         WHEN NOT MATCHED AND s.{MARKER} <> 2
-        THEN INSERT ({columns}) VALUES ({", ".join(f"s.{name}" for name in COLUMNS)})
+        THEN INSERT ({columns}) VALUES ({", ".join(f"s.{name}" for name in names)})
         """
     )
 

@@ -2,13 +2,13 @@
 
 The peer of the first load is COPY to CSV, read by pyarrow. The peer of the changes is
 `pg_recvlogical`, which writes the same changes to a file. Without a peer, the bench measures the
-latency of a change at 1,000 a second: from its commit to a file in the zone, and to a row of the
-Delta table.
+latency of an inserted row at 1,000 a second: from its insertion to a file in the zone, and to a row
+of the Delta table. The part "sustained" doubles the rate until the 99th percentile of this latency
+exceeds 5 seconds.
 """
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import tempfile
 import threading
@@ -26,12 +26,14 @@ from helpers.postgres import PostgresServer
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import read_identity
 from mirrorlake.names import TableName
+from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources import PostgresSource, run_source
 
 ROWS = 1_000_000
 CHANGES = 300_000
-RATE, EACH, SECONDS = 1_000, 20, 30  # changes a second, in a transaction, and for how long
+RATE, TRANSACTIONS, SECONDS = 1_000, 50, 30  # rows and transactions a second, and for how long
+LONGEST = 5.0  # seconds: the accepted 99th percentile of the latency at a sustained rate
 PATIENCE = 120
 WAYS = ("end to end", "to the zone", "waiting for a cycle", "in its cycle")
 COLUMNS = "id int PRIMARY KEY, n bigint, word varchar(20), f float8, at timestamptz"
@@ -113,18 +115,51 @@ def _part(pairs: int, name: str) -> BenchResult:
 
 
 def _end_to_end(lake: Lake, _pairs: int) -> BenchResult:
-    """Measure inserts that contain their time, by the clocks of the log and of the files."""
+    """Measure the latency of inserted rows, by the clocks of the log and of the files."""
+    parts = _latencies(lake, RATE)
+    shares = {"median": 0.5, "99 %": 0.99}
+    seconds = {
+        f"{name}, {share}": round(_quantile(parts[name], part), 3)
+        for name in WAYS
+        for share, part in shares.items()
+    }
+    return BenchResult("source", seconds, {})
+
+
+def _sustained(_pairs: int) -> BenchResult:
+    """Double the rate until the latency is too long; the last rates are a quarter, half and all."""
+    get_spark()
+    seconds: dict[str, float] = {}
+    rate = RATE
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _latencies(Lake(folder), rate)[WAYS[0]]
+        middle, longest = _quantile(found, 0.5), _quantile(found, 0.99)
+        seconds[f"{rate:,} rows a second, median"] = round(middle, 3)
+        seconds[f"{rate:,} rows a second, 99 %"] = round(longest, 3)
+        if longest > LONGEST:
+            return BenchResult("source", seconds, {"sustained rate, in 1,000 rows": rate / 2000})
+        rate *= 2
+
+
+def _quantile(values: list[float], share: float) -> float:
+    """Return the value below which a share of the values are."""
+    return sorted(values)[int(len(values) * share)]
+
+
+def _latencies(lake: Lake, rate: int) -> dict[str, list[float]]:
+    """Return the seconds that each inserted row takes, for each part of its way."""
     server = PostgresServer()
     try:
         server.execute("CREATE TABLE t (id bigserial, at timestamptz NOT NULL)")
         server.execute("INSERT INTO t (at) VALUES (clock_timestamp())")
-        _flow(server, lake)
-        return _measured(lake)
+        _flow(server, lake, rate)
+        return _measured(lake, rate)
     finally:
         server.remove()
 
 
-def _flow(server: PostgresServer, lake: Lake) -> None:
+def _flow(server: PostgresServer, lake: Lake, rate: int) -> None:
     """Run a source and a mirror while a writer commits; end when all rows are in the table."""
     stop = threading.Event()
     source = PostgresSource(server.dsn(), ["t"], interval=0.5)
@@ -138,13 +173,14 @@ def _flow(server: PostgresServer, lake: Lake) -> None:
         time.sleep(0.1)
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         began = time.monotonic()
-        for number in range(SECONDS * RATE // EACH):
+        for number in range(SECONDS * TRANSACTIONS):
             connection.execute(
-                "INSERT INTO t (at) SELECT clock_timestamp() FROM generate_series(1, %s)", (EACH,)
+                "INSERT INTO t (at) SELECT clock_timestamp() FROM generate_series(1, %s)",
+                (rate // TRANSACTIONS,),
             )
-            time.sleep(max(0.0, began + (number + 1) * EACH / RATE - time.monotonic()))
+            time.sleep(max(0.0, began + (number + 1) / TRANSACTIONS - time.monotonic()))
     end = time.monotonic() + PATIENCE
-    while _rows(lake) < SECONDS * RATE + 1 and time.monotonic() < end:
+    while _rows(lake) < SECONDS * rate + 1 and time.monotonic() < end:
         time.sleep(0.2)
     stop.set()
     for worker in workers:
@@ -155,7 +191,7 @@ def _rows(lake: Lake) -> int:
     return sum(line.rows for line in lake.status().tables)
 
 
-def _measured(lake: Lake) -> BenchResult:
+def _measured(lake: Lake, rate: int) -> dict[str, list[float]]:
     """Return the latencies of rows, from the ledger and the times of the plans."""
     root = lake.storage.local
     assert root is not None
@@ -177,13 +213,8 @@ def _measured(lake: Lake) -> BenchResult:
             steps = (applied - at, published - at, max(plan - published, 0.0), applied - plan)
             for name, seconds in zip(WAYS, steps, strict=True):
                 parts[name].append(seconds)
-    assert len(parts[WAYS[0]]) == RATE * SECONDS
-    seconds = {}
-    for name, values in parts.items():
-        ordered = sorted(values)
-        seconds[f"{name}, median"] = round(statistics.median(ordered), 3)
-        seconds[f"{name}, 99 %"] = round(ordered[int(len(ordered) * 0.99)], 3)
-    return BenchResult("source", seconds, {})
+    assert len(parts[WAYS[0]]) == rate * SECONDS
+    return parts
 
 
 def as_seconds(text: str) -> float:
@@ -199,6 +230,7 @@ def _moments(path: Path) -> dict[int, float]:
 PARTS = {
     **{name: partial(_part, name=name) for name in ("load", "drain")},
     "end to end": lake_part(_end_to_end),
+    "sustained": _sustained,
 }
 
 

@@ -8,6 +8,7 @@ change of each does not count.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
 
 from helpers.bench import BenchResult, compare, join_results
 from helpers.bench_data import copy_tree, initial_files, rows, timed, write_files, zone
@@ -22,24 +25,29 @@ from helpers.markers import MARKER, Marker
 from helpers.places import TABLES, ZONE
 from mirrorlake import Lake
 
-ROWS, FILES, TABLES_AT_ONCE = 2_000_000, 20, 200
+ROWS, FILES, TABLES_AT_ONCE, CYCLES = 2_000_000, 20, 200, 1_000
 Merge = Callable[[str, str], None]
 Summary = Callable[[str], tuple[Any, ...]]
 
 
-def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
-    """Return a file of changes of existing rows, spread over all of them."""
+def upserts(count: int, number: int, known: int = ROWS, *, more: int = 0) -> pa.Table:
+    """Return a file of changes of existing rows, spread over all of them; see `rows`."""
     chance = np.random.default_rng(number)
     ids = np.sort(chance.choice(known, count, replace=False))
     markers = pa.array(np.full(count, int(Marker.UPSERT), np.int32))
-    return rows(ids, number).append_column(pa.field(MARKER, pa.int32()), markers)
+    return rows(ids, number, more=more).append_column(pa.field(MARKER, pa.int32()), markers)
 
 
 def two_lakes(
-    folder: Path, *, vectors: bool = True, peer_has_vectors: bool = True
+    folder: Path,
+    *,
+    count: int = ROWS,
+    more: int = 0,
+    vectors: bool = True,
+    peer_has_vectors: bool = True,
 ) -> tuple[Lake, Lake]:
-    """Create two lakes with the same 2,000,000 rows in a table `t`."""
-    write_files(initial_files(0, ROWS, FILES), zone(folder / "ours"))
+    """Create two lakes with the same rows in a table `t`."""
+    write_files(initial_files(0, count, FILES, more=more), zone(folder / "ours"))
     ours = Lake(folder / "ours")
     if peer_has_vectors:
         assert not ours.mirror(deletion_vectors=vectors).failed
@@ -57,10 +65,12 @@ def against_merge(
     merge: Merge,
     summary: Summary,
     *,
+    known: int = ROWS,
+    more: int = 0,
     vectors: bool = True,
 ) -> BenchResult:
-    """Compare this number of changes with a MERGE."""
-    ours, peer = two_lakes(folder, vectors=vectors)
+    """Compare this number of changes of a table of `known` rows with a MERGE."""
+    ours, peer = two_lakes(folder, count=known, more=more, vectors=vectors)
     target = peer.storage.path(f"{TABLES}/t")
     number = FILES
     results = []
@@ -74,7 +84,8 @@ def against_merge(
         return timed(lambda: merge(target, file))
 
     for count, what in counts.items():
-        batches = [upserts(count, number + place) for place in range(1, pairs + 2)]
+        places = range(1, pairs + 2)
+        batches = [upserts(count, number + place, known, more=more) for place in places]
         files = write_files(batches, folder / f"{count} changes", number + 1)
         number += len(files)
 
@@ -88,9 +99,7 @@ def against_delta_rs(
     folder: Path, pairs: int, merge: Callable[[str, pa.Table], None], summary: Summary
 ) -> BenchResult:
     """Compare 1,000 changes with delta-rs on a plain table of the same rows."""
-    from deltalake import write_deltalake
-
-    tables = initial_files(0, ROWS, FILES)
+    tables = list(initial_files(0, ROWS, FILES))
     write_files(tables, zone(folder / "ours"))
     ours, plain = Lake(folder / "ours"), str(folder / "plain")
     assert not ours.mirror(deletion_vectors=True).failed
@@ -138,6 +147,63 @@ def grown(folder: Path, pairs: int) -> BenchResult:
         results.append(compare("mirror", of, large, small, pairs))
         number += len(batches)
     return join_results("mirror", results)
+
+
+def spread(folder: Path, pairs: int) -> BenchResult:
+    """Compare 1,000 changes that are spread over 20,000,000 rows with as many over 2,000,000."""
+    known = {"large": 10 * ROWS, "small": ROWS}
+    numbers = {}
+    for name, count in known.items():
+        files = initial_files(0, count, count * FILES // ROWS)
+        numbers[name] = iter(range(len(write_files(files, zone(folder / name))) + 1, 1_000))
+        assert not Lake(folder / name).mirror().failed
+
+    def mirrored(name: str) -> float:
+        number = next(numbers[name])
+        write_files([upserts(1_000, number, known[name])], zone(folder / name), number)
+        return timed(lambda: mirror(Lake(folder / name)))
+
+    what = "1,000 changes spread over 20,000,000 rows, against 2,000,000"
+    return compare("mirror", what, lambda: mirrored("large"), lambda: mirrored("small"), pairs)
+
+
+def cycles(folder: Path, summary: Summary) -> BenchResult:
+    """Measure 1,000 cycles of 1,000 changes, and reads after every 100th."""
+    ours, _ = two_lakes(folder)
+    path = ours.storage.path(f"{TABLES}/t")
+    seconds, reads = [], []
+    for number in range(FILES + 1, FILES + 1 + CYCLES):
+        write_files([upserts(1_000, number)], Path(ours.storage.root) / ZONE / "t", number)
+        seconds.append(timed(lambda: mirror(ours)))
+        if number % 100 == FILES:
+            reads.append(timed(lambda: summary(path)))
+    target = str(copy_tree(Path(path), folder / "optimised"))
+    for statement in ("OPTIMIZE delta.`{}`", "REORG TABLE delta.`{}` APPLY (PURGE)"):
+        ours.spark.sql(statement.format(target)).collect()
+    assert summary(path) == summary(target)
+    optimised = statistics.median(timed(lambda: summary(target)) for _ in range(len(reads)))
+    facts = [DeltaTable(table).get_add_actions(flatten=True) for table in (path, target)]
+    files, best = (pa.table(found) for found in facts)
+    middle = statistics.median(seconds[1:])
+    what = f"{CYCLES:,} cycles of 1,000 changes"
+    return BenchResult(
+        "mirror",
+        {
+            f"{what}, median": round(middle, 3),
+            f"{what}, longest": round(max(seconds[1:]), 3),
+            f"{what}, reading": round(statistics.median(reads), 3),
+            f"{what}, reading, optimised": round(optimised, 3),
+        },
+        {
+            f"{what}, median against longest": round(middle / max(seconds[1:]), 2),
+            f"{what}, reading against optimised": round(optimised / statistics.median(reads), 2),
+        },
+        sizes={
+            f"{what}, files": files.num_rows,
+            f"{what}, bytes": pc.sum(files["size_bytes"]).as_py(),
+            f"{what}, bytes, optimised": pc.sum(best["size_bytes"]).as_py(),
+        },
+    )
 
 
 def bulk(folder: Path, pairs: int, changes: list[pa.Table], summary: Summary) -> BenchResult:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,14 @@ SCHEMA = pa.schema(
 COLUMNS = SCHEMA.names
 
 
-def rows(ids: np.ndarray, seed: int) -> pa.Table:
-    """Return rows with these ids; their other columns depend on the seed."""
+def rows(ids: np.ndarray, seed: int, *, more: int = 0) -> pa.Table:
+    """Return rows with these ids; their other columns depend on the seed.
+
+    Args:
+        ids: the ids.
+        seed: the seed.
+        more: how many columns of numbers the rows have besides those of `SCHEMA`.
+    """
     chance = np.random.default_rng(seed)
     count = len(ids)
     numbers = pa.array(chance.integers(0, 50_000, count)).cast(pa.string())
@@ -42,22 +48,24 @@ def rows(ids: np.ndarray, seed: int) -> pa.Table:
         pa.array(chance.integers(1, 100, count).astype(np.int32)),
         pa.array(chance.integers(18_000, 20_000, count).astype(np.int32)).cast(pa.date32()),
     ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    table = pa.Table.from_arrays(columns, schema=SCHEMA)
+    for number in range(more):
+        table = table.append_column(f"n{number}", pa.array(chance.integers(0, 10**6, count)))
+    return table
 
 
-def initial_files(first: int, count: int, files: int) -> list[pa.Table]:
-    """Return new rows with consecutive ids, in files of one size."""
+def initial_files(first: int, count: int, files: int, *, more: int = 0) -> Iterator[pa.Table]:
+    """Yield new rows with consecutive ids, in files of one size; see `rows`."""
     size = count // files
     starts = range(first, first + count, size)
-    return [rows(np.arange(start, start + size), start) for start in starts]
+    return (rows(np.arange(start, start + size), start, more=more) for start in starts)
 
 
 def change_files(first: int, count: int, changes: int, files: int) -> list[pa.Table]:
     """Return changes of `count` rows with ids from `first` on.
 
     They are updates, upserts, deletes, and new rows. In one file an id occurs once, so that a MERGE
-    can
-    use it; ids and deleted rows occur again in later files. Marker 0 is only for new ids.
+    can use it; ids and deleted rows occur again in later files. Marker 0 is only for new ids.
     """
     size = changes // files
     new, deleted = size * 15 // 100, size * 15 // 100
@@ -82,7 +90,7 @@ def collapsed(changes: list[pa.Table]) -> pa.Table:
     return pa.Table.from_pandas(last, changes[0].schema, preserve_index=False)
 
 
-def write_files(tables: list[pa.Table], folder: Path, first: int = 1) -> list[str]:
+def write_files(tables: Iterable[pa.Table], folder: Path, first: int = 1) -> list[str]:
     """Write numbered Parquet files, as a publisher does, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

@@ -59,6 +59,7 @@ from mirrorlake.mirror.batch import (
     may_match,
     read_batch,
     require_values,
+    search_condition,
     value_or_error,
     wide_bounds,
 )
@@ -93,6 +94,7 @@ _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writi
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
+_SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     # Rows of the table and of its feed go to different folders. One writer would sort them.
@@ -103,7 +105,13 @@ _SETTINGS = {
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
     # Only keys of changes are broadcast, never rows of the table.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.parquet.pushdown.inFilterThreshold": str(_SEARCHED_KEYS),
+    # Otherwise the searched keys would be part of the code that Spark compiles in each cycle.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
+# Parquet's reader skips pages without a searched key. By default, a page has 20,000 rows.
+_PAGES = {"parquet.page.row.count.limit": "2000"}
 _BROADCAST_BYTES = 64 * 2**20
 # The supported writer features: others may require values or actions that are not written here.
 _FEATURES = frozenset(
@@ -139,7 +147,7 @@ def compact(spark: SparkSession, path: str) -> bool:
         False after a conflict with another writer; the next commit can try again.
     """
     session = new_session(spark)
-    for name, value in _CONFS.items():
+    for name, value in (_CONFS | _PAGES).items():
         session.conf.set(name, value)
     try:
         session.sql(f"OPTIMIZE {delta_name(path)}").collect()
@@ -234,6 +242,8 @@ def _set_properties(
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     """Commit the planned files to the existing table; do nothing if they are already committed."""
     session, at = new_session(spark), batch.at
+    for name, value in _PAGES.items():
+        session.conf.set(name, value)
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
     rows = read_batch(session, batch, ordered=ordered)
@@ -519,11 +529,27 @@ class _Exchange:
             table = table.where(condition)
         if is_large and _is_small(self._batch, MOST_BROADCAST):
             # The table's other rows are not shuffled.
-            table = table.join(self._matching(), self._same, "left_semi")
+            searched = self._searched()
+            table = reduce(DataFrame.where, searched, table)
+            if not searched or len(self._keys) > 1:
+                table = table.join(self._matching(), self._same, "left_semi")
         changes = self._changes
         if _is_small(self._batch, _ONE_TASK_ROWS):
             changes = changes.coalesce(1)
         return changes.join(table, self._same & (F.col(ACTION) != APPEND), "left_outer")
+
+    def _searched(self) -> list[str]:
+        """Return SQL conditions that search the changed keys, if they are few."""
+        if not _is_small(self._batch, _SEARCHED_KEYS):
+            return []
+        columns = self._batch.target.columns
+        found = self._changes.select(*[self._new[key] for key in self._keys]).collect()
+        values = [{row[place] for row in found} for place in range(len(self._keys))]
+        conditions = [
+            search_condition(key, of, columns[key])
+            for key, of in zip(self._keys, values, strict=True)
+        ]
+        return [condition for condition in conditions if condition]
 
     @property
     def _same(self) -> Column:

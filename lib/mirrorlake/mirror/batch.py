@@ -331,6 +331,29 @@ def key_conditions(bounds: Bounds, target: Target, table: str | None = "t") -> l
     ]
 
 
+def search_condition(key: str, values: Iterable[Any], kind: str) -> str | None:
+    """Return the SQL condition that a key has one of these values.
+
+    Parquet's reader evaluates it on the statistics of each page, so it skips most pages of a file
+    that is sorted by the key.
+
+    Args:
+        key: the key column.
+        values: its values; at least one.
+        kind: the type of the column.
+
+    Returns:
+        None for types and values that a scan cannot search.
+    """
+    if kind not in _TYPES:
+        return None
+    literals = [_literal(value, kind) for value in values]
+    plain = [text for text in literals if text is not None]
+    if len(plain) < len(literals):
+        return None
+    return f"{quote(key)} IN ({', '.join(plain)})"
+
+
 def _literal(value: Any, kind: str) -> str | None:
     """Return a bound as SQL of the column's type, so that it is compared without a cast."""
     if kind in _SUFFIX:

@@ -139,6 +139,48 @@ def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     assert sum(both.vectors()) == len(changed)
 
 
+@pytest.mark.parametrize("key", ["n", "day", "text", "odd"])
+@pytest.mark.long
+def test_a_few_keys_are_searched_among_many_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(apply, "_MANY_ROWS", 10)
+    both = AllWays(tmp_path, "t", [key])
+    columns = ["n", "day", "text", "odd", "v"]
+
+    def row(marker: int, n: int, v: str) -> dict[str, Any]:
+        day = dt.date(2024, 1, 1) + dt.timedelta(n)
+        return {
+            MARKER: marker,
+            "n": n,
+            "day": day,
+            "text": f"a {n}",
+            "odd": f"'$\\{{ä}}{n}",
+            "v": v,
+        }
+
+    both.publish([row(0, n, "first") for n in range(-20, 300)])
+    both.mirror()
+    numbers = (-20, 7, 8, 150, 299, 500)
+    both.publish([row(2 if n == 8 else 4, n, "second") for n in numbers])
+    both.mirror()
+    both.check(columns)
+    assert sum(both.vectors()) == len(numbers) - 1
+
+
+def test_a_search_skips_pages_without_searched_keys(lake: Lake) -> None:
+    numbers = np.arange(20_000)
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert(pa.table({"n": numbers, "v": numbers}))
+    assert not lake.mirror().failed
+    publisher.upsert([{"n": n, "v": -n} for n in (3, 7_000)])
+    assert not lake.mirror().failed
+    read: Any = lake.table("t").read().where("n = 7000")
+    assert [tuple(row) for row in read.collect()] == [(7_000, -7_000)]
+    scan = read._jdf.queryExecution().executedPlan().collectLeaves().head()
+    assert scan.metrics().apply("numOutputRows").value() < 5_000
+
+
 def test_a_commit_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
