@@ -16,6 +16,7 @@ from mirrorlake.errors import InvalidNameError
 ZONE = "Files/LandingZone"
 TABLES = "Tables"
 STATE = "Files/_mirrorlake"
+STAGES = f"{STATE}/stages"
 MONITORING = "Files/Monitoring"
 PROCESSED = "_ProcessedFiles"
 READY_TO_DELETE = "_FilesReadyToDelete"
@@ -124,6 +125,32 @@ class TableName:
                 f"{text!r} has {len(parts)} parts.", hint="write table or schema.table."
             )
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+@dataclass(frozen=True, order=True)
+class StageName(TableName):
+    """The name of a stage of a view: a hidden table that only refreshes of the view use.
+
+    A table of the lake cannot have such a name, because it contains a slash.
+
+    Attributes:
+        number: the number of the stage.
+    """
+
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{TableName(self.schema, self.name)}/{self.number}"
+
+    @property
+    def place(self) -> str:
+        """A relative path that only this table has."""
+        return f"{super().place}.stages/{self.number}"
+
+    @property
+    def table_path(self) -> str:
+        """The Delta table's folder, relative to the lake's root."""
+        return f"{STAGES}/{self.place}"
 
 
 def safe_column(name: str) -> str:

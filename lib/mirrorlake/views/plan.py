@@ -22,7 +22,7 @@ from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, versions_at_once
-from mirrorlake.names import HIDDEN, TableName, quote
+from mirrorlake.names import HIDDEN, StageName, TableName, quote
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
@@ -32,8 +32,10 @@ from mirrorlake.views.definition import (
     find_stars,
     parse_query,
     reason,
+    visible_columns,
 )
-from mirrorlake.views.shape import KEY, Shape, read_shape, settle_types
+from mirrorlake.views.shape import KEY, Method, Shape, read_shape, settle_types
+from mirrorlake.views.stages import read_stages
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {
@@ -102,7 +104,10 @@ class Changes:
 
 
 def pin_sources(
-    storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
+    storage: Storage,
+    definition: Definition,
+    state: dict[str, tuple[str, int]],
+    at: Mapping[TableName, int] | None = None,
 ) -> tuple[Source, ...]:
     """Return a view's sources at versions that were the newest ones at the same time.
 
@@ -110,13 +115,14 @@ def pin_sources(
         storage: the lake's files.
         definition: the view.
         state: the id and version of each source that the last refresh read.
+        at: the versions to use instead of the newest ones.
 
     Raises:
         TableNotFoundError: a source does not exist any more.
         BusyError: a source changed during each attempt.
     """
     names = sorted(definition.sources, key=str)
-    versions = versions_at_once(storage, names)
+    versions = versions_at_once(storage, names) if at is None else [at[name] for name in names]
     if versions is None:
         raise BusyError(
             f"The sources of {definition.name} changed during each attempt to read their versions.",
@@ -132,7 +138,8 @@ def pin_sources(
                 hint=f"restore {name}, or drop the view.",
             )
         there = {column.lower(): column for column in snapshot.schema}
-        columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
+        wanted = definition.sources[name] or visible_columns(snapshot)  # a stage: all columns
+        columns = [there[c.lower()] for c in wanted if c.lower() in there]
         old_id, old = state.get(str(name), ("", None))
         found.append(
             Source(
@@ -328,7 +335,7 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
         QueryError: Spark cannot analyze the query.
         UsageError: two columns of the query have the same name.
     """
-    query = parse_query(definition.sql)
+    query = parse_query(definition.sql, definition.name)
     known = {str(source.name).lower(): source for source in sources}
     named_at = {one.start: str(one.name).lower() for one in query.tables}
     at = {start: known[name] for start, name in named_at.items() if name in known}
@@ -354,6 +361,41 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
     columns = column_types(schema)
     shape = settle_types(shape, kinds, list(columns.values()))
     return replace(plan, shape=shape, columns=columns)
+
+
+_REWRITTEN = ("DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATION", "SUBQUERY")
+_DISTRUSTED = ("NONDETERMINISTIC", "ORDER_DEPENDENT", "UNKNOWN_FUNCTION")
+
+
+def find_stages(session: SparkSession, plan: Plan) -> tuple[str, ...]:
+    """Return the queries of a view's stages; empty if no stage of the view has a rule.
+
+    Spark must derive the same columns from the stages as from the query.
+    """
+    view, why = plan.definition, plan.shape.reason
+    if why is None or why.code not in _REWRITTEN:
+        return ()
+    found = read_stages(view.sql, view.name, view.sources, plan.names)
+    relations = {source.name: source.at(source.new) for source in plan.tables}
+    columns: dict[TableName, Sequence[str]] = {s.name: s.columns for s in plan.tables}
+    known, methods, text = known_functions(session), [], ""
+    for number, stage in enumerate(found, 1):
+        query = parse_query(stage.sql, view.name)
+        named_at = {one.alias.lower(): columns[one.name] for one in query.tables}
+        shape = read_shape(query, named_at, known)
+        if shape.reason and shape.reason.code in _DISTRUSTED:
+            return ()
+        methods.append(shape.method)
+        text = query.replaced({one.start: relations[one.name] for one in query.tables})
+        name = StageName(view.name.schema, view.name.name, number)
+        relations[name], columns[name] = f"({text})", stage.columns
+    if all(method is Method.FULL for method in methods):
+        return ()
+    try:
+        is_equal = column_types(session.sql(text).schema) == plan.columns
+    except Exception:  # the query keeps its full refresh
+        is_equal = False
+    return tuple(stage.sql for stage in found) if is_equal else ()
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:
