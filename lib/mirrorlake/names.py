@@ -16,7 +16,6 @@ from mirrorlake.errors import InvalidNameError
 ZONE = "Files/LandingZone"
 TABLES = "Tables"
 STATE = "Files/_mirrorlake"
-STAGES = f"{STATE}/stages"
 MONITORING = "Files/Monitoring"
 PROCESSED = "_ProcessedFiles"
 READY_TO_DELETE = "_FilesReadyToDelete"
@@ -150,7 +149,12 @@ class StageName(TableName):
     @property
     def table_path(self) -> str:
         """The Delta table's folder, relative to the lake's root."""
-        return f"{STAGES}/{self.place}"
+        return f"{STATE}/stages/{self.place}"
+
+
+def stages_folder(view: TableName) -> str:
+    """Return the folder of a view's stages, relative to the lake's root."""
+    return StageName(view.schema, view.name).table_path.rpartition("/")[0]
 
 
 def safe_column(name: str) -> str:

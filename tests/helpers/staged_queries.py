@@ -161,11 +161,17 @@ SHAPES = {
     ),
     "distinct_of_groups": ("SELECT DISTINCT upper(t.g) AS g, count(*) AS n FROM t GROUP BY t.g", 2),
     "window_of_groups": (
-        "SELECT max(g) AS g, rank() OVER (PARTITION BY t.n ORDER BY count(*)) AS n FROM t GROUP BY t.n",
+        "SELECT max(g) AS g, rank() OVER (PARTITION BY t.n ORDER BY count(*)) AS n FROM t"
+        " GROUP BY t.n",
         2,
     ),
     "limit": ("SELECT g, sum(n) AS n FROM t GROUP BY g ORDER BY n DESC, count(*) LIMIT 2", 2),
     "union_all": ("SELECT g, n FROM t UNION ALL SELECT g, count(*) FROM s GROUP BY g", 2),
+    "groups_of_union": (
+        "SELECT g, count(*) AS n FROM (SELECT g FROM t WHERE n > 0 UNION ALL SELECT g FROM s"
+        " UNION ALL SELECT upper(g) FROM t) q GROUP BY g",
+        2,
+    ),
     "except": (
         "SELECT g, max(n) AS n FROM t GROUP BY g EXCEPT"
         " (SELECT g, n FROM s INTERSECT SELECT g, min(n) FROM s GROUP BY g)",

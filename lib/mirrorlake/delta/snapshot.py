@@ -21,7 +21,7 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.names import STAGES, TABLES, StageName, TableName, safe_column
+from mirrorlake.names import TABLES, StageName, TableName, safe_column, stages_folder
 from mirrorlake.storage.files import Storage
 
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -251,5 +251,5 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
 
 def stages_of(storage: Storage, view: TableName) -> list[StageName]:
     """Return the hidden tables of a view; empty for any other table."""
-    numbers = storage.list(f"{STAGES}/{view.place}.stages").folders
+    numbers = storage.list(stages_folder(view)).folders
     return [StageName(view.schema, view.name, int(number)) for number in sorted(numbers, key=int)]

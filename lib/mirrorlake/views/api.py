@@ -10,12 +10,12 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot, stages_of
+from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, STATE, TableName, as_table
+from mirrorlake.names import HIDDEN, STATE, TableName, as_table, stages_folder
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -316,10 +316,9 @@ class Views:
         done = Outcome("drop", str(definition.name), effect, applied=apply)
         if not apply:
             return done
-        for stage in stages_of(self._storage, definition.name):
+        if definition.stages:
             # They go first: a refresh after an interrupted drop creates them again.
-            self._storage.delete_folder(stage.table_path)
-            forget_costs(self._storage, stage)
+            self._storage.delete_folder(stages_folder(definition.name))
         if self._storage.local is None:
             self._storage.delete_folder(definition.name.table_path)  # its log goes first
         else:
@@ -327,7 +326,8 @@ class Views:
             # The folder is moved first, so that an interrupted drop leaves no partial view.
             self._storage.move_folder(definition.name.table_path, grave)
             self._storage.delete_folder(grave)
-        forget_costs(self._storage, definition.name)
+        for one in (definition, *definition.chain[:-1]):
+            forget_costs(self._storage, one.name)
         return done
 
     def _make(self, name: TableName, sql: str, *, vectors: bool, dry_run: bool) -> Definition:

@@ -395,8 +395,8 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
     last = stages[-1]
     read = {s.table: s for one in stages[::-1] for s in one.sources}
     mode, why = INCREMENTAL, None
-    if all(one.reason for one in stages):
-        mode, why = FULL, last.reason
+    if state.reason or all(one.reason for one in stages):
+        mode, why = FULL, state.reason or last.reason
     if not is_due(definition, state, sources):
         mode = NOTHING
     return replace(

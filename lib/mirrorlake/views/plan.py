@@ -29,6 +29,7 @@ from mirrorlake.views.definition import (
     Definition,
     Query,
     Reason,
+    as_sql,
     find_stars,
     parse_query,
     reason,
@@ -249,6 +250,7 @@ class Plan:
         shape: the rule of the query.
         sources: the source tables by the offset at which the query names them.
         columns: the types of the view's columns in Spark, by name.
+        branches: the plans of the parts of a UNION ALL, if all of them have the rule `rows`.
     """
 
     definition: Definition
@@ -256,6 +258,7 @@ class Plan:
     shape: Shape
     sources: dict[int, Source]
     columns: dict[str, str]
+    branches: tuple[Plan, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -359,8 +362,25 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
             hint="give each column its own name with AS.",
         )
     columns = column_types(schema)
+    parts = [replace(definition, sql=as_sql(part)) for part in _parts(query.tree)]
+    try:
+        branches = tuple(make_plan(session, part, sources) for part in parts)
+    except UsageError:  # two columns of a part have the same name
+        branches = ()
+    if branches and all(part.shape.method is Method.ROWS for part in branches):
+        shape, plan = Shape(Method.ROWS), replace(plan, branches=branches)
     shape = settle_types(shape, kinds, list(columns.values()))
     return replace(plan, shape=shape, columns=columns)
+
+
+def _parts(tree: exp.Expr) -> list[exp.Expr]:
+    """Return the parts of a UNION ALL of plain queries; empty for any other query."""
+    if not isinstance(tree, exp.Union) or not isinstance(tree.expression, exp.Select):
+        return []
+    if {key for key, value in tree.args.items() if value} - {"this", "expression"}:
+        return []
+    first = [tree.this] if isinstance(tree.this, exp.Select) else _parts(tree.this)
+    return [*first, tree.expression] if first else []
 
 
 _REWRITTEN = ("DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATION", "SUBQUERY")

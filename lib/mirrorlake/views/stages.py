@@ -303,8 +303,6 @@ class _Rewriting:
 
     def finish(self, tree: exp.Query, names: Sequence[str]) -> None:
         """Rewrite a query, and add its last stage."""
-        while isinstance(tree, exp.Subquery) and not tree.args.get("with_"):
-            tree = tree.this
         limit, order = tree.args.get("limit"), tree.args.get("order")
         if limit is not None or tree.args.get("offset"):
             tree = self._limited(tree, order)
@@ -364,6 +362,8 @@ class _Rewriting:
             is_branch = node is copy or isinstance(node.parent, exp.SetOperation)
             if not is_branch or isinstance(node, exp.Subquery):
                 raise _UnsupportedError("a subquery")
+        if not _used(copy) <= {table.alias for table in copy.find_all(exp.Table)}:
+            raise _UnsupportedError("a reference to an outer query")
         for table in copy.find_all(exp.Table):
             if table.name.startswith(_TABLE) and not table.db:
                 name = self.sources[int(table.name.removeprefix(_TABLE))]
@@ -640,7 +640,7 @@ class _Rewriting:
                 raise _UnsupportedError("a condition on the outer query that is no equality")
             left, right = condition.left, condition.right
             mine, other = (left, right) if _used(left) & own else (right, left)
-            if not _used(mine) <= own or _used(other) & own:
+            if not _used(mine) or not _used(mine) <= own or _used(other) & own:
                 raise _UnsupportedError("an equality of columns of both queries")
             keys.append(mine)
         is_count = _call_name(item) in _COUNTS
