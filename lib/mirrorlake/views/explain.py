@@ -18,7 +18,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.session import new_session
@@ -381,19 +380,20 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
     state = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, state.sources)
     at = {source.name: source.new for source in sources}
-    stages: list[Explanation] = []
     for one in definition.chain[:-1]:
-        at[one.name] = find_newest(storage, one.name.table_path) or 0
-    if not all(read_snapshot(storage, name.table_path) for name in at):
-        definition = replace(definition, stages=())  # the first refresh did not finish
+        if (newest := find_newest(storage, one.name.table_path)) is not None:
+            at[one.name] = newest
+    if not definition.stages or len(at) < len(sources) + len(definition.stages) - 1:
+        # Without all stages, the first refresh did not finish.
+        return explain(plan_refresh(spark, storage, definition, state, sources))
+    stages: list[Explanation] = []
     for one in definition.chain:
         own = read_view_state(storage, one)
         pinned = pin_sources(storage, one, own.sources, at)
         stages.append(explain(plan_refresh(spark, storage, one, own, pinned)))
-    if not stages:
-        return explain(plan_refresh(spark, storage, definition, state, sources))
     last = stages[-1]
     read = {s.table: s for one in stages[::-1] for s in one.sources}
+    known = [(s, read[str(s.name)]) for s in sources if str(s.name) in read]
     mode, why = INCREMENTAL, None
     if state.reason or all(one.reason for one in stages):
         mode, why = FULL, state.reason or last.reason
@@ -404,7 +404,7 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
         sql=definition.sql,
         mode=mode,
         reason=why,
-        sources=tuple(read[str(s.name)] for s in sources if str(s.name) in read),
+        sources=tuple(replace(one, shown=s.old, newest=s.new) for s, one in known),
         stages=tuple(stages),
     )
 

@@ -269,9 +269,11 @@ class Delta:
     @property
     def parts(self) -> list[Delta]:
         """The changes by part of a UNION ALL, or those of the only part of a query."""
+        parts = self.plan.branches or (self.plan,)
+        read = [{source.name for source in part.tables} for part in parts]
         return [
-            Delta(part, {s.name: self.changes[s.name] for s in part.tables if s.name in self.changes})
-            for part in self.plan.branches or (self.plan,)
+            Delta(part, {name: view for name, view in self.changes.items() if name in names})
+            for part, names in zip(parts, read, strict=True)
         ]
 
     def rows(self, select: str) -> str:
