@@ -29,21 +29,12 @@ def queries(draw: st.DrawFn, depth: int = 2, names: tuple[str, ...] = tuple(TABL
         depth: the greatest number of nested subqueries.
         names: the tables, and the queries in WITH.
     """
-    kind = draw(st.sampled_from(["plain", "groups", "groups", "union", "with", "window", "scalar"]))
+    kind = draw(st.sampled_from(["plain", "groups", "groups", "union", "window", "scalar"]))
     below = queries(depth - 1, names) if depth else st.sampled_from([_table(n) for n in names])
     if kind == "union":
         operator = draw(st.sampled_from(["UNION ALL", "UNION", "EXCEPT", "INTERSECT"]))
-        return f"{_branch(draw(below))} {operator} {_branch(draw(below))}" if depth else draw(below)
-    if kind == "with" and depth:
-        inner = draw(queries(depth - 1, names))
-        name = f"c{depth}"
-        columns = draw(st.sampled_from(["", " (g, n)"]))
-        return f"WITH {name}{columns} AS ({inner}) {draw(_selects(depth, (*names, name), 'plain'))}"
+        return f"{draw(below)} {operator} {draw(below)}" if depth else draw(below)
     return draw(_selects(depth, names, kind))
-
-
-def _branch(query: str) -> str:
-    return f"({query})" if query.startswith("WITH") else query
 
 
 def _table(name: str) -> str:
@@ -108,10 +99,15 @@ def _conditions(draw: st.DrawFn, depth: int, names: tuple[str, ...]) -> str:
 
 @st.composite
 def limited(draw: st.DrawFn) -> str:
-    """Generate a query that may have ORDER BY and LIMIT."""
-    query = draw(queries())
+    """Generate a query that may have WITH, and ORDER BY with LIMIT."""
+    clause, names = "", tuple(TABLES)
+    if draw(st.booleans()):
+        columns = draw(st.sampled_from(["", " (g, n)"]))
+        clause = f"WITH c{columns} AS ({draw(queries(1))}) "
+        names = (*names, "c", "c")
+    query = draw(queries(2, names))
     limit = draw(st.sampled_from(["", "", " ORDER BY n DESC, g LIMIT 3"]))
-    return f"SELECT q.g, q.n FROM ({query}) q{limit}" if limit else query
+    return f"{clause}SELECT q.g, q.n FROM ({query}) q{limit}" if limit else f"{clause}{query}"
 
 
 # One query of each shape, with the number of its stages.
@@ -126,6 +122,12 @@ SHAPES = {
         "WITH c (g, n) AS (SELECT g, sum(n) FROM t GROUP BY g)"
         " SELECT c.g, c.n FROM c WHERE c.n = (SELECT max(n) FROM c)",
         3,
+    ),
+    "nested_with": (
+        "WITH a AS (WITH b AS (SELECT g, max(n) AS n FROM s GROUP BY g) SELECT g, n FROM b),"
+        " c AS (SELECT a.g, t.n FROM a JOIN t ON a.g = t.g) SELECT x.g, y.n FROM c x, c y"
+        " WHERE x.g = y.g AND x.n <> y.n",
+        2,
     ),
     "outer_joined": (
         "SELECT t.g, q.n FROM t LEFT JOIN (SELECT g, n + 1 AS n FROM s WHERE n > 1) q ON t.g = q.g",

@@ -361,7 +361,8 @@ def _plan_once(found: RefreshPlan) -> None:
     the sizes that Spark measures while it runs.
     """
     session, shape = found.session, found.plan.shape
-    linear = all(member.role is Role.LINEAR for member in shape.members)
+    members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
+    linear = all(member.role is Role.LINEAR for member in members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
     if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:
         session.conf.set(_ADAPTIVE, "false")

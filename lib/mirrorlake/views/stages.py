@@ -153,11 +153,12 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
             clauses = filter(None, map(select.args.get, ("group", "having", "order")))
             used = (column for clause in clauses for column in clause.find_all(exp.Column))
             for column in used:
-                if column.name.lower() != name or column.table:
-                    continue
-                if isinstance(column.parent, exp.Ordered):
-                    continue  # both resolve it to the alias
-                raise _UnsupportedError("an ambiguous name")
+                is_own = column.parent_select is select and not column.table
+                # ORDER BY of the plain name means the alias in both.
+                if is_own and column.name.lower() == name and not isinstance(
+                    column.parent, exp.Ordered
+                ):
+                    raise _UnsupportedError("an ambiguous name")
     for call in find_calls(tree):
         if call.is_nondeterministic or call.name in (*ORDER_DEPENDENT, *_GENERATORS):
             raise _UnsupportedError(call.name)
