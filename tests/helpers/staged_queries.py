@@ -161,6 +161,11 @@ SHAPES = {
         "SELECT g, count(*) AS n FROM t GROUP BY g HAVING count(*) > (SELECT count(*) / 4 FROM s)",
         3,
     ),
+    "having_by_key": (
+        "SELECT g, count(*) AS n FROM t GROUP BY g HAVING count(*) > (SELECT count(*) FROM s"
+        " WHERE s.g = t.g) OR sum(t.n) IS NULL",
+        3,
+    ),
     "distinct_of_groups": ("SELECT DISTINCT upper(t.g) AS g, count(*) AS n FROM t GROUP BY t.g", 2),
     "window_of_groups": (
         "SELECT max(g) AS g, rank() OVER (PARTITION BY t.n ORDER BY count(*)) AS n FROM t"
