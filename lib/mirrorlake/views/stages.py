@@ -146,7 +146,7 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
         # Spark and sqlglot may resolve a name differently if both an alias and a column have it.
         for item in select.expressions:
             name = item.alias.lower()
-            if not name or item.this.name.lower() == name and isinstance(item.this, exp.Column):
+            if not name or (item.this.name.lower() == name and isinstance(item.this, exp.Column)):
                 continue
             if name not in columns and aliases.count(name) == 1:
                 continue
@@ -155,8 +155,10 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
             for column in used:
                 is_own = column.parent_select is select and not column.table
                 # ORDER BY of the plain name means the alias in both.
-                if is_own and column.name.lower() == name and not isinstance(
-                    column.parent, exp.Ordered
+                if (
+                    is_own
+                    and column.name.lower() == name
+                    and not isinstance(column.parent, exp.Ordered)
                 ):
                     raise _UnsupportedError("an ambiguous name")
     for call in find_calls(tree):
