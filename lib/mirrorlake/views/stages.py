@@ -110,7 +110,7 @@ def _qualified(sql: str, sources: Mapping[TableName, Sequence[str]]) -> exp.Quer
         one.node.set("this", exp.to_identifier(f"{_TABLE}{numbers[str(one.name).lower()]}"))
         one.node.set("db", None)
     _check(query.tree, {column.lower() for columns in sources.values() for column in columns})
-    columns = {
+    columns: dict[str, object] = {
         f"{_TABLE}{number}": {column.lower(): "unknown" for column in some}
         for number, some in enumerate(sources.values())
     }
