@@ -126,6 +126,37 @@ class TableName:
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
+@dataclass(frozen=True, order=True)
+class StageName(TableName):
+    """The name of a stage of a view: a hidden table that only refreshes of the view use.
+
+    A table of the lake cannot have such a name, because it contains a slash.
+
+    Attributes:
+        number: the number of the stage.
+    """
+
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{TableName(self.schema, self.name)}/{self.number}"
+
+    @property
+    def place(self) -> str:
+        """A relative path that only this table has."""
+        return f"{super().place}.stages/{self.number}"
+
+    @property
+    def table_path(self) -> str:
+        """The Delta table's folder, relative to the lake's root."""
+        return f"{STATE}/stages/{self.place}"
+
+
+def stages_folder(view: TableName) -> str:
+    """Return the folder of a view's stages, relative to the lake's root."""
+    return StageName(view.schema, view.name).table_path.rpartition("/")[0]
+
+
 def safe_column(name: str) -> str:
     """Return a column name without the characters that need Delta's column mapping.
 

@@ -21,7 +21,7 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.names import TABLES, TableName, safe_column
+from mirrorlake.names import TABLES, StageName, TableName, safe_column, stages_folder
 from mirrorlake.storage.files import Storage
 
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -247,3 +247,9 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
             if "_delta_log" in storage.list(path).folders and has_log(storage, path):
                 found.append(TableName(folder, name))
     return sorted(found, key=lambda table: (table.schema or "", table.name))
+
+
+def stages_of(storage: Storage, view: TableName) -> list[StageName]:
+    """Return the hidden tables of a view; empty for any other table."""
+    numbers = storage.list(stages_folder(view)).folders
+    return [StageName(view.schema, view.name, int(number)) for number in sorted(numbers, key=int)]

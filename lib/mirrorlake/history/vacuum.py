@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, hadoop_path, latest_actions, total
-from mirrorlake.delta.snapshot import FILE_RETENTION, Snapshot
+from mirrorlake.delta.snapshot import FILE_RETENTION, Snapshot, stages_of
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.errors import RetentionError
@@ -69,7 +69,7 @@ class Vacuum(Result):
         table: the table's name.
         version: the table's newest version when the files were listed.
         retention_hours: how long files are kept after their removal.
-        delete_files, delete_bytes: the files to delete.
+        delete_files, delete_bytes: the files to delete, including those of a view's stages.
         kept: the files to keep, by reason. A file with several reasons counts only under the first
             one.
         unreadable: the first and the last version that can be read now, but not after the vacuum;
@@ -127,10 +127,25 @@ def vacuum_table(
     _check_nesting(table.storage, table.name)
     feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
     job = _Job(work, hours, max(feed, hours), utc_now())
-    if not apply:
-        return job.summarise(job.files())
-    publish_horizon(table.storage, table.name, job.table_id, job.version)
-    return job.apply()  # must look for frames after the horizon is published
+    if apply:
+        publish_horizon(table.storage, table.name, job.table_id, job.version)
+        done = job.apply()  # must look for frames after the horizon is published
+    else:
+        done = job.summarise(job.files())
+    for stage in stages_of(table.storage, table.name):
+        inner = vacuum_table(
+            TableHandle(table.spark, table.storage, stage),
+            retention_hours=retention_hours,
+            feed_hours=feed_hours,
+            allow_short=allow_short,
+            apply=apply,
+        )
+        done = replace(
+            done,
+            delete_files=done.delete_files + inner.delete_files,
+            delete_bytes=done.delete_bytes + inner.delete_bytes,
+        )
+    return done
 
 
 def _check_retention(

@@ -10,12 +10,12 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, STATE, TableName, as_table
+from mirrorlake.names import HIDDEN, STATE, TableName, as_table, stages_folder
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -38,11 +38,10 @@ from mirrorlake.views.definition import (
 from mirrorlake.views.explain import (
     FULL,
     Explanation,
-    explain,
+    explain_view,
     forget_costs,
-    plan_refresh,
 )
-from mirrorlake.views.plan import listed, make_plan, pin_sources
+from mirrorlake.views.plan import find_stages, listed, make_plan, pin_sources
 from mirrorlake.views.refresh import (
     Check,
     Refresh,
@@ -56,6 +55,7 @@ from mirrorlake.views.refresh import (
     versions_of,
 )
 from mirrorlake.views.shape import Method
+from mirrorlake.views.stages import with_ties
 from mirrorlake.views.view_sql import whole_contents
 
 
@@ -209,10 +209,7 @@ class Views:
             >>> lake.views.explain("totals").mode  # doctest: +SKIP
             'incremental'
         """
-        definition, spark = self.get(name), self._spark()
-        state = read_view_state(self._storage, definition)
-        sources = pin_sources(self._storage, definition, state.sources)
-        return explain(plan_refresh(spark, self._storage, definition, state, sources))
+        return explain_view(self._spark(), self._storage, self.get(name))
 
     def check(self, name: str | TableName) -> Check:
         """Compare a view with its query. The query reads the source versions of the last refresh.
@@ -241,6 +238,10 @@ class Views:
                 hint="refresh the view first.",
             )
         session = new_session(self._spark())
+        if definition.stages:
+            snapshot = open_snapshot(self._storage, definition.name)
+            sql = with_ties(definition.sql, visible_columns(snapshot))
+            definition = replace(definition, sql=sql)
         sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
         plan = make_plan(session, definition, shown)
@@ -315,6 +316,9 @@ class Views:
         done = Outcome("drop", str(definition.name), effect, applied=apply)
         if not apply:
             return done
+        if definition.stages:
+            # They go first: a refresh after an interrupted drop creates them again.
+            self._storage.delete_folder(stages_folder(definition.name))
         if self._storage.local is None:
             self._storage.delete_folder(definition.name.table_path)  # its log goes first
         else:
@@ -322,7 +326,8 @@ class Views:
             # The folder is moved first, so that an interrupted drop leaves no partial view.
             self._storage.move_folder(definition.name.table_path, grave)
             self._storage.delete_folder(grave)
-        forget_costs(self._storage, definition.name)
+        for one in (definition, *definition.chain[:-1]):
+            forget_costs(self._storage, one.name)
         return done
 
     def _make(self, name: TableName, sql: str, *, vectors: bool, dry_run: bool) -> Definition:
@@ -340,6 +345,7 @@ class Views:
         check_own(self._storage, name)
         definition = Definition(name, uuid.uuid4().hex, sql, _sources(self._storage, sql))
         plan = make_plan(session, definition, pin_sources(self._storage, definition, {}))
+        definition = replace(definition, stages=find_stages(session, plan))
         columns = column_types(session.sql(whole_contents(plan, 0)).schema)
         if own := [column for column in plan.names if column.startswith(HIDDEN)]:
             raise UsageError(
@@ -348,9 +354,9 @@ class Views:
                 column=own[0],
             )
         properties = {VIEW_PROPERTY: definition.as_property()}
-        if vectors and plan.shape.method is not Method.FULL:
+        if vectors and (definition.stages or plan.shape.method is not Method.FULL):
             # A refresh deletes single rows without rewriting their files.
-            properties["delta.enableDeletionVectors"] = "true"
+            properties[VECTORS] = "true"
         # If a refresh must use MERGE, a change feed of single rows doubles its cost. So the feed is
         # off unless a user enables it. Delta 4.4 cannot write the change rows of an update if a
         # column's name has a backtick.

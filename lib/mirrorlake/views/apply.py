@@ -49,6 +49,7 @@ from mirrorlake.views.view_sql import (
     has_rows,
     hashes,
     is_changed,
+    row_items,
     selected_groups,
     shown_of,
     state_columns,
@@ -297,7 +298,9 @@ def apply_delta(delta: Delta, work: Workspace, target: Target) -> None:
 def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
     """Delete and insert as many copies of each row as the query lost and gained (rule `rows`)."""
     names, session = delta.plan.names, work.session
-    changed = delta.rows(named(delta.plan.shape.items, names))
+    changed = "\nUNION ALL\n".join(
+        part.rows(row_items(delta.plan, part.plan)) for part in delta.parts
+    )
     net = (
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({_SIGN}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlglot import exp
@@ -25,7 +25,7 @@ from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, TableName, quote
+from mirrorlake.names import HIDDEN, StageName, TableName, quote
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
@@ -87,8 +87,12 @@ def _aliased(table: NamedTable, relation: str) -> str:
     return relation if table.node.alias else f"{relation} AS {quote(table.alias)}"
 
 
-def parse_query(sql: str) -> Query:
+def parse_query(sql: str, view: TableName | None = None) -> Query:
     """Parse a view's query.
+
+    Args:
+        sql: the query.
+        view: the view whose stages the query may name.
 
     Raises:
         QueryError: sqlglot cannot parse the query.
@@ -102,8 +106,17 @@ def parse_query(sql: str) -> Query:
     tree = statement.trees[0] if len(statement.trees) == 1 else None
     if not isinstance(tree, exp.Query):
         raise UsageError("The text of a view is not exactly one query.", hint="write one SELECT.")
-    tables = sorted(named_tables(tree), key=lambda one: one.start)
-    return Query(statement.text, tree, tuple(tables))
+    tables = [*named_tables(tree), *(_named_stages(tree, view) if view else ())]
+    return Query(statement.text, tree, tuple(sorted(tables, key=lambda one: one.start)))
+
+
+def _named_stages(tree: exp.Expr, view: TableName) -> Iterator[NamedTable]:
+    """Yield the places where a query names stages of a view, such as `view/1`."""
+    for node in tree.find_all(exp.Table):
+        owner, _, number = node.name.rpartition("/")
+        if not node.db and owner == str(TableName(view.schema, view.name)) and number.isdecimal():
+            name, meta = StageName(view.schema, view.name, int(number)), node.this.meta
+            yield NamedTable(name, node, meta["start"], meta["end"] + 1)
 
 
 def as_sql(node: exp.Expr) -> str:
@@ -126,7 +139,7 @@ def find_stars(part: exp.Expr) -> list[exp.Star]:
     return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
 
 
-FORMAT = 1
+FORMAT = 2  # definitions without stages have format 1
 
 
 @dataclass(frozen=True)
@@ -139,12 +152,26 @@ class Definition:
         sql: the query of the view.
         sources: the columns that each source table had when the view was created. The view does not
             read other columns.
+        stages: the queries of the stages, in the order of their dependencies; the last one is that
+            of the view's own table. Empty if the view is refreshed without stages.
     """
 
     name: TableName
     id: str
     sql: str
     sources: dict[TableName, tuple[str, ...]]
+    stages: tuple[str, ...] = ()
+
+    @property
+    def chain(self) -> list[Definition]:
+        """The definitions of the stages. The last one has the name and the id of the view."""
+        found = []
+        for number, sql in enumerate(self.stages, 1):
+            name, own = StageName(self.name.schema, self.name.name, number), f"{self.id}-{number}"
+            tables = parse_query(sql, self.name).tables
+            read = {one.name: self.sources.get(one.name, ()) for one in tables}
+            found.append(Definition(name, own, sql, read))
+        return [*found[:-1], *(replace(one, name=self.name, id=self.id) for one in found[-1:])]
 
     @property
     def app_id(self) -> str:
@@ -154,7 +181,9 @@ class Definition:
     def as_property(self) -> str:
         """Return the definition as the value of the table property."""
         sources = {str(name): list(columns) for name, columns in self.sources.items()}
-        document = {"format": FORMAT, "id": self.id, "sql": self.sql, "sources": sources}
+        document = {"format": 1, "id": self.id, "sql": self.sql, "sources": sources}
+        if self.stages:
+            document |= {"format": FORMAT, "stages": self.stages}
         return json.dumps(document, ensure_ascii=False)
 
     def __repr__(self) -> str:
@@ -172,7 +201,7 @@ def definition_of(name: TableName, snapshot: Snapshot | None) -> Definition | No
         return None
     kept = check_format(json.loads(text), f"The view {name}", FORMAT)
     sources = {TableName.parse(table): tuple(cols) for table, cols in kept["sources"].items()}
-    return Definition(name, kept["id"], kept["sql"], sources)
+    return Definition(name, kept["id"], kept["sql"], sources, tuple(kept.get("stages", ())))
 
 
 def read_definition(storage: Storage, name: TableName) -> Definition:

@@ -12,18 +12,26 @@ expected duration is the rule of thumb plus the duration of the lake's fastest i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.commits import find_newest
 from mirrorlake.names import STATE, TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.definition import Definition, Reason, SourceStatus, ViewState, reason
-from mirrorlake.views.plan import Changes, Plan, Source, look_at_changes, make_plan
+from mirrorlake.views.definition import (
+    Definition,
+    Reason,
+    SourceStatus,
+    ViewState,
+    read_view_state,
+    reason,
+)
+from mirrorlake.views.plan import Changes, Plan, Source, look_at_changes, make_plan, pin_sources
 from mirrorlake.views.shape import RULES, Method, Role, is_steady
 from mirrorlake.views.view_sql import whole_contents
 
@@ -292,6 +300,8 @@ class Explanation(Result):
         sources: the status of each source.
         expected: the expected seconds by kind of refresh; None if unknown.
         last: the cost of the last refresh of each kind.
+        stages: the explanation of each stage, if the view has stages. The last one is that of the
+            view's own table.
     """
 
     view: str
@@ -302,6 +312,7 @@ class Explanation(Result):
     sources: tuple[SourceState, ...]
     expected: dict[str, float | None]
     last: dict[str, Cost]
+    stages: tuple[Explanation, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `view explain --json` prints."""
@@ -315,11 +326,17 @@ class Explanation(Result):
             "sources": [vars(source) for source in self.sources],
             "expected_seconds": self.expected,
             "last_seconds": {kind: cost.seconds for kind, cost in self.last.items()},
+            **({"stages": [one.as_dict() for one in self.stages]} if self.stages else {}),
         }
 
     def shown(self) -> TextTable:
         """Return the explanation as a table, without durations."""
         rows = [("shape", self.method), ("rule", RULES[Method(self.method)])]
+        if self.stages:
+            rows = [("shape", counted(len(self.stages), "stage"))]
+        for one in self.stages:
+            why = f" ({one.reason.code})" if one.reason and one.method == FULL else ""
+            rows += [(f"stage {one.view}", f"{one.method}{why}"), ("", one.sql)]
         for source in self.sources:
             at = "" if source.shown is None else f"shows version {source.shown}, "
             by = f", by {source.by}" if source.by else ""
@@ -344,6 +361,9 @@ class Explanation(Result):
     def __repr__(self) -> str:
         why = f" ({self.reason.code})" if self.reason else ""
         following = "nothing to do" if self.mode == NOTHING else self.mode
+        if self.stages:
+            rules = ", ".join(one.method for one in self.stages)
+            return f"{self.view}: stages {rules}; next refresh: {following}{why}"
         if self.method == Method.FULL.value:
             return f"{self.view}: no rule{why}; next refresh: {following}"
         return f"{self.view}: rule '{self.method}'; next refresh: {following}{why}"
@@ -353,6 +373,40 @@ def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) 
     """Check whether the result of a view's query may have changed since its last refresh."""
     moved = any(source.moved for source in sources) or not is_steady(definition.sql)
     return moved or state.reason is not None
+
+
+def explain_view(spark: SparkSession, storage: Storage, definition: Definition) -> Explanation:
+    """Return the explanation of a view's next refresh; see `Views.explain`."""
+    state = read_view_state(storage, definition)
+    sources = pin_sources(storage, definition, state.sources)
+    at = {source.name: source.new for source in sources}
+    for one in definition.chain[:-1]:
+        if (newest := find_newest(storage, one.name.table_path)) is not None:
+            at[one.name] = newest
+    if not definition.stages or len(at) < len(sources) + len(definition.stages) - 1:
+        # Without all stages, the first refresh did not finish.
+        return explain(plan_refresh(spark, storage, definition, state, sources))
+    stages: list[Explanation] = []
+    for one in definition.chain:
+        own = read_view_state(storage, one)
+        pinned = pin_sources(storage, one, own.sources, at)
+        stages.append(explain(plan_refresh(spark, storage, one, own, pinned)))
+    last = stages[-1]
+    read = {s.table: s for one in stages[::-1] for s in one.sources}
+    known = [(s, read[str(s.name)]) for s in sources if str(s.name) in read]
+    mode, why = INCREMENTAL, None
+    if state.reason or all(one.reason for one in stages):
+        mode, why = FULL, state.reason or last.reason
+    if not is_due(definition, state, sources):
+        mode = NOTHING
+    return replace(
+        last,
+        sql=definition.sql,
+        mode=mode,
+        reason=why,
+        sources=tuple(replace(one, shown=s.old, newest=s.new) for s, one in known),
+        stages=tuple(stages),
+    )
 
 
 def explain(found: RefreshPlan) -> Explanation:

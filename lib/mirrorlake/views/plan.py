@@ -22,18 +22,21 @@ from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, versions_at_once
-from mirrorlake.names import HIDDEN, TableName, quote
+from mirrorlake.names import HIDDEN, StageName, TableName, quote
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
     Definition,
     Query,
     Reason,
+    as_sql,
     find_stars,
     parse_query,
     reason,
+    visible_columns,
 )
-from mirrorlake.views.shape import KEY, Shape, read_shape, settle_types
+from mirrorlake.views.shape import KEY, Method, Shape, read_shape, settle_types
+from mirrorlake.views.stages import read_stages
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {
@@ -102,7 +105,10 @@ class Changes:
 
 
 def pin_sources(
-    storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
+    storage: Storage,
+    definition: Definition,
+    state: dict[str, tuple[str, int]],
+    at: Mapping[TableName, int] | None = None,
 ) -> tuple[Source, ...]:
     """Return a view's sources at versions that were the newest ones at the same time.
 
@@ -110,13 +116,14 @@ def pin_sources(
         storage: the lake's files.
         definition: the view.
         state: the id and version of each source that the last refresh read.
+        at: the versions to use instead of the newest ones.
 
     Raises:
         TableNotFoundError: a source does not exist any more.
         BusyError: a source changed during each attempt.
     """
     names = sorted(definition.sources, key=str)
-    versions = versions_at_once(storage, names)
+    versions = versions_at_once(storage, names) if at is None else [at[name] for name in names]
     if versions is None:
         raise BusyError(
             f"The sources of {definition.name} changed during each attempt to read their versions.",
@@ -132,7 +139,8 @@ def pin_sources(
                 hint=f"restore {name}, or drop the view.",
             )
         there = {column.lower(): column for column in snapshot.schema}
-        columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
+        wanted = definition.sources[name] or visible_columns(snapshot)  # a stage: all columns
+        columns = [there[c.lower()] for c in wanted if c.lower() in there]
         old_id, old = state.get(str(name), ("", None))
         found.append(
             Source(
@@ -242,6 +250,7 @@ class Plan:
         shape: the rule of the query.
         sources: the source tables by the offset at which the query names them.
         columns: the types of the view's columns in Spark, by name.
+        branches: the plans of the parts of a UNION ALL, if all of them have the rule `rows`.
     """
 
     definition: Definition
@@ -249,6 +258,7 @@ class Plan:
     shape: Shape
     sources: dict[int, Source]
     columns: dict[str, str]
+    branches: tuple[Plan, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -328,7 +338,7 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
         QueryError: Spark cannot analyze the query.
         UsageError: two columns of the query have the same name.
     """
-    query = parse_query(definition.sql)
+    query = parse_query(definition.sql, definition.name)
     known = {str(source.name).lower(): source for source in sources}
     named_at = {one.start: str(one.name).lower() for one in query.tables}
     at = {start: known[name] for start, name in named_at.items() if name in known}
@@ -352,8 +362,60 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
             hint="give each column its own name with AS.",
         )
     columns = column_types(schema)
+    parts = [replace(definition, sql=as_sql(part)) for part in _parts(query.tree)]
+    try:
+        branches = tuple(make_plan(session, part, sources) for part in parts)
+    except UsageError:  # two columns of a part have the same name
+        branches = ()
+    if branches and all(part.shape.method is Method.ROWS for part in branches):
+        shape, plan = Shape(Method.ROWS), replace(plan, branches=branches)
     shape = settle_types(shape, kinds, list(columns.values()))
     return replace(plan, shape=shape, columns=columns)
+
+
+def _parts(tree: exp.Expr) -> list[exp.Expr]:
+    """Return the parts of a UNION ALL of plain queries; empty for any other query."""
+    if not isinstance(tree, exp.Union) or not isinstance(tree.expression, exp.Select):
+        return []
+    if {key for key, value in tree.args.items() if value} - {"this", "expression"}:
+        return []
+    first = [tree.this] if isinstance(tree.this, exp.Select) else _parts(tree.this)
+    return [*first, tree.expression] if first else []
+
+
+_REWRITTEN = ("DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATION", "SUBQUERY")
+_DISTRUSTED = ("NONDETERMINISTIC", "ORDER_DEPENDENT", "UNKNOWN_FUNCTION")
+
+
+def find_stages(session: SparkSession, plan: Plan) -> tuple[str, ...]:
+    """Return the queries of a view's stages; empty if no stage of the view has a rule.
+
+    Spark must derive the same columns from the stages as from the query.
+    """
+    view, why = plan.definition, plan.shape.reason
+    if why is None or why.code not in _REWRITTEN:
+        return ()
+    found = read_stages(view.sql, view.name, view.sources, plan.names)
+    relations = {source.name: source.at(source.new) for source in plan.tables}
+    columns: dict[TableName, Sequence[str]] = {s.name: s.columns for s in plan.tables}
+    known, methods, text = known_functions(session), [], ""
+    for number, stage in enumerate(found, 1):
+        query = parse_query(stage.sql, view.name)
+        named_at = {one.alias.lower(): columns[one.name] for one in query.tables}
+        shape = read_shape(query, named_at, known)
+        if shape.reason and shape.reason.code in _DISTRUSTED:
+            return ()
+        methods.append(shape.method)
+        text = query.replaced({one.start: relations[one.name] for one in query.tables})
+        name = StageName(view.name.schema, view.name.name, number)
+        relations[name], columns[name] = f"({text})", stage.columns
+    if all(method is Method.FULL for method in methods):
+        return ()
+    try:
+        is_equal = column_types(session.sql(text).schema) == plan.columns
+    except Exception:  # the query keeps its full refresh
+        is_equal = False
+    return tuple(stage.sql for stage in found) if is_equal else ()
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:

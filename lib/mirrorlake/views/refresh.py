@@ -7,7 +7,7 @@ A check compares a view with the result of its query afterwards. If a view reads
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,10 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import ConflictError, QueryError, UsageError
+from mirrorlake.history.write import create_table
 from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable, counted, optional_figure
@@ -43,11 +45,20 @@ from mirrorlake.views.explain import (
     Cost,
     Estimate,
     RefreshPlan,
+    explain_view,
     is_due,
     plan_refresh,
     save_cost,
 )
-from mirrorlake.views.plan import Plan, Source, listed, look_at_old, pin_sources, read_changes
+from mirrorlake.views.plan import (
+    Plan,
+    Source,
+    listed,
+    look_at_old,
+    make_plan,
+    pin_sources,
+    read_changes,
+)
 from mirrorlake.views.shape import Method, Role
 from mirrorlake.views.view_sql import Delta, whole_contents
 
@@ -93,6 +104,7 @@ class Refresh(Result):
         estimate: the expected durations, if both an incremental and a full refresh were possible.
         differences: the number of missing and extra rows that a check found; None without a check.
         applied: False after a dry run. A dry run counts no rows.
+        stages: the refreshes of the view's stages that had to be refreshed; empty without stages.
     """
 
     view: str
@@ -106,6 +118,7 @@ class Refresh(Result):
     estimate: Estimate | None = None
     differences: int | None = None
     applied: bool = True
+    stages: tuple[Refresh, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `view refresh --json` prints."""
@@ -121,6 +134,7 @@ class Refresh(Result):
             "expected": (self.estimate or Estimate()).as_dict(),
             "differences": self.differences,
             **({} if self.applied else {"applied": False}),
+            **({"stages": [one.as_dict() for one in self.stages]} if self.stages else {}),
         }
 
     def shown(self) -> TextTable:
@@ -135,6 +149,7 @@ class Refresh(Result):
         if self.changed is not None:
             facts.append(("source rows inserted or deleted", f"{self.changed:,}"))
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
+        facts += [(f"stage {one.view}", repr(one).partition(": ")[2]) for one in self.stages]
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
         if not self.applied:
@@ -176,8 +191,117 @@ def refresh_view(
         if dry_run:
             return nothing
         return replace(nothing, changed=0, seconds=time.perf_counter() - began)
-    found = plan_refresh(spark, storage, definition, state, sources)
-    session = found.session
+    if not definition.stages:
+        found = plan_refresh(spark, storage, definition, state, sources)
+        return _refresh(spark, storage, found, how=how, dry_run=dry_run, on_step=on_step)
+    if dry_run:
+        planned = explain_view(spark, storage, definition)
+        mode, why = (FULL, reason("ASKED")) if how == FULL else (planned.mode, planned.reason)
+        at = versions_of(sources)
+        return Refresh(str(definition.name), mode, why, state.version, at, applied=False)
+    done = _refresh_stages(spark, storage, definition, sources, how=how, on_step=on_step)
+    return replace(done, sources=versions_of(sources), seconds=time.perf_counter() - began)
+
+
+def _refresh_stages(
+    spark: SparkSession,
+    storage: Storage,
+    definition: Definition,
+    pinned: Sequence[Source],
+    *,
+    how: str,
+    on_step: ViewListener,
+) -> Refresh:
+    """Refresh the stages of a view in the order of their dependencies.
+
+    All stages read the sources at the same versions. If the call is interrupted, some stages have
+    newer rows than the view. The next call continues from there, because each stage has recorded
+    the versions of its own sources.
+
+    Args:
+        spark: the user's session.
+        storage: the lake's files.
+        definition: the view.
+        pinned: the sources of the view at the versions to read.
+        how: as for `Views.refresh`.
+        on_step: a function that is called after each finished step of each stage.
+    """
+    at = {source.name: source.new for source in pinned}
+    vectors = open_snapshot(storage, definition.name).properties.get(VECTORS) == "true"
+    runs = []
+    for stage in definition.chain:
+        is_last = stage.name == definition.name
+        if read_snapshot(storage, stage.name.table_path) is None:
+            _create_stage(spark, storage, stage, at, vectors=vectors)
+        state = read_view_state(storage, stage)
+        sources = pin_sources(storage, stage, state.sources, at)
+        at[stage.name] = state.version
+        # The last stage records the versions of all sources, even if its own ones are the same.
+        if is_last or how == FULL or is_due(stage, state, sources):
+            found = plan_refresh(spark, storage, stage, state, sources)
+            noted = tuple(pinned) if is_last else ()
+            done = _refresh(spark, storage, found, how=how, on_step=on_step, noted=noted)
+            runs.append(done)
+            state = read_view_state(storage, stage)
+            read = {str(source.name): (source.id, source.new) for source in sources}
+            if not is_last and (state.reason or state.sources != read):
+                raise ConflictError(
+                    f"Another refresh of {definition.name} has changed its stage {stage.name}.",
+                    hint="refresh the view again.",
+                )
+            at[stage.name] = state.version
+    last, counts = runs[-1], [run.changed for run in runs]
+    is_full = all(run.mode == FULL for run in runs)
+    return replace(
+        last,
+        mode=FULL if is_full else INCREMENTAL,
+        reason=last.reason if is_full else None,
+        changed=None if None in counts else sum(count or 0 for count in counts),
+        estimate=None,
+        stages=tuple(runs),
+    )
+
+
+def _create_stage(
+    spark: SparkSession,
+    storage: Storage,
+    stage: Definition,
+    at: Mapping[TableName, int],
+    *,
+    vectors: bool,
+) -> None:
+    """Create the empty table of a stage. Later stages read its change data feed."""
+    session = new_session(spark)
+    plan = make_plan(session, stage, pin_sources(storage, stage, {}, at))
+    columns = column_types(session.sql(whole_contents(plan, 0)).schema)
+    has_vectors = vectors and plan.shape.method is not Method.FULL
+    properties = {VECTORS: "true"} if has_vectors else {}
+    path = storage.path(stage.name.table_path)
+    create_table(session, path, columns, properties=properties)
+
+
+def _refresh(
+    spark: SparkSession,
+    storage: Storage,
+    found: RefreshPlan,
+    *,
+    how: str,
+    dry_run: bool = False,
+    on_step: ViewListener = noop,
+    noted: Sequence[Source] = (),
+) -> Refresh:
+    """Refresh a view, or one stage of a view.
+
+    Args:
+        spark: the user's session.
+        storage: the lake's files.
+        found: the plan of the refresh.
+        how: as for `Views.refresh`.
+        dry_run: as for `Views.refresh`.
+        on_step: a function that is called after each finished step.
+        noted: sources whose versions the commit records besides those of the plan.
+    """
+    began, session, name = time.perf_counter(), found.session, found.plan.definition.name
     on_step(ViewStep.PINNED)
     why, guess = found.reason, found.estimate
     if how == FULL:
@@ -195,7 +319,7 @@ def refresh_view(
             _plan_once(found)
             delta, why = _read(spark, work, storage, found)
             on_step(ViewStep.READ)
-        target = _target(storage, found, why)
+        target = _target(storage, found, why, noted)
         if delta is not None and why is None:
             apply_delta(delta, work, target)
             changed = sum(work.count(view)[0] for view in delta.changes.values())
@@ -207,7 +331,7 @@ def refresh_view(
     result = _result(found, why)
     taken = time.perf_counter() - began
     size = _source_bytes(session, found.plan) if why else found.changed_bytes
-    save_cost(storage, definition.name, result.mode, Cost(round(taken, 3), size))
+    save_cost(storage, name, result.mode, Cost(round(taken, 3), size))
     on_step(ViewStep.MEASURED)
     return replace(result, version=version, changed=changed, rows=rows, seconds=taken)
 
@@ -237,7 +361,8 @@ def _plan_once(found: RefreshPlan) -> None:
     the sizes that Spark measures while it runs.
     """
     session, shape = found.session, found.plan.shape
-    linear = all(member.role is Role.LINEAR for member in shape.members)
+    members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
+    linear = all(member.role is Role.LINEAR for member in members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
     if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:
         session.conf.set(_ADAPTIVE, "false")
@@ -261,10 +386,13 @@ def _read(
     return delta, None
 
 
-def _target(storage: Storage, found: RefreshPlan, why: Reason | None) -> Target:
+def _target(
+    storage: Storage, found: RefreshPlan, why: Reason | None, noted: Sequence[Source]
+) -> Target:
     state, definition, number = found.state, found.plan.definition, found.state.number + 1
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
-    sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
+    read = (*noted, *found.plan.tables)
+    sources = {str(source.name): {"id": source.id, "version": source.new} for source in read}
     note = commit_metadata(definition, number, state.version, how, sources)
     return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
@@ -350,15 +478,17 @@ def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
         path: the full path of the view's table.
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
-    whole = f"SELECT * FROM ({plan.whole()}\n)"
-    missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
-    counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
-    if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
-        alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
-        counts = [
-            session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
-            for some, others in ((missing, extra), (extra, missing))
-        ]
+    with workspace(session) as work:
+        # Spark 4.1 cannot plan EXCEPT ALL of some queries with subqueries; of cached rows it can.
+        whole = f"SELECT * FROM {work.cache(session.sql(plan.whole()))}"
+        missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
+        counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
+        if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
+            alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
+            counts = [
+                session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
+                for some, others in ((missing, extra), (extra, missing))
+            ]
     return Check(str(plan.definition.name), *counts)
 
 

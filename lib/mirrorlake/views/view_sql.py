@@ -37,12 +37,24 @@ def whole_contents(plan: Plan, number: int) -> str:
     if method is Method.FULL:
         return plan.whole()
     if method is Method.ROWS:
-        selected = f"SELECT {named(plan.shape.items, plan.names)} {plan.inner(relations)}"
+        selected = "\nUNION ALL\n".join(
+            f"SELECT {row_items(plan, part)} {part.inner(part.newest())}"
+            for part in plan.branches or (plan,)
+        )
         return with_ids(f"SELECT *, {hashes(plan.names)} FROM ({selected})", number)
     if method.keeps_state:
         arguments = f"SELECT {arguments_of(plan)} {plan.inner(relations)}"
         return shown_of(plan, state_of(plan, arguments))
     return selected_groups(plan, relations)
+
+
+def row_items(plan: Plan, part: Plan) -> str:
+    """Return the selected expressions of a part of a UNION ALL, or of the only part of a query."""
+    items: Sequence[str] = part.shape.items
+    if plan.branches:
+        pairs = zip(items, plan.columns.values(), strict=True)
+        items = [f"CAST({item} AS {kind})" for item, kind in pairs]
+    return named(items, plan.names)
 
 
 def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
@@ -254,6 +266,16 @@ class Delta:
     plan: Plan
     changes: dict[TableName, str]
 
+    @property
+    def parts(self) -> list[Delta]:
+        """The changes by part of a UNION ALL, or those of the only part of a query."""
+        parts = self.plan.branches or (self.plan,)
+        read = [{source.name for source in part.tables} for part in parts]
+        return [
+            Delta(part, {name: view for name, view in self.changes.items() if name in names})
+            for part, names in zip(parts, read, strict=True)
+        ]
+
     def rows(self, select: str) -> str:
         """Return the rows that the query's FROM and WHERE gained and lost.
 
@@ -289,6 +311,8 @@ class Delta:
 
     def needs_old(self) -> list[Source]:
         """Return the sources whose old versions must be read."""
+        if self.plan.branches:
+            return [source for part in self.parts for source in part.needs_old()]
         members = self.plan.shape.members
         changed = [self._source(m).name in self.changes for m in members]
         return [
