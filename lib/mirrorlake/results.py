@@ -193,9 +193,11 @@ def size_text(size: float) -> str:
     """Return a number of bytes with its unit.
 
     Example:
-        >>> size_text(1536), size_text(3 * 2**30)
-        ('1.5 KiB', '3.0 GiB')
+        >>> size_text(0), size_text(1536), size_text(3 * 2**30)
+        ('0 B', '1.5 KiB', '3.0 GiB')
     """
+    if abs(size) < 52:  # 0.0 KiB
+        return f"{size:.0f} B"
     units = ("KiB", "MiB", "GiB")
     power = sum(abs(size) >= 1000 * 1024**n for n in (1, 2))
     return f"{size / 1024 ** (power + 1):,.1f} {units[power]}"

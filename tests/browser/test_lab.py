@@ -22,6 +22,8 @@ QUICK = [(1024, "Dark")]
 ALL = list(product((1024, 1440), ("Light", "Dark")))
 OVERFLOWS = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
     one => one.scrollWidth > one.clientWidth + 2).map(one => one.scrollWidth - one.clientWidth)"""
+SCROLLING = """() => [...document.querySelectorAll('.ml .scroll')].filter(
+    one => one.offsetParent && one.scrollWidth > one.clientWidth).map(one => one.innerText)"""
 CUT_TABS = """() => [...document.querySelectorAll('.ml-tabs .lm-TabBar-tab')].filter(
     one => one.scrollWidth > one.clientWidth + 1 || [...one.children].some(
     label => label.scrollWidth > label.clientWidth + 1)).map(one => one.innerText)"""
@@ -106,6 +108,7 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
         page.wait_for_timeout(300)  # the kernel gets the click
         page.wait_for_function(READY)
         assert page.evaluate(OVERFLOWS) == [], title
+        assert title != "Zone" or page.evaluate(SCROLLING) == []
         assert page.evaluate(FAINT) == 0, title
         assert page.locator(".ml .dot.bad:visible", has_text="Error").count() == 0, title
         if title in ("Versions", "Files", "Zone"):

@@ -42,7 +42,7 @@ def test_papermill_runs_them_with_other_parameters(jvm: SharedJvm, tmp_path: Pat
     assert [step["status"] for step in summary["steps"]] == ["done"] * 3
     answers = tour.steps[-1].records
     tasks = {name for name in answers if TASK.fullmatch(name)}
-    assert tasks == {"03-1", "03-2", "03-3"}
+    assert tasks == {"03-1", "03-2", "03-3", "03-4"}
     assert all(
         step.records[task] for step in tour.steps for task in step.records if TASK.match(task)
     )

@@ -62,8 +62,10 @@ def test_a_missing_file_is_a_warning(root: Path) -> None:
 
 def test_a_paused_table_is_idle_and_no_problem(root: Path) -> None:
     Lake(root).operations.pause("stock")
-    (line,) = Lake(root).status().tables
+    status = Lake(root).status()
+    (line,) = status.tables
     assert (line.level, line.problem, line.fix) == ("idle", "", "resume the table.")
+    assert status.tables.shown().rows[0][-2:] == ("The table is paused.", line.fix)
 
 
 def test_an_error_is_a_problem_with_its_fix(tmp_path: Path) -> None:

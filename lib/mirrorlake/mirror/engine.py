@@ -285,10 +285,7 @@ class Engine:
                     hint="rename one of the two folders.",
                 )
             settings = self._settings(table)
-            if settings.paused:
-                state = replace(state, state=STOPPED)
-            elif state.state == STOPPED:
-                state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
+            state = state.as_asked(settings.paused)
             for attempt in range(1, _TRIES + 1):
                 if self._stop.is_set() or settings.paused or idle_folder(listing, state):
                     break

@@ -223,6 +223,18 @@ class TableState:
         """The folder in the landing zone, also for an invalid table name."""
         return f"{ZONE}/{place_of(self.schema, self.name)}"
 
+    def as_asked(self, paused: str | None) -> TableState:
+        """Return the state `Stopped` of a paused table, and the state of a resumed one without it.
+
+        Args:
+            paused: when an operator paused the table; None if it is not paused.
+        """
+        if paused is not None:
+            return replace(self, state=STOPPED)
+        if self.state == STOPPED:
+            return replace(self, state=REPLICATING if self.last_file else INITIALIZED)
+        return self
+
 
 def file_signature(entry: Entry) -> str:
     """Return a text that changes with a file's name, size, modification time or ETag."""

@@ -133,6 +133,11 @@ class TableStatus:
         return ""
 
     @property
+    def shown_problem(self) -> str:
+        """The problem, or a sentence that the table is paused; empty without either."""
+        return self.problem or ("The table is paused." if self.level == IDLE else "")
+
+    @property
     def fix(self) -> str:
         """The action that solves the problem or resumes a paused table; empty if none is needed."""
         if self.error:
@@ -426,8 +431,7 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
             elif state.seen not in (None, listing.state_of(IDENTITY)):
                 # The folder is a new incarnation, and none of its files may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
-            if asked.paused is not None:
-                state = replace(state, state=STOPPED)
+            state = state.as_asked(asked.paused)
             lines.append(status_of(state, listed_folder(listing, state), asked.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ _REDMOND, _BELLEVUE = "redmond", "bellevue"
 _WASHER = {"item": "washer", "n": 75, "shelf": "1b"}
 _SHOP_KEYS = [1, 4, 3, 5]
 _MANY_FILES = 6000
+_OTHER_ITEMS = [("nail", 7), ("nut", 1), ("screw", 2)]  # rows of lesson 13 without the washer
 _VISITS_POLICY = {
     "apply": False,
     "tables": "visits",
@@ -116,6 +118,28 @@ def gates_published(answer: Any) -> str:
     return "" if left == {"B2": [3]} else "moved"
 
 
+def gates_in_two_versions(answer: Any) -> str:
+    """Check whether the versions 1 and 2 of a table each added one row, from one published file.
+
+    Args:
+        answer: the table's history.
+
+    Returns:
+        An empty text, or the mistake: `together`, `more`, `rows`, `unreadable`.
+    """
+    try:
+        commits = [commit for commit in answer.commits if commit.version > 0]
+        files = [commit.description.rpartition(" ")[2] for commit in reversed(commits)]
+        inserted = [commit.rows.inserted for commit in commits]
+    except (TypeError, AttributeError):
+        return "unreadable"
+    if len(commits) < 2:
+        return "together"
+    if files != ["1", "2"]:
+        return "more"
+    return "" if inserted == [1, 1] else "rows"
+
+
 def visits_policy(answer: Any) -> str:
     """Check whether a policy is the one that task 07-3 asks for.
 
@@ -153,6 +177,77 @@ def rows_sorted(answer: Any) -> str:
 
 def _runs(values: list[Any]) -> int:
     return 1 + sum(1 for one, other in pairwise(values) if one != other)
+
+
+def weekly_policy(answer: Any) -> str:
+    """Check whether a partitioning policy divides `time_hour` into weeks, also in existing files.
+
+    Args:
+        answer: the policy.
+
+    Returns:
+        An empty text, or the mistake: `kind`, `column`, `size`, `reference`, `existing`,
+        `unreadable`.
+    """
+    try:
+        document = answer.document()
+        (key,) = document["PartitionKeys"]
+        span = key["Properties"]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return "unreadable"
+    if key["Kind"] != "UniformRange":
+        return "kind"
+    if key["ColumnName"] != "time_hour":
+        return "column"
+    if span["RangeSize"] != "7.00:00:00":
+        return "size"
+    if not span["Reference"].startswith("2013-01-01T00:00"):
+        return "reference"
+    today = datetime.now().date().isoformat()
+    return "" if document.get("EffectiveDateTime", today) < today else "existing"
+
+
+def washer_renumbered(answer: Any) -> str:
+    """Check whether the washer has the key 30 and still the row id 3.
+
+    Args:
+        answer: the rows with their row ids.
+
+    Returns:
+        An empty text, or the mistake: `still`, `new-id`, `others`, `unreadable`.
+    """
+    try:
+        rows = [row if isinstance(row, dict) else row.asDict() for row in listed(answer)]
+        washers = [(row["id"], row["_row_id"]) for row in rows if row["item"] == "washer"]
+        others = sorted((row["item"], row["id"]) for row in rows if row["item"] != "washer")
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    if others != _OTHER_ITEMS or len(washers) != 1:
+        return "others"
+    ((key, row_id),) = washers
+    if key != 30:
+        return "still"
+    return "" if row_id == 3 else "new-id"
+
+
+def longest_by_carrier(answer: Any) -> str:
+    """Check whether the view `worst` has a rule for the longest delay of each carrier.
+
+    Args:
+        answer: the explanation of the view.
+
+    Returns:
+        An empty text, or the mistake: `other`, `full`, `longest`, `unreadable`.
+    """
+    try:
+        view, method, sql = answer.view, answer.method, answer.sql.casefold()
+    except AttributeError:
+        return "unreadable"
+    if view != "worst":
+        return "other"
+    if method == "full":
+        return "full"
+    return "" if all(word in sql for word in ("carrier", "max", "longest")) else "longest"
 
 
 def key_changed(answer: Any) -> str:
@@ -243,10 +338,14 @@ ANSWERS: dict[str, Callable[[Lake], Any]] = {
 }
 CHECKERS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
+    "gates_in_two_versions": gates_in_two_versions,
     "gates_published": gates_published,
     "key_changed": key_changed,
+    "longest_by_carrier": longest_by_carrier,
     "rows_repaired": rows_repaired,
     "rows_sorted": rows_sorted,
     "smallest_sku": smallest_sku,
     "visits_policy": visits_policy,
+    "washer_renumbered": washer_renumbered,
+    "weekly_policy": weekly_policy,
 }

@@ -123,12 +123,11 @@ def list_folders(lines: list[TableStatus]) -> TextTable:
             html.dot(one.level, one.state),
             problem_and_fix(one),
             one.last_file,
-            one.backlog_files,
-            size_text(one.backlog_bytes),
+            html.unbroken(*one.backlog.split(", ")),
         )
         for one in lines
     )
-    columns = ("folder", "state", "problem and fix", "last file applied", "files waiting", "size")
+    columns = ("folder", "state", "problem and fix", "last file", "backlog")
     return TextTable(columns, rows)
 
 

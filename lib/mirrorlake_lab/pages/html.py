@@ -184,6 +184,11 @@ def wide(message: str, more: str = "") -> Html:
     )
 
 
+def unbroken(*parts: str) -> Html:
+    """Return texts with commas between them; a line ends only after a comma."""
+    return Html(", ".join(f'<span class="t">{text(part)}</span>' for part in parts))
+
+
 def dot(kind: str, word: str) -> Html:
     """Return a state as a coloured dot (`good`, `warn`, `bad` or `idle`) and a word."""
     return Html(f'<span class="dot t {escape(kind)}">{text(word)}</span>')

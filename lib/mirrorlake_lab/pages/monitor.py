@@ -164,7 +164,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
 
 def problem_and_fix(status: TableStatus) -> html.Html:
     """Return a table's problem and its fix as a cell; empty if all is well."""
-    return html.wide(status.problem, f"Fix: {status.fix}" if status.fix else "")
+    return html.wide(status.shown_problem, f"Fix: {status.fix}" if status.fix else "")
 
 
 def view_table(views: Sequence[ViewStatus]) -> TextTable:

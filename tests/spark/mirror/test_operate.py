@@ -137,6 +137,7 @@ def test_a_paused_table_waits(lake: Lake) -> None:
     assert report["other"].last_file == 2
     assert {line.name: line.state for line in lake.status().tables}["t"] == "Stopped"
     lake.operations.resume("t")
+    assert {line.name: line.state for line in lake.status().tables}["t"] == "Replicating"
     report = {line.name: line for line in lake.mirror().tables}
     assert (report["t"].state, report["t"].last_file) == ("Replicating", 2)
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -88,7 +89,9 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
     assert not lake.mirror().failed
     commands("dimension")
     assert "a second search found nothing" in commands("forget")
+    archive = lake.storage.local / "Tables" / "customers_history"
     assert lake.sql("SELECT name FROM customers_history").collect() == [("Bob",)]
+    assert pq.read_table([*archive.glob("*.parquet")], columns=["id"]).to_pydict() == {"id": [4712]}
     assert lake.sql("SELECT city FROM dim_customers WHERE __END_AT IS NULL").count()
 
 

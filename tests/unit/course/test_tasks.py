@@ -45,7 +45,7 @@ POLICY = MaintenancePolicy(
 WEEKS = {"Reference": "2013-01-01", "RangeSize": "7.00:00:00"}
 STOCK = [
     {"id": key, "item": item, "_row_id": row_id}
-    for key, item, row_id in ((30, "washer", 3), (1, "nut", 1), (20, "screw", 2), (7, "nail", 4))
+    for key, item, row_id in ((30, "washer", 3), (1, "nut", 1), (2, "screw", 2), (7, "nail", 4))
 ]
 
 
@@ -70,8 +70,8 @@ def weekly(kind: str = "UniformRange", **changes: Any) -> Any:
     return parse_policy({"PartitionKeys": [key], "EffectiveDateTime": "2000-01-01"} | changes)
 
 
-def explained(view: str = "worst", method: str = "extremes", column: str = "carrier") -> Any:
-    sql = f"SELECT {column}, max(arr_delay) FROM flights GROUP BY {column}"
+def explained(view: str = "worst", method: str = "extremes", function: str = "max") -> Any:
+    sql = f"SELECT carrier, {function}(arr_delay) AS longest FROM flights GROUP BY carrier"
     return Explanation(view, sql, method, "nothing", None, (), {}, {})
 
 
@@ -144,13 +144,13 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "13-3": {
         "still": [STOCK[0] | {"id": 3}, *STOCK[1:]],
         "new-id": [STOCK[0] | {"_row_id": 5}, *STOCK[1:]],
-        "others": STOCK[:3],
+        "others": [row | {"id": 30} for row in STOCK],
         "unreadable": [{"item": "washer"}],
     },
     "14-4": {
         "full": explained(method="full"),
         "other": explained("longest"),
-        "longest": explained(column="origin"),
+        "longest": explained(function="min"),
         "unreadable": "worst",
     },
     "10-3": {"too-small": "F64", "too-large": "F2048", "unknown": "P4"},
@@ -225,6 +225,8 @@ def test_there_are_tasks_in_every_lesson() -> None:
     assert list(lessons()) == list(course.lesson_paths())
     for lesson in lessons().values():
         assert 3 <= len(lesson.tasks) <= 6
+        lines = [len(find_solution(task.number).splitlines()) for task in lesson.tasks]
+        assert any(2 <= count <= 6 for count in lines), f"{lesson.number}: no task to write code"
         assert 20 <= lesson.minutes <= 40
         assert [task.number for task in lesson.tasks] == [
             f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)

@@ -41,7 +41,7 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
         assert html.text(name) in page
         one = shown[name]
         assert (one.status.rows, one.status.backlog_files) == (line.rows, line.backlog_files)
-        assert html.text(line.problem) in page
+        assert html.text(line.shown_problem) in page
         assert html.text(line.fix) in page
         if line.error:
             assert line.error["message"].startswith(line.problem.partition(" [")[0])
