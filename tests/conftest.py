@@ -21,10 +21,16 @@ import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
-# Each of these folders is run by one process. The notebooks share a sample lake and a JVM. The
-# project's tests start their own JVMs, and two of these in addition to the common one exceed 8 GB.
-# The feed's tests have streams, and the common JVM can call back only one process.
-TOGETHER = ("tests/notebooks/", "tests/spark/project/", "tests/spark/feed/")
+# The folders of each group are run by one process. The browser's tests share a JupyterLab, and the
+# tests of sources a PostgreSQL server. The notebooks share a sample lake and a JVM, the project's
+# tests start their own JVMs, and two of these in addition to the common one exceed 8 GB. The feed's
+# tests have streams, and the common JVM can call back only one process.
+TOGETHER = (
+    ("tests/browser/",),
+    ("tests/notebooks/", "tests/spark/project/"),
+    ("tests/servers/sources/",),
+    ("tests/spark/feed/",),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,8 +78,8 @@ class ByFile(LoadFileScheduling):
     """A scheduler that assigns whole files to processes, and some whole folders."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folders = [folder for folder in TOGETHER if nodeid.startswith(folder)]
-        return folders[0] if folders else super()._split_scope(nodeid)
+        groups = [group[0] for group in TOGETHER if nodeid.startswith(group)]
+        return groups[0] if groups else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,6 +31,12 @@ FLAGS = [
 TOKEN = "browser"
 PATIENCE = 150.0  # seconds that a server or a kernel may take to start on a busy machine
 PICTURES = PROJECT / "docs" / "pictures"
+# Close the current notebook without a question about its unsaved outputs.
+CLOSE = """() => {
+    const notebook = window.jupyterapp.shell.currentWidget;
+    notebook.context.model.dirty = false;
+    notebook.close();
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -113,10 +119,26 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
+def load_lab(server: Server, browser: Any) -> Any:
+    """Return a page with Lab as it starts; loading it takes seconds."""
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"{server.url}?token={TOKEN}&reset")
+    page.wait_for_selector(".jp-MarkdownViewer h1")
+    return page
+
+
+@pytest.fixture(scope="package")
+def lab(server: Server, browser: Any) -> Iterator[Any]:
+    """The page in which `look` opens and closes its notebooks."""
+    page = load_lab(server, browser)
+    yield page
+    page.context.close()
+
+
 @pytest.fixture
-def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
+def look(server: Server, lab: Any) -> Iterator[Callable[..., Any]]:
     """Return a function that opens and runs a notebook of one cell in Lab, and returns the page."""
-    opened: list[Any] = []
     made: list[Path] = []
 
     def run(name: str, source: str, *, width: int = 1280, theme: str = "Light") -> Any:
@@ -125,23 +147,19 @@ def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
         path = server.folder / f"{name}.ipynb"
         nbformat.write(notebook, path)
         made.append(path)
-        context = browser.new_context(viewport={"width": width, "height": 900})
-        opened.append(context)
-        page = context.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        page.goto(f"{server.url}lab/tree/{name}.ipynb?token={TOKEN}&reset")
-        page.wait_for_selector(".jp-Notebook .jp-Cell")
-        command(page, "apputils:change-theme", {"theme": f"JupyterLab {theme}"})
+        lab.set_viewport_size({"width": width, "height": 900})
+        command(lab, "apputils:change-theme", {"theme": f"JupyterLab {theme}"})
         light = str(theme == "Light").lower()
-        page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
-        page.wait_for_function(READY)
-        command(page, "notebook:run-all-cells")
-        return page
+        lab.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+        command(lab, "docmanager:open", {"path": path.name})
+        lab.wait_for_selector(".jp-Notebook .jp-Cell")
+        lab.wait_for_function(READY)
+        command(lab, "notebook:run-all-cells")
+        return lab
 
     yield run
-    for context in opened:
-        context.close()
     for path in made:
+        lab.evaluate(CLOSE)
         path.unlink()
 
 
@@ -156,13 +174,9 @@ def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> No
 @pytest.fixture
 def visit(server: Server, browser: Any) -> Iterator[Any]:
     """The page that Lab shows after its start."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.goto(f"{server.url}?token={TOKEN}&reset")
-    page.wait_for_selector(".jp-MarkdownViewer h1")
+    page = load_lab(server, browser)
     yield page
-    context.close()
+    page.context.close()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Shop:
 
     def drop(self) -> None:
         self.server.execute(
-            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            f"SELECT pg_terminate_backend(active_pid, 9000) FROM pg_replication_slots"
             f" WHERE database = '{self.database}' AND active_pid IS NOT NULL;"
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
             f" WHERE database = '{self.database}' AND NOT active"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from helpers.feed_model import RESERVED
-from helpers.quiet import QUIET, commit_quietly
+from helpers.quiet import commit_quietly
 from helpers.tables import describe_history
 from mirrorlake import Lake, Table
 from mirrorlake.delta.snapshot import FEED
@@ -41,18 +42,26 @@ def flat(batches: list[list[Change]]) -> list[Change]:
     return sorted(change for batch in batches for change in batch)
 
 
-@pytest.fixture
-def table(lake: Lake) -> Table:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table: 0 creates, 1 and 2 insert two files each, 3 updates a row, 4 deletes one."""
-    made = lake.create_table("t", {"id": "INT", "v": "STRING"})
+    lake = Lake(tmp_path_factory.mktemp("made") / "lake")
+    table = lake.create_table("t", {"id": "INT", "v": "STRING"})
     for version in (1, 2):
         rows = lake.spark.range(version * 10, version * 10 + 4, 1, 2)
         rows.selectExpr("int(id) AS id", "'a' AS v").write.format("delta").mode("append").save(
-            made.path
+            table.path
         )
-    lake.spark.sql(f"UPDATE {made.sql_name} SET v = 'b' WHERE id = 10")
-    lake.spark.sql(f"DELETE FROM {made.sql_name} WHERE id = 11")
-    return made
+    lake.spark.sql(f"UPDATE {table.sql_name} SET v = 'b' WHERE id = 10")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 11")
+    return Path(table.path)
+
+
+@pytest.fixture
+def table(lake: Lake, made: Path) -> Table:
+    """Return a copy of the table."""
+    shutil.copytree(made, lake.storage.path("Tables/t"))
+    return lake.table("t")
 
 
 INSERTS = [(v, "insert", v * 10 + n) for v in (1, 2) for n in range(4)]
@@ -81,7 +90,6 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
     # Data and changes become visible with the same commit.
     assert table.changes.read(5).count() == table.read(version=5).where("id = 50").count() == 1
     assert flat(drain(stream, tmp_path / "a")) == new
-    assert flat(drain(table.changes.stream(3), tmp_path / "b")) == new
     assert flat(drain(table.changes.stream(5), tmp_path / "d")) == new
     assert flat(drain(table.changes.stream(3), tmp_path / "e")) == CHANGES + new
     bounded = flat(drain(table.changes.stream(1, 3), tmp_path / "f"))
@@ -99,8 +107,8 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
     table.spark.conf.set(BEYOND_CONF, "true")
     try:
         assert flat(drain(table.changes.stream("2999-01-01"), tmp_path / "h")) == []
+        assert flat(drain(table.changes.stream(12), tmp_path / "g")) == []
         for version in (11, 12):  # nothing is returned until the first version exists
-            assert flat(drain(table.changes.stream(12), tmp_path / "g")) == []
             table.spark.sql(f"INSERT INTO {table.sql_name} VALUES ({version}, 'x')")
         assert flat(drain(table.changes.stream(12), tmp_path / "g")) == [(12, "insert", 12)]
     finally:
@@ -184,9 +192,8 @@ def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
         return sorted(row.id for row in lake.table("target").read().collect())
 
     assert go_on() == list(range(76))  # the target is complete
-    for number in (76, 77):
-        lake.spark.sql(f"INSERT INTO {source.sql_name} VALUES ({number})")
-        assert go_on() == go_on() == list(range(number + 1))
+    lake.spark.sql(f"INSERT INTO {source.sql_name} VALUES (76)")
+    assert go_on() == go_on() == list(range(77))
     with pytest.raises(FeedError, match=r"no longer contains version 69.*start at version 70"):
         source.changes.stream(69)
 
@@ -261,10 +268,11 @@ def test_a_cursor(table: Table) -> None:
     assert {(r.id, r._change_type) for r in restored.rows.collect()} >= {(11, "insert")}
     cursor.commit(restored)
     assert cursor.read().is_empty
-    for kind in QUIET:
+    kinds = ("property", "column", "miss")
+    for kind in kinds:
         last = commit_quietly(table, kind)
     quiet = cursor.read(max_files=1)  # one batch, although many versions have no files
-    assert (quiet.end, quiet.rows.count(), cursor.lag.versions) == (last, 0, len(QUIET))
+    assert (quiet.end, quiet.rows.count(), cursor.lag.versions) == (last, 0, len(kinds))
     cursor.commit(quiet)
     assert (cursor.read().is_empty, cursor.lag.versions) == (True, 0)
     table.spark.sql(f"INSERT INTO {table.sql_name} (id, v) VALUES (60, 'x')")
@@ -275,8 +283,6 @@ def test_a_cursor(table: Table) -> None:
 
 
 def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
-    import shutil
-
     table = lake.create_table("t", {"id": "INT"})
     cursor = table.changes.cursor("c")
     cursor.commit(cursor.read())

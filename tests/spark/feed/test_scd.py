@@ -165,6 +165,7 @@ def test_soft_deletes_of_a_table_with_a_feed(lake: Lake) -> None:
     assert [tuple(row)[:2] for row in lake.table("dim_stock").read().collect()] == [(3, "c")]
 
 
+@pytest.mark.long  # test_snapshots below, and test_feed_cli.py has a table without a feed
 def test_snapshots_of_a_table_without_a_feed(lake: Lake) -> None:
     table = lake.create_table("stock", {"id": "int", "v": "string", "n": "int"}, feed=False)
     how: dict[str, Any] = {"stored_as": 2, "keys": ["id"], "from_snapshot": True}

@@ -196,7 +196,7 @@ def test_the_reachable_past_ends_where_log_and_files_end(lake: Lake, spark: Spar
     assert note is not None
     assert note.version == 3
     assert "interval 7 days" in note.why
-    for version in range(4):
+    for version in (note.version - 1, note.version):
         query = f"SELECT * FROM {table.sql_name} VERSION AS OF {version}"
         if version < note.version:
             with pytest.raises(Exception, match="deletedFileRetentionDuration"):

@@ -12,9 +12,10 @@ from mirrorlake import Lake, save_rows, show_rows
 from mirrorlake.errors import QueryError, UsageError, VersionError
 
 
-@pytest.fixture
-def shop(lake: Lake, spark: SparkSession) -> Lake:
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lake:
     """Return a lake: `stock` in three versions; `items` in two, both older than the third."""
+    lake = Lake(tmp_path_factory.mktemp("shop") / "lake", spark=spark)
     for rows in ("1, 'bolt'), (2, 'nut'", "3, 'screw'"):
         frame = spark.sql(f"SELECT * FROM VALUES ({rows}) AS t(id, item)").coalesce(1)
         lake.write("stock" if "bolt" in rows else "items", frame)

@@ -45,14 +45,15 @@ def another(publisher: Publisher) -> None:
 @pytest.mark.parametrize(
     "nights",
     [
-        [no_such_item, more_and_less],
+        [more_and_less],
         *under_long(
+            [no_such_item, more_and_less],
             [no_such_item, nothing, more_and_less, no_such_item, another, nothing],
             [nothing] * 6,
             [more_and_less, another, no_such_item] * 2,
         ),
     ],
-    ids=["two", "some changes", "no changes", "changes"],
+    ids=["one", "two", "some changes", "no changes", "changes"],
 )
 def test_nights(lake: Lake, nights: list[Callable[[Publisher], None]]) -> None:
     publisher = lake.publisher("stock", keys=["item"])

@@ -84,11 +84,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     # A view of a view reads its change feed.
     lake.views.create("top", "SELECT g FROM dbo.v WHERE total > 3", deletion_vectors=False)
     assert rows(lake, "SELECT * FROM top") == {("b",)}
-    lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE id = 1")
-    assert follow(lake, "dbo.v") == ("incremental", "")
-    assert follow(lake, "top") == ("incremental", "")
-    assert rows(lake, "SELECT * FROM top") == {("a",), ("b",)}
-    lake.spark.sql(f"UPDATE {t} SET x = 0 WHERE g = 'b'")
+    lake.spark.sql(f"UPDATE {t} SET x = IF(id = 1, 9, 0) WHERE id = 1 OR g = 'b'")
     assert follow(lake, "dbo.v") == ("incremental", "")
     assert follow(lake, "top") == ("incremental", "")
     # This reader refuses tables with deletion vectors, such as that of the other view.
@@ -165,9 +161,13 @@ def test_what_happens_to_a_source(
     assert rows(lake) == right
 
 
-def test_versions_without_changed_rows_are_followed(lake: Lake) -> None:
+def test_versions_without_changed_rows_are_followed(
+    lake: Lake, pytestconfig: pytest.Config
+) -> None:
     t = source(lake)
-    views = {"v": SUMS, "least": OTHERS["extremes"], "top": "SELECT g, total FROM v"}
+    views = {"v": SUMS, "top": "SELECT g, total FROM v"}
+    if pytestconfig.getoption("--long"):
+        views["least"] = OTHERS["extremes"]
     for name, query in views.items():
         lake.views.create(name, query)
     before = {name: rows(lake, f"SELECT * FROM {name}") for name in views}
