@@ -16,7 +16,7 @@ from mirrorlake.names import TableName, stages_folder
 from mirrorlake.views.explain import Explanation
 from mirrorlake.views.refresh import Refresh, ViewStep
 
-QUICK = ["merged", "outer_joined", "not_in_with_null", "scalar_or_null", "limit", "union_all"]
+QUICK = ["scalar_or_null", "limit"]
 METHODS = {
     "merged": ["rows"],
     "outer_joined": ["rows", "rows"],
