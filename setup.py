@@ -18,7 +18,7 @@ class BuildWithNotebooks(build_py):
     """Copies them into the package; an editable install finds them where they are."""
 
     def run(self) -> None:
-        """Builds, then copies."""
+        """Build, then copy."""
         super().run()
         if self.editable_mode:
             return
