@@ -214,8 +214,9 @@ class Operator(Actor):
 
     repeats = True
 
-    def do(self, action: str, table: str, number: int = 0) -> None:
-        """Do one operation."""
+    def do(self, action: str, table: str, number: int = 0, after: float = 0) -> None:
+        """Do one operation, after some seconds."""
+        SimulatedTime.sleep(after)
         lake, storage = self.lake, self.lake.storage
         name, operations = TableName.parse(table), Operations(storage, _no_spark)
         if action == "skip":
