@@ -6,7 +6,15 @@ import pytest
 
 from helpers.places import STATE
 from mirrorlake.storage.lease import Lease, LeaseHeldError
-from simulation.scheduler import SUSPEND, SWITCH, Odds, Process, Scheduler, SimulatedTime
+from simulation.scheduler import (
+    LOST,
+    SUSPEND,
+    SWITCH,
+    Odds,
+    Process,
+    Scheduler,
+    SimulatedTime,
+)  # fmt: skip
 from simulation.schedules import Schedule, report, run
 from simulation.world import SimulatedLake
 
@@ -48,4 +56,12 @@ def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
     }
     decisions = {("operator#1", 1): (SUSPEND, 0), ("mirror0#1.5", 27): (SUSPEND, 1)}
     result = run(Schedule(55, steps, Odds(), decisions), detailed=True)
+    assert result.error is None, report(result)
+
+
+def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
+    """The first write, of the check of conditions, failed: the error counted as the table's."""
+    steps = {"source0": [("s", 1, 0)]}
+    result = run(Schedule(250, steps, Odds(), {("source0#1", 13): (LOST, 0)}), detailed=True)
+    assert any("can't be written to" in line for line in result.log)
     assert result.error is None, report(result)
