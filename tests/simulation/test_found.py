@@ -7,6 +7,7 @@ import pytest
 from helpers.places import STATE
 from mirrorlake.storage.lease import Lease, LeaseHeldError
 from simulation.scheduler import (
+    KILL,
     LOST,
     SUSPEND,
     SWITCH,
@@ -64,4 +65,42 @@ def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
     steps = {"source0": [("s", 1, 0)]}
     result = run(Schedule(250, steps, Odds(), {("source0#1", 13): (LOST, 0)}), detailed=True)
     assert any("can't be written to" in line for line in result.log)
+    assert result.error is None, report(result)
+
+
+PUBLISHED = [("b", 1, False), ("b", 3, True)]
+CYCLE = [("cycle", None, 5)]
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [("drop", "b", 0, 16)],
+        [("rename", "b", 0, 16)],
+        [("reseed", "b", 0, 14), ("rename", "b", 0, 2)],
+    ],
+    ids=["drop", "rename", "reseed and rename"],
+)
+def test_a_new_table_is_followed_though_its_mirror_was_killed(
+    operations: list[tuple[str, str, int, float]],
+) -> None:
+    """No state document had the table yet, so that nobody dropped or renamed it."""
+    steps = {
+        "mirror0": CYCLE, "publisher0": PUBLISHED, "mirror1": CYCLE, "operator": operations,
+    }  # fmt: skip
+    decisions = {("mirror1#1", 1): (SUSPEND, 0), ("mirror1#1.7", 50): (KILL, 0)}
+    result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
+    assert any(line.endswith(" kill") for line in result.log)
+    assert result.error is None, report(result)
+
+
+def test_a_renamed_table_is_followed_though_the_mirror_that_reseeded_it_was_killed() -> None:
+    """The state had the former incarnation: the table was dropped, and the new one stopped."""
+    operations = [("reseed", "b", 0, 1), ("rename", "b", 0, 20)]
+    steps = {
+        "publisher0": PUBLISHED, "mirror0": CYCLE, "mirror1": CYCLE, "operator": operations,
+    }  # fmt: skip
+    decisions = {("mirror1#1", 1): (SUSPEND, 0), ("mirror1#1.9", 36): (KILL, 0)}
+    result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
+    assert any(line.endswith(" kill") for line in result.log)
     assert result.error is None, report(result)

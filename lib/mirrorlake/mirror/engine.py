@@ -184,7 +184,6 @@ class Engine:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
         latest: dict[str, _Entry] = {}
-        saved = dict(states)
 
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
             """Return the tables with pending work; record the others in `latest`."""
@@ -204,6 +203,12 @@ class Engine:
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
         busy = begin(found)
+        new = [TableState(t.schema, t.name) for t in busy if t.folder not in states]
+        if new:
+            # Before a table's first commit, so that a drop after a kill is noticed.
+            states |= {state.folder: state for state in new}
+            self._documents.save(states)
+        saved = dict(states)
         with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
             while running:

@@ -39,7 +39,7 @@ from mirrorlake.landing.metadata import (
     write_identity,
 )
 from mirrorlake.landing.zone import BadFolder, published_tables
-from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.next_batch import is_refilled
 from mirrorlake.mirror.options import INCARNATION_PROPERTY, declared_keys
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
@@ -295,8 +295,13 @@ def follow_folders(
             continue
         del states[folder]
         try:
-            identity = Identity(state.table, state.incarnation) if state.incarnation else None
-            if read_mirrored(storage, state.table) and drop_table(storage, state.table, identity):
+            logged = rebuild_states(storage, [state.table]).get(folder)
+            if logged is None:
+                continue  # no mirror created such a table
+            # If a mirror was killed, the log has a newer incarnation than the saved state.
+            filled = logged.incarnation or state.incarnation
+            identity = Identity(state.table, filled) if filled else None
+            if drop_table(storage, state.table, identity):
                 dropped.append(state.table)
         except InvalidNameError:
             continue  # an invalid name never had a table
