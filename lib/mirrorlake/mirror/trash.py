@@ -332,6 +332,9 @@ def _follow_rename(
     alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
     old = next(alike, None)
     if old is None:
+        # If a mirror was killed, no state has the incarnation of the folder that was copied.
+        if identity.origin is not None and is_in_folder(storage, identity.origin, identity):
+            renew_identity(storage, table)
         return
     before = states[old].table
     if old in present and is_in_folder(storage, before, identity):
