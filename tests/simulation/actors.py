@@ -22,7 +22,7 @@ from mirrorlake_serve.protocol import RequestError, Target
 from mirrorlake_serve.zone import LandingZone
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.source import Batch, ChangesOnly, Group, Position
-from simulation.scheduler import Killed, Pool, Process, SimulatedTime, finish
+from simulation.scheduler import Killed, Pool, Process, SimulatedTime, Violation, finish
 from simulation.world import Published, SimulatedLake
 
 EXPECTED = (MirrorlakeError, BaseError, OSError, RequestError)
@@ -303,9 +303,12 @@ class SourceReader(Actor):
         """Publish up to a change."""
         writer, self.name = self.name, "source"  # two readers of one source publish the same rows
         try:
-            run_source(self.lake.storage, FollowedSource(self, table, last, loaded))
+            report = run_source(self.lake.storage, FollowedSource(self, table, last, loaded))
         finally:
             self.name = writer
+        # The store's faults pass: a stopped table would be loaded again, or miss its last changes.
+        if report.failed:
+            raise Violation(f"the source has stopped a table: {report.tables}")
 
 
 def _no_spark() -> Any:
