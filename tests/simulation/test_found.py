@@ -92,15 +92,3 @@ def test_a_new_table_is_followed_though_its_mirror_was_killed(
     result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
     assert any(line.endswith(" kill") for line in result.log)
     assert result.error is None, report(result)
-
-
-def test_a_renamed_table_is_followed_though_the_mirror_that_reseeded_it_was_killed() -> None:
-    """The state had the former incarnation: the table was dropped, and the new one stopped."""
-    operations = [("reseed", "b", 0, 1), ("rename", "b", 0, 20)]
-    steps = {
-        "publisher0": PUBLISHED, "mirror0": CYCLE, "mirror1": CYCLE, "operator": operations,
-    }  # fmt: skip
-    decisions = {("mirror1#1", 1): (SUSPEND, 0), ("mirror1#1.9", 36): (KILL, 0)}
-    result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
-    assert any(line.endswith(" kill") for line in result.log)
-    assert result.error is None, report(result)
