@@ -41,6 +41,7 @@ from mirrorlake.mirror.next_batch import (
     Plan,
     TableContext,
     check_batch,
+    check_keys_known,
     complete_plan,
     find_plan,
     following_files,
@@ -87,6 +88,7 @@ from mirrorlake.mirror.status import (
 )
 from mirrorlake.mirror.trash import (
     drop_table,
+    filled_by,
     follow_folders,
     purge_dropped,
     restore_dropped,
@@ -452,7 +454,7 @@ class TableCycle:
         """Restore the dropped table of this folder; first drop another table that has its path."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if is_stale_incarnation(snapshot, identity) and was_renamed(self._storage, identity):
-            drop_table(self._storage, self._table, None)
+            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
             snapshot = None
         if snapshot is None and restore_dropped(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
@@ -505,6 +507,8 @@ class TableCycle:
         batch = self._check(at, chosen)
         if not batch.facts:
             return batch
+        # Before the plan: skipped files alone have no columns, and a plan gets no further files.
+        check_keys_known(at.metadata.keys, batch.target)
         plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, chosen.on_error)
         self._done(Step.PLANNED)
         if [file.name for file in plan.files] != [file.name for file in batch.facts]:
@@ -515,7 +519,9 @@ class TableCycle:
     def _declare_or_drop(self, at: TableContext) -> Batch:
         """Handle a folder without files: create an empty table if columns are declared."""
         if at.recreated and not at.metadata.columns:
-            drop_table(self._storage, self._table, None)
+            # In an object store, `ensure_identity` creates a folder again that was renamed during
+            # the cycle. The renamed folder restores the table by its incarnation.
+            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)
         try:
