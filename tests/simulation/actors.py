@@ -219,11 +219,13 @@ class Operator(Actor):
         SimulatedTime.sleep(after)
         lake, storage = self.lake, self.lake.storage
         name, operations = TableName.parse(table), Operations(storage, _no_spark)
+        if action in ("drop", "drop slowly", "rename"):
+            lake.taken.add(table)
         if action == "skip":
             lake.skipped.add((table, number))
             operations.skip(name, number, apply=True)
         elif action == "replay":
-            lake.replayed.add(name.table_path)
+            lake.replayed |= {name.table_path, f"{name.table_path}2"}
             operations.replay(name, number)
         elif action == "reseed":
             operations.reseed(name, apply=True)

@@ -100,8 +100,8 @@ def renames_that_move_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let a mirror follow a rename in its state document, but leave the table where it was."""
     move = files.Storage.move_folder
 
-    def wrong(self: Any, source: str, target: str) -> bool:
-        return source.startswith(TABLES) or move(self, source, target)
+    def wrong(self: Any, source: str, *args: Any) -> bool:
+        return source.startswith(TABLES) or move(self, source, *args)
 
     patch.setattr(files.Storage, "move_folder", wrong)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from helpers.places import STATE
 from mirrorlake.storage.lease import Lease, LeaseHeldError
 from simulation.scheduler import (
     KILL,
+    KILL_AFTER,
     LOST,
     SUSPEND,
     SWITCH,
+    Decision,
+    Key,
     Odds,
     Process,
     Scheduler,
@@ -70,6 +76,8 @@ def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
 
 PUBLISHED = [("b", 1, False), ("b", 3, True)]
 CYCLE = [("cycle", None, 5)]
+FILE = ("a", 1, False)
+_POINT = re.compile(r" *[0-9.]+ (\S+) (\d+): .* (kill after|suspend)$")
 
 
 @pytest.mark.parametrize(
@@ -92,3 +100,58 @@ def test_a_new_table_is_followed_though_its_mirror_was_killed(
     result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
     assert any(line.endswith(" kill") for line in result.log)
     assert result.error is None, report(result)
+
+
+def check(steps: dict[str, list[tuple[Any, ...]]], decisions: dict[Key, Decision]) -> None:
+    """Run a schedule that has failed."""
+    result = run(Schedule(1, steps, Odds(), decisions), detailed=True)
+    assert set(decisions) <= {(one[1], int(one[2])) for one in map(_POINT.match, result.log) if one}
+    assert result.error is None, report(result)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [[("rename", "a", 0, 5)], [("drop", "a", 0, 5), ("rename", "a", 0, 15)]],
+    ids=["rename", "drop"],
+)
+def test_a_folder_that_is_renamed_or_deleted_during_a_cycle_keeps_its_table(
+    operations: list[tuple[str, str, int, float]],
+) -> None:
+    """The cycle wrote a new identity: the folder existed again, empty, and replaced the table."""
+    steps = {"publisher0": [FILE] * 3, "mirror0": CYCLE * 2, "operator": operations}
+    check(steps, {("mirror0#1.7", 4): (SUSPEND, 0)})  # before it reads the identity
+
+
+def test_undrop_leaves_a_folder_that_was_published_again() -> None:
+    """The folder's new files got the identity of the old ones, so that the table stopped."""
+    steps = {
+        "publisher0": [FILE], "mirror0": CYCLE, "mirror1": CYCLE, "publisher1": [FILE],
+        "operator": [("drop", "a", 0, 5), ("undrop", "a", 0, 50)],
+    }  # fmt: skip
+    check(steps, {("mirror1#1", 1): (SUSPEND, 0), ("publisher1#1", 1): (SUSPEND, 1)})
+
+
+def test_undrop_restores_a_table_that_was_renamed_before() -> None:
+    """The restored identity did not have the folder's first name: the mirror dropped the table."""
+    steps = {
+        "publisher0": [FILE], "mirror0": CYCLE, "mirror1": CYCLE, "mirror2": CYCLE,
+        "operator": [("rename", "a", 0, 5), ("drop", "a2", 0, 15), ("undrop", "a2", 0, 60)],
+    }  # fmt: skip
+    check(steps, {("mirror1#1", 1): (SUSPEND, 0), ("mirror2#1", 1): (SUSPEND, 1)})
+
+
+def test_a_skipped_first_file_waits_for_a_file_with_columns() -> None:
+    """The skipped file was planned alone, so that the plan could never be committed."""
+    steps = {"publisher0": [FILE] * 2, "operator": [("skip", "a", 1)], "mirror0": CYCLE}
+    check(steps, {("publisher0#1", 26): (SUSPEND, 0)})  # after its first file
+
+
+def test_two_processes_of_a_source_can_begin_at_the_same_time() -> None:
+    """One of them found files without a position, which the other had just written."""
+    steps = {"source0": [("s", 1, 0)], "source1": [("s", 1, 0)]}
+    check(steps, {("source0#1", 4): (SUSPEND, 0)})  # between the position and the files
+
+
+def test_a_source_completes_a_first_load_that_was_moved_in_part() -> None:
+    """Its complete copy was deleted, because the table's folder existed."""
+    check({"source0": [("s", 3, 2)]}, {("source0#1", 56): (KILL_AFTER, 0)})
