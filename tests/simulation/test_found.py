@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from simulation.scheduler import (
     Decision,
     Key,
     Odds,
+    Pool,
     Process,
     Scheduler,
     SimulatedTime,
@@ -152,6 +154,21 @@ def test_two_processes_of_a_source_can_begin_at_the_same_time() -> None:
     check(steps, {("source0#1", 4): (SUSPEND, 0)})  # between the position and the files
 
 
-def test_a_source_completes_a_first_load_that_was_moved_in_part() -> None:
-    """Its complete copy was deleted, because the table's folder existed."""
+@pytest.mark.parametrize("document_first", [False, True], ids=["data first", "document first"])
+def test_a_source_completes_a_first_load_that_was_moved_in_part(
+    document_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its complete copy was deleted, because the table's folder existed.
+
+    Files are copied concurrently. If the position was copied before the rows, they were lost.
+    """
+
+    def backwards(do: Callable[..., Any], *items: Any) -> Any:
+        if len(items) > 1:
+            return forwards(do, *items)
+        return iter([do(one) for one in reversed(list(items[0]))][::-1])
+
+    forwards = Pool.map
+    if document_first:
+        monkeypatch.setattr(Pool, "map", staticmethod(backwards))
     check({"source0": [("s", 3, 2)]}, {("source0#1", 56): (KILL_AFTER, 0)})
