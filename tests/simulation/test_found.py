@@ -79,7 +79,7 @@ def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
 PUBLISHED = [("b", 1, False), ("b", 3, True)]
 CYCLE = [("cycle", None, 5)]
 FILE = ("a", 1, False)
-_POINT = re.compile(r" *[0-9.]+ (\S+) (\d+): .* (kill after|suspend)$")
+_POINT = re.compile(r" *[0-9.]+ (\S+) (\d+): .* (kill|kill after|suspend)$")
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,9 @@ def test_a_source_completes_a_first_load_that_was_moved_in_part(
     if document_first:
         monkeypatch.setattr(Pool, "map", staticmethod(backwards))
     check({"source0": [("s", 3, 2)]}, {("source0#1", 56): (KILL_AFTER, 0)})
+
+
+def test_a_killed_rename_of_a_server_is_no_receipt() -> None:
+    """After the folder was renamed with the upload, a retry counted as a completed rename."""
+    steps = {"publisher0": [FILE], "server0": [("a", 1)], "operator": [("rename", "a", 0, 5)]}
+    check(steps, {("server0#1.4", 16): (SUSPEND, 0), ("server0#1.4", 17): (KILL, 0)})
