@@ -188,7 +188,7 @@ class _Run:
             try:
                 position = self.load_one(table)
             except MirrorlakeError as error:
-                if isinstance(error, (SetupError, SourceError)):
+                if isinstance(error, (BusyError, SetupError, SourceError)):
                     raise
                 self.stop_table(table, error, keep=False)
                 continue
