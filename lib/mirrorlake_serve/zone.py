@@ -276,7 +276,7 @@ class LandingZone:
         found = await run_in_threadpool(self.files.stat, source)
         if found is None:
             if self.receipts.is_retry(source, target.path):
-                return await run_in_threadpool(self.files.stat, target.path), ()
+                return await run_in_threadpool(self._renamed_before, target), ()
             raise RequestError(404, "SourcePathNotFound", "The source does not exist.")
         if found.is_folder:
             return await run_in_threadpool(self._rename_folder, source, target), ()
@@ -313,6 +313,19 @@ class LandingZone:
 
         await self._place(target, place)
         return await run_in_threadpool(self.files.stat, target.path), warnings
+
+    def _renamed_before(self, target: Target) -> Info | None:
+        """Return the file of a completed rename, or None if the mirror has moved it already.
+
+        Raises:
+            RequestError: a server was killed before it renamed the file, which is gone since.
+        """
+        found = self.files.stat(target.path)
+        if found is None and target.table is not None and target.number is not None:
+            last = self._last_processed(target.table, target.path.rpartition("/")[0])
+            if target.number > last and self._is_sequential(target.table):
+                raise RequestError(404, "SourcePathNotFound", "The source does not exist.")
+        return found
 
     def delete(self, target: Target, *, recursive: bool) -> None:
         """Delete a file or folder.

@@ -17,7 +17,14 @@ from threading import Event, Lock
 
 import pyarrow as pa
 
-from mirrorlake.errors import BusyError, MetadataError, MirrorlakeError, SourceError, UsageError
+from mirrorlake.errors import (
+    BusyError,
+    MetadataError,
+    MirrorlakeError,
+    SetupError,
+    SourceError,
+    UsageError,
+)
 from mirrorlake.landing.metadata import declare_keys, keys_are_given, read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
@@ -181,7 +188,7 @@ class _Run:
             try:
                 position = self.load_one(table)
             except MirrorlakeError as error:
-                if isinstance(error, SourceError):
+                if isinstance(error, (BusyError, SetupError, SourceError)):
                     raise
                 self.stop_table(table, error, keep=False)
                 continue
@@ -245,7 +252,7 @@ class _Run:
             table = batch.table
             try:
                 written += self.publish_one(batch)
-            except (BusyError, SourceError):
+            except (BusyError, SetupError, SourceError):  # not an error of this table
                 raise
             except MirrorlakeError as error:
                 self.stop_table(table, error)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from mirrorlake.errors import MetadataError, MirrorlakeError
+from mirrorlake.errors import BusyError, MetadataError, MirrorlakeError
 from mirrorlake.landing.zone import footers_from_the_newest, published_tables
 from mirrorlake.names import STATE, TableName, fingerprint
 from mirrorlake.source_status import SourceReport, SourceTable
@@ -193,6 +193,11 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
     path = f"{table.folder}/{DOCUMENT}"
     try:
         document = read_kept(storage, path, FORMAT)
+        has_files = document is None and any(
+            not name.startswith("_") for name in _files(storage, table)
+        )
+        if has_files:  # another process of this source may have begun since
+            document = read_kept(storage, path, FORMAT)
     except (ValueError, TypeError) as error:
         raise MetadataError(
             f"{DOCUMENT} of {table} is invalid.",
@@ -200,7 +205,7 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
             hint="delete the table's folder; it is loaded again.",
         ) from error
     if document is None:
-        if any(not name.startswith("_") for name in _files(storage, table)):
+        if has_files:
             raise MetadataError(
                 f"The folder of {table} has files of another publisher.",
                 hint="choose another lake, or delete the folder.",
@@ -286,7 +291,7 @@ class NewFolder:
         document = progress_document(self._source, position)
         self.storage.write(f"{folder}/{DOCUMENT}", document)
         make_durable(self.storage, [f"{folder}/{DOCUMENT}"])
-        # From here on the new folder is complete: a restart that finds no old folder moves it in.
+        # From here on the new folder is complete, and a restart can move it in.
         self._storage.write(f"{self._place}/{_READY}", self.table.place.encode())
         _swap(self._storage, self.table, self._place)
 
@@ -299,8 +304,9 @@ def recover_folders(storage: Storage, source: str) -> None:
         inner = Storage(storage.path(place))
         ready = storage.list(place).file(_READY) is not None
         for table in published_tables(inner):
-            # While the old folder exists, the source repeats the work from its position.
-            if ready and not _exists(storage, table):
+            # On a disk, the source repeats the work from its position if the old folder exists. In
+            # an object store, what exists can be a part of the new folder.
+            if ready and (storage.local is None or not _exists(storage, table)):
                 _swap(storage, table, place)
         storage.delete_folder(place)
     storage.delete_folder(_GONE)
@@ -323,9 +329,17 @@ def _swap(storage: Storage, table: TableName, place: str) -> None:
     gone = f"{_GONE}/{fingerprint(place)}"
     storage.delete_folder(gone)
     storage.move_folder(table.folder, gone)
-    storage.move_folder(f"{place}/{table.folder}", table.folder)
+
+    def done() -> None:
+        storage.delete(f"{place}/{_READY}")
+
+    if not storage.move_folder(f"{place}/{table.folder}", table.folder, done):
+        raise BusyError(
+            f"The folder of {table} was written to while it was replaced.",
+            hint="run the source again; it completes the replacement.",
+        )
     make_durable(storage, [f"{table.folder}/{DOCUMENT}"])
-    storage.delete(f"{place}/{_READY}")
+    done()
     storage.delete_folder(place)
     storage.delete_folder(gone)
 

@@ -22,7 +22,7 @@ from mirrorlake_serve.protocol import RequestError, Target
 from mirrorlake_serve.zone import LandingZone
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.source import Batch, ChangesOnly, Group, Position
-from simulation.scheduler import Killed, Pool, Process, SimulatedTime, finish
+from simulation.scheduler import Killed, Pool, Process, SimulatedTime, Violation, finish
 from simulation.world import Published, SimulatedLake
 
 EXPECTED = (MirrorlakeError, BaseError, OSError, RequestError)
@@ -214,15 +214,18 @@ class Operator(Actor):
 
     repeats = True
 
-    def do(self, action: str, table: str, number: int = 0) -> None:
-        """Do one operation."""
+    def do(self, action: str, table: str, number: int = 0, after: float = 0) -> None:
+        """Do one operation, after some seconds."""
+        SimulatedTime.sleep(after)
         lake, storage = self.lake, self.lake.storage
         name, operations = TableName.parse(table), Operations(storage, _no_spark)
+        if action in ("drop", "drop slowly", "rename"):
+            lake.taken.add(table)
         if action == "skip":
             lake.skipped.add((table, number))
             operations.skip(name, number, apply=True)
         elif action == "replay":
-            lake.replayed.add(name.table_path)
+            lake.replayed |= {name.table_path, f"{name.table_path}2"}
             operations.replay(name, number)
         elif action == "reseed":
             operations.reseed(name, apply=True)
@@ -302,9 +305,12 @@ class SourceReader(Actor):
         """Publish up to a change."""
         writer, self.name = self.name, "source"  # two readers of one source publish the same rows
         try:
-            run_source(self.lake.storage, FollowedSource(self, table, last, loaded))
+            report = run_source(self.lake.storage, FollowedSource(self, table, last, loaded))
         finally:
             self.name = writer
+        # The store's faults pass: a stopped table would be loaded again, or miss its last changes.
+        if report.failed:
+            raise Violation(f"the source has stopped a table: {report.tables}")
 
 
 def _no_spark() -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from helpers.places import TABLES
 from mirrorlake.landing import zone
-from mirrorlake.mirror import applied_files, engine, next_batch, state
+from mirrorlake.mirror import applied_files, engine, next_batch, state, trash
 from mirrorlake.storage import files, lease
 from mirrorlake_sources import engine as sources
 
@@ -90,6 +91,26 @@ def early_sweep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "sweep", wrong)
 
 
+def renamed_folders_begin_again(patch: pytest.MonkeyPatch) -> None:
+    """Let each rename start a new incarnation."""
+    patch.setattr(trash, "is_refilled", lambda *_: True)
+
+
+def renames_that_move_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror follow a rename in its state document, but leave the table where it was."""
+    move = files.Storage.move_folder
+
+    def wrong(self: Any, source: str, *args: Any) -> bool:
+        return source.startswith(TABLES) or move(self, source, *args)
+
+    patch.setattr(files.Storage, "move_folder", wrong)
+
+
+def forgotten_drops(patch: pytest.MonkeyPatch) -> None:
+    """Let a mirror remove a dropped table from its state document, but keep the table."""
+    patch.setattr(trash, "drop_table", lambda *_: True)
+
+
 def stale_state_documents(patch: pytest.MonkeyPatch) -> None:
     """Let a mirror write no state document again."""
     write = state.StateDocuments._write
@@ -126,6 +147,9 @@ MUTANTS = (
     leases_by_the_local_clock,
     greedy_moves,
     early_sweep,
+    renamed_folders_begin_again,
+    renames_that_move_nothing,
+    forgotten_drops,
     stale_state_documents,
     reseeds_beside_a_mirror,
     positions_without_tokens,

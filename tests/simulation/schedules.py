@@ -90,7 +90,7 @@ def make_schedule(seed: int) -> Schedule:
         steps[f"source{number}"] = [("s", n + loaded, loaded) for n in range(1, 5, 2)]
     if draw.random() < 0.4:
         steps["operator"] = [
-            (draw.choice(ACTIONS), draw.choice(tables), draw.randint(1, 4))
+            (draw.choice(ACTIONS), draw.choice(tables), draw.randint(1, 4), draw.uniform(0, 4))
             for _ in range(draw.randint(1, 3))
         ]
     parts = draw.choice(([None], [None], [None, None], ["1/2", "2/2"], [None, "1/2", "2/2"]))

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from helpers.places import STATE
 from mirrorlake.storage.lease import Lease, LeaseHeldError
-from simulation.scheduler import SUSPEND, SWITCH, Odds, Process, Scheduler, SimulatedTime
+from simulation.scheduler import (
+    KILL,
+    KILL_AFTER,
+    LOST,
+    SUSPEND,
+    SWITCH,
+    Decision,
+    Key,
+    Odds,
+    Pool,
+    Process,
+    Scheduler,
+    SimulatedTime,
+)  # fmt: skip
 from simulation.schedules import Schedule, report, run
 from simulation.world import SimulatedLake
 
@@ -49,3 +66,115 @@ def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
     decisions = {("operator#1", 1): (SUSPEND, 0), ("mirror0#1.5", 27): (SUSPEND, 1)}
     result = run(Schedule(55, steps, Odds(), decisions), detailed=True)
     assert result.error is None, report(result)
+
+
+def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
+    """The first write, of the check of conditions, failed: the error counted as the table's."""
+    steps = {"source0": [("s", 1, 0)]}
+    result = run(Schedule(250, steps, Odds(), {("source0#1", 13): (LOST, 0)}), detailed=True)
+    assert any("can't be written to" in line for line in result.log)
+    assert result.error is None, report(result)
+
+
+PUBLISHED = [("b", 1, False), ("b", 3, True)]
+CYCLE = [("cycle", None, 5)]
+FILE = ("a", 1, False)
+_POINT = re.compile(r" *[0-9.]+ (\S+) (\d+): .* (kill|kill after|suspend)$")
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [("drop", "b", 0, 16)],
+        [("rename", "b", 0, 16)],
+        [("reseed", "b", 0, 14), ("rename", "b", 0, 2)],
+    ],
+    ids=["drop", "rename", "reseed and rename"],
+)
+def test_a_new_table_is_followed_though_its_mirror_was_killed(
+    operations: list[tuple[str, str, int, float]],
+) -> None:
+    """No state document had the table yet, so that nobody dropped or renamed it."""
+    steps = {
+        "mirror0": CYCLE, "publisher0": PUBLISHED, "mirror1": CYCLE, "operator": operations,
+    }  # fmt: skip
+    decisions = {("mirror1#1", 1): (SUSPEND, 0), ("mirror1#1.7", 50): (KILL, 0)}
+    result = run(Schedule(81, steps, Odds(), decisions), detailed=True)
+    assert any(line.endswith(" kill") for line in result.log)
+    assert result.error is None, report(result)
+
+
+def check(steps: dict[str, list[tuple[Any, ...]]], decisions: dict[Key, Decision]) -> None:
+    """Run a schedule that has failed."""
+    result = run(Schedule(1, steps, Odds(), decisions), detailed=True)
+    assert set(decisions) <= {(one[1], int(one[2])) for one in map(_POINT.match, result.log) if one}
+    assert result.error is None, report(result)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [[("rename", "a", 0, 5)], [("drop", "a", 0, 5), ("rename", "a", 0, 15)]],
+    ids=["rename", "drop"],
+)
+def test_a_folder_that_is_renamed_or_deleted_during_a_cycle_keeps_its_table(
+    operations: list[tuple[str, str, int, float]],
+) -> None:
+    """The cycle wrote a new identity: the folder existed again, empty, and replaced the table."""
+    steps = {"publisher0": [FILE] * 3, "mirror0": CYCLE * 2, "operator": operations}
+    check(steps, {("mirror0#1.7", 4): (SUSPEND, 0)})  # before it reads the identity
+
+
+def test_undrop_leaves_a_folder_that_was_published_again() -> None:
+    """The folder's new files got the identity of the old ones, so that the table stopped."""
+    steps = {
+        "publisher0": [FILE], "mirror0": CYCLE, "mirror1": CYCLE, "publisher1": [FILE],
+        "operator": [("drop", "a", 0, 5), ("undrop", "a", 0, 50)],
+    }  # fmt: skip
+    check(steps, {("mirror1#1", 1): (SUSPEND, 0), ("publisher1#1", 1): (SUSPEND, 1)})
+
+
+def test_undrop_restores_a_table_that_was_renamed_before() -> None:
+    """The restored identity did not have the folder's first name: the mirror dropped the table."""
+    steps = {
+        "publisher0": [FILE], "mirror0": CYCLE, "mirror1": CYCLE, "mirror2": CYCLE,
+        "operator": [("rename", "a", 0, 5), ("drop", "a2", 0, 15), ("undrop", "a2", 0, 60)],
+    }  # fmt: skip
+    check(steps, {("mirror1#1", 1): (SUSPEND, 0), ("mirror2#1", 1): (SUSPEND, 1)})
+
+
+def test_a_skipped_first_file_waits_for_a_file_with_columns() -> None:
+    """The skipped file was planned alone, so that the plan could never be committed."""
+    steps = {"publisher0": [FILE] * 2, "operator": [("skip", "a", 1)], "mirror0": CYCLE}
+    check(steps, {("publisher0#1", 26): (SUSPEND, 0)})  # after its first file
+
+
+def test_two_processes_of_a_source_can_begin_at_the_same_time() -> None:
+    """One of them found files without a position, which the other had just written."""
+    steps = {"source0": [("s", 1, 0)], "source1": [("s", 1, 0)]}
+    check(steps, {("source0#1", 4): (SUSPEND, 0)})  # between the position and the files
+
+
+@pytest.mark.parametrize("document_first", [False, True], ids=["data first", "document first"])
+def test_a_source_completes_a_first_load_that_was_moved_in_part(
+    document_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its complete copy was deleted, because the table's folder existed.
+
+    Files are copied concurrently. If the position was copied before the rows, they were lost.
+    """
+
+    def backwards(do: Callable[..., Any], *items: Any) -> Any:
+        if len(items) > 1:
+            return forwards(do, *items)
+        return iter([do(one) for one in reversed(list(items[0]))][::-1])
+
+    forwards = Pool.map
+    if document_first:
+        monkeypatch.setattr(Pool, "map", staticmethod(backwards))
+    check({"source0": [("s", 3, 2)]}, {("source0#1", 56): (KILL_AFTER, 0)})
+
+
+def test_a_killed_rename_of_a_server_is_no_receipt() -> None:
+    """After the folder was renamed with the upload, a retry counted as a completed rename."""
+    steps = {"publisher0": [FILE], "server0": [("a", 1)], "operator": [("rename", "a", 0, 5)]}
+    check(steps, {("server0#1.4", 16): (SUSPEND, 0), ("server0#1.4", 17): (KILL, 0)})

@@ -404,6 +404,16 @@ def incarnations(snapshot: Snapshot | None) -> frozenset[str]:
     return frozenset(app.rpartition("/")[2] for app in apps if app.startswith(_APP))
 
 
+def logged_identity(snapshot: Snapshot | None, table: TableName, incarnation: str) -> Identity:
+    """Return the identity of an incarnation, with the first name of its folder from the log."""
+    for app in snapshot.txns if snapshot else ():
+        name, _, found = app.removeprefix(_APP).rpartition("/")
+        if app.startswith(_APP) and found == incarnation:
+            origin = TableName.parse(name)
+            return Identity(table, incarnation, None if origin == table else origin)
+    return Identity(table, incarnation)
+
+
 def read_identity(storage: Storage, table: TableName) -> Identity | None:
     """Return the identity of a table's folder, or None if the mirror has not seen the folder yet.
 

@@ -41,6 +41,7 @@ from mirrorlake.mirror.next_batch import (
     Plan,
     TableContext,
     check_batch,
+    check_keys_known,
     complete_plan,
     find_plan,
     following_files,
@@ -87,6 +88,7 @@ from mirrorlake.mirror.status import (
 )
 from mirrorlake.mirror.trash import (
     drop_table,
+    filled_by,
     follow_folders,
     purge_dropped,
     restore_dropped,
@@ -184,7 +186,6 @@ class Engine:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
         latest: dict[str, _Entry] = {}
-        saved = dict(states)
 
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
             """Return the tables with pending work; record the others in `latest`."""
@@ -204,6 +205,12 @@ class Engine:
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
         busy = begin(found)
+        new = [TableState(t.schema, t.name) for t in busy if t.folder not in states]
+        if new:
+            # Before a table's first commit, so that a drop after a kill is noticed.
+            states |= {state.folder: state for state in new}
+            self._documents.save(states)
+        saved = dict(states)
         with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
             while running:
@@ -444,7 +451,7 @@ class TableCycle:
         """Restore the dropped table of this folder; first drop another table that has its path."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if is_stale_incarnation(snapshot, identity) and was_renamed(self._storage, identity):
-            drop_table(self._storage, self._table, None)
+            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
             snapshot = None
         if snapshot is None and restore_dropped(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
@@ -497,6 +504,8 @@ class TableCycle:
         batch = self._check(at, chosen)
         if not batch.facts:
             return batch
+        # Before the plan: skipped files alone have no columns, and a plan gets no further files.
+        check_keys_known(at.metadata.keys, batch.target)
         plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, chosen.on_error)
         self._done(Step.PLANNED)
         if [file.name for file in plan.files] != [file.name for file in batch.facts]:
@@ -507,7 +516,9 @@ class TableCycle:
     def _declare_or_drop(self, at: TableContext) -> Batch:
         """Handle a folder without files: create an empty table if columns are declared."""
         if at.recreated and not at.metadata.columns:
-            drop_table(self._storage, self._table, None)
+            # In an object store, `ensure_identity` creates a folder again that was renamed during
+            # the cycle. The renamed folder restores the table by its incarnation.
+            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)
         try:

@@ -236,6 +236,8 @@ class Operations:
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Restore a table that was dropped in the last 7 days, and its folder if it had one.
 
+        If the folder exists again with files, the next cycle replaces the table's rows by theirs.
+
         Args:
             table: the table's name.
             dry_run: preview the effect and change nothing.

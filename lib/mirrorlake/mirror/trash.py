@@ -31,15 +31,17 @@ from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundEr
 from mirrorlake.landing.metadata import (
     Identity,
     declare_keys,
+    has_files,
     is_in_folder,
     last_applied,
+    logged_identity,
     read_identity,
     read_metadata,
     renew_identity,
     write_identity,
 )
 from mirrorlake.landing.zone import BadFolder, published_tables
-from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.ledger import last_note, read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
 from mirrorlake.mirror.options import INCARNATION_PROPERTY, declared_keys
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
@@ -110,6 +112,19 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
         note_drop(storage, table, {"when": stamp, **_identity_fields(identity)})
         return True
     return _move_aside(storage, table, identity, stamp)
+
+
+def filled_by(storage: Storage, table: TableName, known: str | None = None) -> Identity | None:
+    """Return the identity of the folder that filled a table last; None if it is unknown.
+
+    Args:
+        storage: the lake's files.
+        table: the table's name.
+        known: the incarnation if the log does not have it.
+    """
+    snapshot = read_mirrored(storage, table)
+    incarnation = last_note(storage, table, snapshot).get("incarnation") or known
+    return logged_identity(snapshot, table, incarnation) if incarnation else None
 
 
 def _identity_fields(identity: Identity | None) -> dict[str, Any]:
@@ -206,7 +221,8 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     # The folder first: a mirror that finds it without a table restores the table itself.
     if chosen.identity is not None or INCARNATION_PROPERTY in properties:
         declare_keys(storage, table, declared_keys(properties))
-    if chosen.identity is not None:
+    # Files of a folder that was published again are not those that the table has.
+    if chosen.identity is not None and not has_files(storage, table):
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
     _move_back(storage, chosen, table)
     return done
@@ -295,8 +311,11 @@ def follow_folders(
             continue
         del states[folder]
         try:
-            identity = Identity(state.table, state.incarnation) if state.incarnation else None
-            if read_mirrored(storage, state.table) and drop_table(storage, state.table, identity):
+            if read_mirrored(storage, state.table) is None:
+                continue  # no mirror created such a table
+            # If a mirror was killed, the log has a newer incarnation than the saved state.
+            filled = filled_by(storage, state.table, state.incarnation)
+            if drop_table(storage, state.table, filled):
                 dropped.append(state.table)
         except InvalidNameError:
             continue  # an invalid name never had a table
@@ -327,13 +346,17 @@ def _follow_rename(
     alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
     old = next(alike, None)
     if old is None:
+        # If a mirror was killed, no state has the incarnation of the folder that was copied.
+        if identity.origin is not None and is_in_folder(storage, identity.origin, identity):
+            renew_identity(storage, table)
         return
     before = states[old].table
     if old in present and is_in_folder(storage, before, identity):
         renew_identity(storage, table)
     elif (
-        storage.move_folder(before.table_path, table.table_path)
-        or read_snapshot(storage, before.table_path) is None
+        # A table that was dropped in place, of a folder without files, stays where it is.
+        read_snapshot(storage, before.table_path) is None
+        or storage.move_folder(before.table_path, table.table_path)
     ):
         last = last_applied(storage, table)
         if is_refilled(storage, identity, read_metadata(storage, table), last):

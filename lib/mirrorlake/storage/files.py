@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -28,6 +28,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
+from mirrorlake.notices import noop
 from mirrorlake.storage.object_stores import (
     CLOUDS,
     Seen,
@@ -425,8 +426,13 @@ class Storage:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self.local / path)
 
-    def move_folder(self, source: str, target: str) -> bool:
+    def move_folder(self, source: str, target: str, copied: Callable[[], object] = noop) -> bool:
         """Move a folder to a path where none exists: atomically on local disks, else file by file.
+
+        Args:
+            source: the folder.
+            target: its new path.
+            copied: called in an object store after all files are copied, before one is deleted.
 
         Returns:
             False if the target exists or the source does not.
@@ -445,6 +451,7 @@ class Storage:
         with ThreadPoolExecutor(_COPIES) as pool:
             for _, some in groupby(sorted(copies, key=_stage), key=_stage):
                 list(pool.map(lambda path: obstore.copy(self._store, copies[path], path), some))
+        copied()
         self.delete_folder(source)
         return True
 

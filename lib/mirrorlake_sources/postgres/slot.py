@@ -31,6 +31,9 @@ SELECT active_pid, wal_status, coalesce(safe_wal_size, -1),
        pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8, confirmed_flush_lsn::text,
        plugin, database = current_database()
 FROM pg_replication_slots WHERE slot_name = %s"""
+_SLOTS = """
+SELECT slot_name::text FROM pg_replication_slots
+WHERE plugin = 'pgoutput' AND database = current_database() AND NOT temporary ORDER BY 1"""
 _MEMBERS = """
 SELECT r.prrelid::int8 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = %s"""
@@ -103,6 +106,21 @@ class Slot:
                 hint="choose another slot.",
             )
         return bool(found[1] != "lost")
+
+    def check_exists(self) -> None:
+        """Check that the database has the slot.
+
+        Raises:
+            SourceError: it has not; the error names the slots of the database.
+        """
+        names = [name for (name,) in self._connection.execute(_SLOTS).fetchall()]
+        if self.name not in names:
+            raise SourceError(
+                f"The database {self._connection.info.dbname} has no replication slot {self.name}"
+                f" for pgoutput; it has {', '.join(names) or 'none'}.",
+                hint="pass the slot that publishes the tables (--slot); if there is none, publish"
+                " the tables first.",
+            )
 
     def lost(self, tables: Iterable[object]) -> SourceError:
         """Return the error for a slot whose changes are missing."""

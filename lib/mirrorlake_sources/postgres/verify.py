@@ -247,7 +247,8 @@ def verify_postgres(
 
     Raises:
         UsageError: no database is named, or an argument is invalid.
-        SourceError: the server can't be reached, or the source did not reach the point in time.
+        SourceError: the server can't be reached or has no such slot, or the source did not reach
+            the point in time.
 
     Example:
         >>> verify_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
@@ -259,6 +260,8 @@ def verify_postgres(
     PostgresSource(place, names, slot=slot, toast=toast, text=texts)  # check the arguments
     server, found = Server(place), dict[TableName, VerifiedTable]()
     wanted = left = parse_tables(names)
+    with server.explained(), closing(server.query()) as sql:
+        Slot(sql, slot).check_exists()  # else the source would create it and load all tables
     for _ in range(_ROUNDS):
         versions = {table: _version(lake, table) for table in left}
         with (

@@ -118,6 +118,7 @@ def test_every_type_and_kind_of_key(published: Published, pytestconfig: pytest.C
     days = "SELECT chr(64 + i % 60), date '2026-01-01' + i, i FROM generate_series(1, 700) i"
     published.sql(f"{inserts}; INSERT INTO u {days}")
     count = sum(map(len, EDGES.values()))
+    published.publish("log")  # the other tables are loaded by the verification
     assert_equal(published.verify("t", "log", "u"), t=count, log=3, u=700)
     published.lake.mirror()
     published.sql(inserts)
@@ -264,6 +265,28 @@ def test_a_table_that_cannot_be_compared(published: Published) -> None:
         published.sql("INSERT INTO t VALUES (1)")
         with pytest.raises(SourceError, match="has not published the changes up to"):
             published.verify("t", timeout=0.1)
+
+
+def test_a_mistyped_slot_is_refused_and_not_created(published: Published) -> None:
+    published.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    made = (
+        "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
+        " UNION ALL SELECT pubname::text FROM pg_publication ORDER BY 1"
+    )
+
+    def verify(slot: str) -> str:
+        with pytest.raises(SourceError) as refused:
+            verify_postgres(published.lake, ["u"], published.dsn, slot=slot)
+        return refused.value.message
+
+    of_none = f"The database {published.database} has no replication slot {published.slot} for"
+    assert verify(published.slot) == f"{of_none} pgoutput; it has none."
+    assert published.server.rows(made, published.database) == []
+    published.publish("t")
+    before = published.server.rows(made, published.database)
+    assert f"slot other for pgoutput; it has {published.slot}." in verify("other")
+    assert published.server.rows(made, published.database) == before
+    assert not published.lake.storage.exists("Files/LandingZone/u/_metadata.json")
 
 
 @contextmanager

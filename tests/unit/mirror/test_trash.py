@@ -212,6 +212,15 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
     assert lives[0] == Identity(B, "1", A)
 
 
+def test_a_copy_lives_on_its_own_if_the_state_of_its_original_was_not_saved(any_storage: Storage):
+    copy_identity(any_storage, Identity(A, "1"), A, B)
+    states = {A.folder: TableState(A.schema, A.name)}
+    trash.follow_folders(any_storage, states, [A, B])
+    own = read_identity(any_storage, B)
+    assert own is not None
+    assert (own.origin, own.incarnation != "1") == (None, True)
+
+
 def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
