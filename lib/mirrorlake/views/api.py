@@ -55,7 +55,7 @@ from mirrorlake.views.refresh import (
     versions_of,
 )
 from mirrorlake.views.shape import Method
-from mirrorlake.views.stages import with_ties
+from mirrorlake.views.stages import break_ties
 from mirrorlake.views.view_sql import whole_contents
 
 
@@ -240,7 +240,7 @@ class Views:
         session = new_session(self._spark())
         if definition.stages:
             snapshot = open_snapshot(self._storage, definition.name)
-            sql = with_ties(definition.sql, visible_columns(snapshot))
+            sql = break_ties(definition.sql, visible_columns(snapshot))
             definition = replace(definition, sql=sql)
         sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]

@@ -384,7 +384,7 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
         if (newest := find_newest(storage, one.name.table_path)) is not None:
             at[one.name] = newest
     if not definition.stages or len(at) < len(sources) + len(definition.stages) - 1:
-        # Without all stages, the first refresh did not finish.
+        # A stage is missing: the first refresh or a drop of the view was interrupted.
         return explain(plan_refresh(spark, storage, definition, state, sources))
     stages: list[Explanation] = []
     for one in definition.chain:

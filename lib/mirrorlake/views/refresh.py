@@ -98,13 +98,13 @@ class Refresh(Result):
         sources: for each source, the version of the refresh before (or None) and the version that
             this refresh read.
         changed: the number of inserted and deleted rows of the sources; None if they were not
-            counted.
+            counted. With stages, the sum over all stages, which also read the rows of each other.
         rows: the number of inserted, updated and deleted rows of the view's table.
         seconds: the duration of the refresh.
         estimate: the expected durations, if both an incremental and a full refresh were possible.
         differences: the number of missing and extra rows that a check found; None without a check.
         applied: False after a dry run. A dry run counts no rows.
-        stages: the refreshes of the view's stages that had to be refreshed; empty without stages.
+        stages: the refreshes of the stages that were due; empty if the view has no stages.
     """
 
     view: str
@@ -479,7 +479,7 @@ def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
     with workspace(session) as work:
-        # Spark 4.1 cannot plan EXCEPT ALL of some queries with subqueries; of cached rows it can.
+        # Spark 4.1 cannot plan EXCEPT ALL of some queries with subqueries unless they are cached.
         whole = f"SELECT * FROM {work.cache(session.sql(plan.whole()))}"
         missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
         counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]

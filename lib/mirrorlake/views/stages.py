@@ -45,7 +45,7 @@ _Tree = TypeVar("_Tree", bound=exp.Expr)
 
 
 class _UnsupportedError(Exception):
-    """A query, or a part of it, has no stages."""
+    """A query, or a part of it, cannot be rewritten into stages."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Stage:
     """A stage of a view.
 
     Attributes:
-        sql: the query, which names earlier stages like `view/1`.
+        sql: the query, which names earlier stages as `view/1`, `view/2` and so on.
         columns: the names of its columns.
     """
 
@@ -84,8 +84,8 @@ def read_stages(
     return rewriting.stages
 
 
-def with_ties(sql: str, names: Sequence[str]) -> str:
-    """Return a query with LIMIT that breaks ties like the last stage: by all its columns."""
+def break_ties(sql: str, names: Sequence[str]) -> str:
+    """Return a query that sorts ties before LIMIT by all columns, as its last stage does."""
     tree = parse_query(sql).tree
     if not tree.args.get("limit"):
         return sql
@@ -139,7 +139,7 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
         if select.args.get("distinct") and select.args["distinct"].args.get("on"):
             raise _UnsupportedError("DISTINCT ON")
         sides = {(join.side or "").upper() for join in joins}
-        # The tree does not show whether CROSS was a comma, which binds less than RIGHT and FULL.
+        # In the tree, a comma looks like CROSS JOIN, but RIGHT and FULL bind more tightly than it.
         odd = any(join.args.get("using") or join.kind == "CROSS" for join in joins)
         if any(join.method for join in joins) or (odd and sides & {"RIGHT", "FULL"}):
             raise _UnsupportedError("a join")
@@ -215,7 +215,7 @@ def _kind(join: exp.Expr) -> str:
 
 
 def _keeps_left(select: exp.Select) -> bool:
-    """Check whether each join of a query keeps or drops rows of the tables before it."""
+    """Check whether a query has neither a RIGHT nor a FULL join."""
     return not any(_kind(join) in ("RIGHT", "FULL") for join in select.args.get("joins") or ())
 
 
@@ -225,7 +225,7 @@ def _used(part: exp.Expr | None) -> set[str]:
 
 
 def _conjuncts(clause: exp.Expr | None) -> list[exp.Expr]:
-    """Return the conditions of a clause that AND joins."""
+    """Split a clause into the conditions that AND combines."""
     if clause is None:
         return []
     condition = (clause.this if isinstance(clause, (exp.Where, exp.Having)) else clause).unnest()
@@ -265,7 +265,7 @@ def _is_grouped(select: exp.Select) -> bool:
 
 
 def _is_plain(query: exp.Query) -> bool:
-    """Check whether a query only selects from joined rows, and keeps the rows of one side."""
+    """Check whether a query only filters and selects rows, without RIGHT and FULL joins."""
     return (
         isinstance(query, exp.Select)
         and bool(query.args.get("from_"))
@@ -555,7 +555,7 @@ class _Rewriting:
     def _semi(
         self, tree: exp.Select, inner: exp.Query, compared: exp.Expr | None, *, anti: bool = False
     ) -> None:
-        """Join a query to the rows of a subquery that fulfil its conditions."""
+        """Add a semi or anti join of a query with the rows of a subquery."""
         inner = self._as_plain(inner)
         linked = _linked(inner)
         if compared is not None:
@@ -584,7 +584,7 @@ class _Rewriting:
         tree.append("joins", join)
 
     def _as_plain(self, inner: exp.Query) -> exp.Select:
-        """Return a plain query with the rows of a subquery, perhaps with other counts of them."""
+        """Return a plain query with the rows of a subquery; the number of duplicates may differ."""
         if isinstance(inner, exp.Select) and inner.args.get("distinct") and not _is_grouped(inner):
             inner.set("distinct", None)
         if _is_plain(inner):

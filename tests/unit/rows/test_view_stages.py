@@ -60,7 +60,7 @@ def check(engine: duckdb.DuckDBPyConnection, sql: str, found: list[stages.Stage]
         columns = engine.execute(f'DESCRIBE "{name}"').fetchall()
         assert [column[0] for column in columns] == list(stage.columns)
     there = Counter(engine.execute(f'SELECT * FROM "{name}"').fetchall())
-    wanted = engine.execute(in_duckdb(stages.with_ties(sql, ["g", "n"]))).fetchall()
+    wanted = engine.execute(in_duckdb(stages.break_ties(sql, ["g", "n"]))).fetchall()
     assert there == Counter(wanted), [stage.sql for stage in found]
 
 
