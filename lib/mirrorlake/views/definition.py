@@ -436,9 +436,9 @@ QUERY_REASONS = {
         "an outer join has a rule only if its condition compares columns with `=`;"
         " RIGHT must be the first join, FULL the only one"
     ),
-    "SET_OPERATION": "UNION, INTERSECT and EXCEPT have no rule",
+    "SET_OPERATION": "set operations have no rule, except for UNION ALL of filters and inner joins",
     "STAR": "this `*` can't be expanded into columns",
-    "SUBQUERY": "subqueries and WITH have no rule",
+    "SUBQUERY": "these subqueries or this WITH cannot be rewritten into stages",
     "SYNTAX": "a clause of the query has no rule",
     "TIME_TRAVEL": "a table at a fixed version has no changes",
     "UNKNOWN_FUNCTION": "a function is not one of Spark's own, so its effect is unknown",
