@@ -196,7 +196,7 @@ def size_text(size: float) -> str:
         >>> size_text(0), size_text(1536), size_text(3 * 2**30)
         ('0 B', '1.5 KiB', '3.0 GiB')
     """
-    if abs(size) < 52:  # 0.0 KiB
+    if abs(size) < 52:  # it would be shown as 0.0 KiB
         return f"{size:.0f} B"
     units = ("KiB", "MiB", "GiB")
     power = sum(abs(size) >= 1000 * 1024**n for n in (1, 2))

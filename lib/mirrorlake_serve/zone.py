@@ -318,7 +318,7 @@ class LandingZone:
         """Return the file of a completed rename, or None if the mirror has moved it already.
 
         Raises:
-            RequestError: a server was killed before it renamed the file, which is gone since.
+            RequestError: a server was killed before the rename, and neither file exists now.
         """
         found = self.files.stat(target.path)
         if found is None and target.table is not None and target.number is not None:

@@ -196,7 +196,7 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
         has_files = document is None and any(
             not name.startswith("_") for name in _files(storage, table)
         )
-        if has_files:  # another process of this source may have begun since
+        if has_files:  # another process of this source may have written it since
             document = read_kept(storage, path, FORMAT)
     except (ValueError, TypeError) as error:
         raise MetadataError(
@@ -305,7 +305,7 @@ def recover_folders(storage: Storage, source: str) -> None:
         ready = storage.list(place).file(_READY) is not None
         for table in published_tables(inner):
             # On a disk, the source repeats the work from its position if the old folder exists. In
-            # an object store, what exists can be a part of the new folder.
+            # an object store, the existing files can be a part of the new folder.
             if ready and (storage.local is None or not _exists(storage, table)):
                 _swap(storage, table, place)
         storage.delete_folder(place)

@@ -405,7 +405,7 @@ def incarnations(snapshot: Snapshot | None) -> frozenset[str]:
 
 
 def logged_identity(snapshot: Snapshot | None, table: TableName, incarnation: str) -> Identity:
-    """Return the identity of an incarnation, with the first name of its folder from the log."""
+    """Return the identity of an incarnation. The log contains the first name of its folder."""
     for app in snapshot.txns if snapshot else ():
         name, _, found = app.removeprefix(_APP).rpartition("/")
         if app.startswith(_APP) and found == incarnation:

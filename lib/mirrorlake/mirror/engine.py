@@ -207,7 +207,7 @@ class Engine:
         busy = begin(found)
         new = [TableState(t.schema, t.name) for t in busy if t.folder not in states]
         if new:
-            # Before a table's first commit, so that a drop after a kill is noticed.
+            # Save new tables before their first commit, so that a drop after a kill is noticed.
             states |= {state.folder: state for state in new}
             self._documents.save(states)
         saved = dict(states)
@@ -504,7 +504,7 @@ class TableCycle:
         batch = self._check(at, chosen)
         if not batch.facts:
             return batch
-        # Before the plan: skipped files alone have no columns, and a plan gets no further files.
+        # Check before the plan, because skipped files have no columns, and a plan is not extended.
         check_keys_known(at.metadata.keys, batch.target)
         plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, chosen.on_error)
         self._done(Step.PLANNED)
@@ -516,8 +516,8 @@ class TableCycle:
     def _declare_or_drop(self, at: TableContext) -> Batch:
         """Handle a folder without files: create an empty table if columns are declared."""
         if at.recreated and not at.metadata.columns:
-            # In an object store, `ensure_identity` creates a folder again that was renamed during
-            # the cycle. The renamed folder restores the table by its incarnation.
+            # In an object store, `ensure_identity` recreates a folder that was renamed during the
+            # cycle. The renamed folder restores the table by its incarnation.
             drop_table(self._storage, self._table, filled_by(self._storage, self._table))
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)

@@ -224,7 +224,7 @@ class TableState:
         return f"{ZONE}/{place_of(self.schema, self.name)}"
 
     def as_asked(self, paused: str | None) -> TableState:
-        """Return the state `Stopped` of a paused table, and the state of a resumed one without it.
+        """Return this state, with `Stopped` if the table is paused, and without it otherwise.
 
         Args:
             paused: when an operator paused the table; None if it is not paused.

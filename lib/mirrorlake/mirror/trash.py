@@ -221,7 +221,7 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     # The folder first: a mirror that finds it without a table restores the table itself.
     if chosen.identity is not None or INCARNATION_PROPERTY in properties:
         declare_keys(storage, table, declared_keys(properties))
-    # Files of a folder that was published again are not those that the table has.
+    # If the folder was published again, its files are not those that filled the table.
     if chosen.identity is not None and not has_files(storage, table):
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
     _move_back(storage, chosen, table)
@@ -313,7 +313,7 @@ def follow_folders(
         try:
             if read_mirrored(storage, state.table) is None:
                 continue  # no mirror created such a table
-            # If a mirror was killed, the log has a newer incarnation than the saved state.
+            # If a mirror was killed, the log can have a newer incarnation than the saved state.
             filled = filled_by(storage, state.table, state.incarnation)
             if drop_table(storage, state.table, filled):
                 dropped.append(state.table)
@@ -354,7 +354,7 @@ def _follow_rename(
     if old in present and is_in_folder(storage, before, identity):
         renew_identity(storage, table)
     elif (
-        # A table that was dropped in place, of a folder without files, stays where it is.
+        # The table of a folder without files was dropped in place, and is not moved.
         read_snapshot(storage, before.table_path) is None
         or storage.move_folder(before.table_path, table.table_path)
     ):

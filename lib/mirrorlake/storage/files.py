@@ -432,7 +432,7 @@ class Storage:
         Args:
             source: the folder.
             target: its new path.
-            copied: called in an object store after all files are copied, before one is deleted.
+            copied: called in an object store after all copies, before the first file is deleted.
 
         Returns:
             False if the target exists or the source does not.

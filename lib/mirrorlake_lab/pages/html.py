@@ -185,7 +185,7 @@ def wide(message: str, more: str = "") -> Html:
 
 
 def unbroken(*parts: str) -> Html:
-    """Return texts with commas between them; a line ends only after a comma."""
+    """Join texts with commas. Lines break only after a comma."""
     return Html(", ".join(f'<span class="t">{text(part)}</span>' for part in parts))
 
 

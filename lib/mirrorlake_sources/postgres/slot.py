@@ -111,7 +111,7 @@ class Slot:
         """Check that the database has the slot.
 
         Raises:
-            SourceError: it has not; the error names the slots of the database.
+            SourceError: the slot does not exist. The error names the existing slots.
         """
         names = [name for (name,) in self._connection.execute(_SLOTS).fetchall()]
         if self.name not in names:
