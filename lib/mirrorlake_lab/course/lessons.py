@@ -359,9 +359,9 @@ def course_page() -> str:
         *("# The course", ""),
         f"The course has {len(found)} lessons with {count} tasks and takes about"
         f" {minutes / 60:.0f} hours. Each lesson is a notebook. In a task, you predict the result"
-        " of a cell before you run it, or write some lines of code. Each lesson has at least one"
-        " task of the second kind. Each task ends with a check, which confirms your answer or gives"
-        " a hint. In the last lesson, you repair a damaged lake.",
+        " of a cell before you run it, or write some lines of code. You write code in"
+        " at least one task of each lesson. Each task ends with a check, which confirms your answer"
+        " or gives a hint. In the last lesson, you repair a damaged lake.",
         "",
         "`./mirrorlake lab` opens copies of the lessons without solutions. `./mirrorlake course"
         " DIR` writes such copies and the pages of this documentation into a folder, which"
