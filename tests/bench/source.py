@@ -127,7 +127,7 @@ def _end_to_end(lake: Lake, _pairs: int) -> BenchResult:
 
 
 def _sustained(_pairs: int) -> BenchResult:
-    """Double the rate until the latency is too long; the last rates are a quarter, half and all."""
+    """Double the rate until the latency is too long."""
     get_spark()
     seconds: dict[str, float] = {}
     rate = RATE
@@ -143,12 +143,12 @@ def _sustained(_pairs: int) -> BenchResult:
 
 
 def _quantile(values: list[float], share: float) -> float:
-    """Return the value below which a share of the values are."""
+    """Return a quantile of the values."""
     return sorted(values)[int(len(values) * share)]
 
 
 def _latencies(lake: Lake, rate: int) -> dict[str, list[float]]:
-    """Return the seconds that each inserted row takes, for each part of its way."""
+    """Return the latencies of the inserted rows in seconds, for each part of their way."""
     server = PostgresServer()
     try:
         server.execute("CREATE TABLE t (id bigserial, at timestamptz NOT NULL)")

@@ -150,7 +150,7 @@ def grown(folder: Path, pairs: int) -> BenchResult:
 
 
 def spread(folder: Path, pairs: int) -> BenchResult:
-    """Compare 1,000 changes that are spread over 20,000,000 rows with as many over 2,000,000."""
+    """Compare the time of 1,000 changes spread over 20,000,000 rows with that over 2,000,000."""
     known = {"large": 10 * ROWS, "small": ROWS}
     numbers = {}
     for name, count in known.items():

@@ -69,7 +69,7 @@ def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
 
 
 def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
-    """The first write, of the check of conditions, failed: the error counted as the table's."""
+    """The check for conditional writes failed, and its error stopped the table."""
     steps = {"source0": [("s", 1, 0)]}
     result = run(Schedule(250, steps, Odds(), {("source0#1", 13): (LOST, 0)}), detailed=True)
     assert any("can't be written to" in line for line in result.log)
@@ -94,7 +94,7 @@ _POINT = re.compile(r" *[0-9.]+ (\S+) (\d+): .* (kill|kill after|suspend)$")
 def test_a_new_table_is_followed_though_its_mirror_was_killed(
     operations: list[tuple[str, str, int, float]],
 ) -> None:
-    """No state document had the table yet, so that nobody dropped or renamed it."""
+    """No state document had the table yet, so no mirror dropped or renamed it."""
     steps = {
         "mirror0": CYCLE, "publisher0": PUBLISHED, "mirror1": CYCLE, "operator": operations,
     }  # fmt: skip
@@ -119,7 +119,7 @@ def check(steps: dict[str, list[tuple[Any, ...]]], decisions: dict[Key, Decision
 def test_a_folder_that_is_renamed_or_deleted_during_a_cycle_keeps_its_table(
     operations: list[tuple[str, str, int, float]],
 ) -> None:
-    """The cycle wrote a new identity: the folder existed again, empty, and replaced the table."""
+    """The cycle wrote a new identity, so the folder existed again and replaced the table."""
     steps = {"publisher0": [FILE] * 3, "mirror0": CYCLE * 2, "operator": operations}
     check(steps, {("mirror0#1.7", 4): (SUSPEND, 0)})  # before it reads the identity
 
@@ -134,7 +134,7 @@ def test_undrop_leaves_a_folder_that_was_published_again() -> None:
 
 
 def test_undrop_restores_a_table_that_was_renamed_before() -> None:
-    """The restored identity did not have the folder's first name: the mirror dropped the table."""
+    """The restored identity lacked the folder's first name, so the mirror dropped the table."""
     steps = {
         "publisher0": [FILE], "mirror0": CYCLE, "mirror1": CYCLE, "mirror2": CYCLE,
         "operator": [("rename", "a", 0, 5), ("drop", "a2", 0, 15), ("undrop", "a2", 0, 60)],
@@ -149,7 +149,7 @@ def test_a_skipped_first_file_waits_for_a_file_with_columns() -> None:
 
 
 def test_two_processes_of_a_source_can_begin_at_the_same_time() -> None:
-    """One of them found files without a position, which the other had just written."""
+    """One process found files without a position, which the other had just written."""
     steps = {"source0": [("s", 1, 0)], "source1": [("s", 1, 0)]}
     check(steps, {("source0#1", 4): (SUSPEND, 0)})  # between the position and the files
 
@@ -158,9 +158,9 @@ def test_two_processes_of_a_source_can_begin_at_the_same_time() -> None:
 def test_a_source_completes_a_first_load_that_was_moved_in_part(
     document_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its complete copy was deleted, because the table's folder existed.
+    """The complete copy was deleted, because the table's folder existed.
 
-    Files are copied concurrently. If the position was copied before the rows, they were lost.
+    Files are copied concurrently. If the position was copied before the rows, the rows were lost.
     """
 
     def backwards(do: Callable[..., Any], *items: Any) -> Any:
@@ -175,6 +175,6 @@ def test_a_source_completes_a_first_load_that_was_moved_in_part(
 
 
 def test_a_killed_rename_of_a_server_is_no_receipt() -> None:
-    """After the folder was renamed with the upload, a retry counted as a completed rename."""
+    """The folder was renamed with the upload, and a retry counted as a completed rename."""
     steps = {"publisher0": [FILE], "server0": [("a", 1)], "operator": [("rename", "a", 0, 5)]}
     check(steps, {("server0#1.4", 16): (SUSPEND, 0), ("server0#1.4", 17): (KILL, 0)})

@@ -47,7 +47,7 @@ CHANGES = [
 
 
 class Killed(BaseException):
-    """A kill. It is no `Exception`, so that no code handles it as a failure."""
+    """A simulated kill. It is no `Exception`, so no code handles it as a failure."""
 
 
 def tables(lake: Lake) -> Callable[[str], Any]:
