@@ -250,6 +250,10 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
 
 
 def stages_of(storage: Storage, view: TableName) -> list[StageName]:
-    """Return the hidden tables of a view; empty for any other table."""
-    numbers = storage.list(stages_folder(view)).folders
-    return [StageName(view.schema, view.name, int(number)) for number in sorted(numbers, key=int)]
+    """Return the hidden tables of a view; empty for any other table, such as a stage."""
+    if isinstance(view, StageName):
+        return []
+    numbers = sorted(map(int, storage.list(stages_folder(view)).folders))
+    stages = [StageName(view.schema, view.name, number) for number in numbers]
+    # An interrupted drop can leave the folder of a stage without a log.
+    return [stage for stage in stages if read_snapshot(storage, stage.table_path)]

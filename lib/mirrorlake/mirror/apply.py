@@ -51,6 +51,7 @@ from mirrorlake.mirror.batch import (
     DELETE,
     KEPT,
     REPLACE,
+    SEARCHED,
     Bounds,
     collapse_changes,
     file_limits,
@@ -540,14 +541,14 @@ class _Exchange:
 
     def _searched(self) -> list[str]:
         """Return SQL conditions that search the changed keys, if they are few."""
-        if not _is_small(self._batch, _SEARCHED_KEYS):
-            return []
         columns = self._batch.target.columns
-        found = self._changes.select(*[self._new[key] for key in self._keys]).collect()
-        values = [{row[place] for row in found} for place in range(len(self._keys))]
+        keys = [key for key in self._keys if columns[key] in SEARCHED]
+        if not keys or not _is_small(self._batch, _SEARCHED_KEYS):
+            return []
+        found = self._changes.select(*[self._new[key] for key in keys]).collect()
         conditions = [
-            search_condition(key, of, columns[key])
-            for key, of in zip(self._keys, values, strict=True)
+            search_condition(key, {row[place] for row in found}, columns[key])
+            for place, key in enumerate(keys)
         ]
         return [condition for condition in conditions if condition]
 

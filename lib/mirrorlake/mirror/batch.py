@@ -42,6 +42,8 @@ _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _FILE_NAME = "_metadata.file_name"  # URL-encoded
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+SEARCHED = frozenset((*_SUFFIX, "string"))
+"""The types of keys that a scan can search, see `search_condition`."""
 _TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
 # ASCII texts without escapes or variables compare alike in Python, in the log and in Spark.
 _PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
@@ -340,13 +342,11 @@ def search_condition(key: str, values: Iterable[Any], kind: str) -> str | None:
     Args:
         key: the key column.
         values: its values; at least one.
-        kind: the type of the column.
+        kind: the type of the column, one of `SEARCHED`.
 
     Returns:
-        None for types and values that a scan cannot search.
+        None if a value has no plain literal.
     """
-    if kind not in _TYPES:
-        return None
     literals = [_literal(value, kind) for value in values]
     plain = [text for text in literals if text is not None]
     if len(plain) < len(literals):

@@ -316,9 +316,8 @@ class Views:
         done = Outcome("drop", str(definition.name), effect, applied=apply)
         if not apply:
             return done
-        if definition.stages:
-            # They go first: a refresh after an interrupted drop creates them again.
-            self._storage.delete_folder(stages_folder(definition.name))
+        # Stages are deleted first: a refresh after an interrupted drop creates them again.
+        self._storage.delete_folder(stages_folder(definition.name))
         if self._storage.local is None:
             self._storage.delete_folder(definition.name.table_path)  # its log goes first
         else:

@@ -395,8 +395,12 @@ def find_stages(session: SparkSession, plan: Plan) -> tuple[str, ...]:
     view, why = plan.definition, plan.shape.reason
     if why is None or why.code not in _REWRITTEN:
         return ()
-    found = read_stages(view.sql, view.name, view.sources, plan.names)
     relations = {source.name: source.at(source.new) for source in plan.tables}
+    sources = {
+        name: column_types(session.sql(f"SELECT * FROM {rows}").schema)
+        for name, rows in relations.items()
+    }
+    found = read_stages(view.sql, view.name, sources, plan.names)
     columns: dict[TableName, Sequence[str]] = {s.name: s.columns for s in plan.tables}
     known, methods, text = known_functions(session), [], ""
     for number, stage in enumerate(found, 1):

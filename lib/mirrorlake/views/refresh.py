@@ -199,7 +199,9 @@ def refresh_view(
         mode, why = (FULL, reason("ASKED")) if how == FULL else (planned.mode, planned.reason)
         at = versions_of(sources)
         return Refresh(str(definition.name), mode, why, state.version, at, applied=False)
-    done = _refresh_stages(spark, storage, definition, sources, how=how, on_step=on_step)
+    done = _refresh_stages(
+        spark, storage, definition, sources, number=state.number, how=how, on_step=on_step
+    )
     return replace(done, sources=versions_of(sources), seconds=time.perf_counter() - began)
 
 
@@ -209,6 +211,7 @@ def _refresh_stages(
     definition: Definition,
     pinned: Sequence[Source],
     *,
+    number: int,
     how: str,
     on_step: ViewListener,
 ) -> Refresh:
@@ -223,6 +226,7 @@ def _refresh_stages(
         storage: the lake's files.
         definition: the view.
         pinned: the sources of the view at the versions to read.
+        number: the number of the view's last refresh when these versions were chosen.
         how: as for `Views.refresh`.
         on_step: a function that is called after each finished step of each stage.
     """
@@ -234,6 +238,10 @@ def _refresh_stages(
         if read_snapshot(storage, stage.name.table_path) is None:
             _create_stage(spark, storage, stage, at, vectors=vectors)
         state = read_view_state(storage, stage)
+        if is_last and state.number != number:
+            raise ConflictError(
+                f"Another refresh has changed {definition.name}.", hint="refresh the view again."
+            )
         sources = pin_sources(storage, stage, state.sources, at)
         at[stage.name] = state.version
         # The last stage records the versions of all sources, even if its own ones are the same.

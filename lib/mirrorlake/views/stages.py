@@ -62,14 +62,17 @@ class Stage:
 
 
 def read_stages(
-    sql: str, view: TableName, sources: Mapping[TableName, Sequence[str]], names: Sequence[str]
+    sql: str,
+    view: TableName,
+    sources: Mapping[TableName, Mapping[str, str]],
+    names: Sequence[str],
 ) -> list[Stage]:
     """Rewrite a query into stages.
 
     Args:
         sql: the query.
         view: the name of the view.
-        sources: the columns of each table that the query reads.
+        sources: the columns of each table that the query reads, with their types.
         names: the names of the query's columns.
 
     Returns:
@@ -77,7 +80,7 @@ def read_stages(
         rewritten.
     """
     try:
-        rewriting = _Rewriting(view, list(sources))
+        rewriting = _Rewriting(view, sources)
         rewriting.finish(_qualified(sql, sources), names)
     except (SqlglotError, _UnsupportedError):
         return []
@@ -87,7 +90,7 @@ def read_stages(
 def break_ties(sql: str, names: Sequence[str]) -> str:
     """Return a query that sorts ties before LIMIT by all columns, as its last stage does."""
     tree = parse_query(sql).tree
-    if not tree.args.get("limit"):
+    if not (tree.args.get("limit") or tree.args.get("offset")):
         return sql
     for name in names:
         tree.order_by(_ordered(exp.column(exp.to_identifier(name, quoted=True))), copy=False)
@@ -98,7 +101,7 @@ def _ordered(column: exp.Expr) -> exp.Ordered:
     return exp.Ordered(this=column, nulls_first=True)
 
 
-def _qualified(sql: str, sources: Mapping[TableName, Sequence[str]]) -> exp.Query:
+def _qualified(sql: str, sources: Mapping[TableName, Mapping[str, str]]) -> exp.Query:
     """Return the tree of a query in which each column names its table, and aliases are unique."""
     query = parse_query(sql)
     numbers = {str(name).lower(): number for number, name in enumerate(sources)}
@@ -295,14 +298,15 @@ class _Rewriting:
 
     Attributes:
         view: the name of the view.
-        sources: the tables that the query reads.
+        sources: the columns of the tables that the query reads, with their types.
         stages: the stages so far.
     """
 
     view: TableName
-    sources: list[TableName]
+    sources: Mapping[TableName, Mapping[str, str]]
     stages: list[Stage] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    _types: dict[str, dict[str, str | None]] = field(default_factory=dict)  # of stages' columns
 
     def finish(self, tree: exp.Query, names: Sequence[str]) -> None:
         """Rewrite a query, and add its last stage."""
@@ -369,7 +373,7 @@ class _Rewriting:
             raise _UnsupportedError("a reference to an outer query")
         for table in copy.find_all(exp.Table):
             if table.name.startswith(_TABLE) and not table.db:
-                name = self.sources[int(table.name.removeprefix(_TABLE))]
+                name = list(self.sources)[int(table.name.removeprefix(_TABLE))]
                 table.set("this", _name(name.name))
                 table.set("db", name.schema and _name(name.schema))
         self.stages.append(Stage(as_sql(copy), columns))
@@ -385,7 +389,12 @@ class _Rewriting:
             not re.fullmatch(r"\w+", name) or is_reserved(name) for name in columns
         ):
             raise _UnsupportedError("a column name")
-        return self._add(query, columns)
+        stage = self._add(query, columns)
+        if isinstance(query, exp.Select):
+            self._types[stage.name] = {
+                item.alias_or_name: self._type(item.unalias(), query) for item in query.expressions
+            }
+        return stage
 
     def _alias(self) -> str:
         return f"s{next(self._numbers)}"
@@ -645,6 +654,9 @@ class _Rewriting:
             mine, other = (left, right) if _used(left) & own else (right, left)
             if not _used(mine) or not _used(mine) <= own or _used(other) & own:
                 raise _UnsupportedError("an equality of columns of both queries")
+            # With a cast, one value of the outer query could equal several groups.
+            if (kind := self._type(mine, inner)) is None or kind != self._type(other, tree):
+                raise _UnsupportedError("an equality of different types")
             keys.append(mine)
         is_count = _call_name(item) in _COUNTS
         if linked and not is_count and not _is_null_if_empty(item):
@@ -666,6 +678,19 @@ class _Rewriting:
             zero = exp.Literal.number(0)
             value = exp.Anonymous(this="coalesce", expressions=[value, zero])
         return value
+
+    def _type(self, column: exp.Expr, select: exp.Select) -> str | None:
+        """Return the type of a column of a source or stage; None for other expressions."""
+        if not isinstance(column, exp.Column):
+            return None
+        for table in _tables(select):
+            if table.alias != column.table:
+                continue
+            if not table.name.startswith(_TABLE):
+                return self._types.get(table.name, {}).get(column.name)
+            types = list(self.sources.values())[int(table.name.removeprefix(_TABLE))]
+            return {name.lower(): kind for name, kind in types.items()}.get(column.name.lower())
+        return None
 
 
 def _outermost(part: exp.Expr) -> list[exp.Query]:

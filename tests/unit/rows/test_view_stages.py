@@ -19,7 +19,8 @@ from mirrorlake.names import StageName, TableName
 from mirrorlake.views import definition, stages
 
 VIEW = TableName("dbo", "v")
-SOURCES = {TableName(None, name): columns for name, columns in TABLES.items()}
+TYPES = {"g": "string", "n": "int"}
+SOURCES = {TableName(None, name): {n: TYPES[n] for n in names} for name, names in TABLES.items()}
 ROWS = st.lists(
     st.tuples(st.sampled_from([None, "a", "b", "A"]), st.sampled_from([None, 0, 1, 2, 3])),
     max_size=6,
@@ -51,6 +52,14 @@ def fill(engine: duckdb.DuckDBPyConnection, **tables: list[tuple[Any, ...]]) -> 
 
 def staged(sql: str) -> list[stages.Stage]:
     return stages.read_stages(sql, VIEW, SOURCES, ["g", "n"])
+
+
+def test_a_key_of_another_type_is_not_grouped() -> None:
+    query = "SELECT g, n FROM t WHERE n > (SELECT sum(n) FROM s WHERE s.g = t.g)"
+    assert len(staged(query)) == 2
+    # The texts '1' and '01' both equal the number 1.
+    sources = SOURCES | {TableName(None, "t"): {"g": "int", "n": "int"}}
+    assert not stages.read_stages(query, VIEW, sources, ["g", "n"])
 
 
 def check(engine: duckdb.DuckDBPyConnection, sql: str, found: list[stages.Stage]) -> None:
