@@ -718,7 +718,7 @@ def _can_merge(query: exp.Query, outer: exp.Select) -> bool:
 
 
 def _is_null_if_empty(item: exp.Expr) -> bool:
-    """Check whether an expression over aggregates is NULL if there is no row."""
+    """Check whether an expression over aggregates is NULL for an empty table."""
     if isinstance(item, (*_STRICT, exp.Cast)):
         parts = (item.args.get(key) for key in ("this", "expression"))
         return any(_is_null_if_empty(part) for part in parts if isinstance(part, exp.Expr))
