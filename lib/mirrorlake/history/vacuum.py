@@ -224,7 +224,7 @@ class _Job:
         return replace(done, applied=True)
 
     def files(self) -> DataFrame:
-        """Return all files, with the reason `why` each is kept; NULL if it is to be deleted."""
+        """Return all files, with the reason `why` each is kept; NULL for files to delete."""
         # A union instead of a join, so that one shuffle is enough.
         both = list_files(self.table).unionByName(self.reasons(), allowMissingColumns=True)
         young = F.when(F.max("modificationTime") >= self.cutoff, _YOUNG)
@@ -241,7 +241,7 @@ class _Job:
         )
 
     def reasons(self) -> DataFrame:
-        """Return the files with known facts, perhaps several times; a NULL rank is no reason."""
+        """Return the files with known facts, perhaps several times; a NULL rank does not keep a file."""
         storage = self.table.storage
         pins, dead = map(self.own_frames, find_pins(storage, self.now))
         parts = [self.log_reasons()]

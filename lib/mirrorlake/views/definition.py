@@ -287,7 +287,7 @@ def commit_metadata(
 
 
 def note_of(definition: Definition, info: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the note of a refresh from a commit of the view; None if the commit is no refresh."""
+    """Return the note of a refresh from a commit of the view; None for other commits."""
     found = parse_note(info.get("userMetadata"))
     return found if found.get(NOTE) == definition.id else None
 

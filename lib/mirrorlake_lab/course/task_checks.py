@@ -63,7 +63,7 @@ def files_of_planes(lake: Lake) -> int:
 
 
 def employee_moved(answer: Any) -> str:
-    """Check whether the rows of a file move E0001, and nobody else, to Bellevue.
+    """Check whether the rows of a file move only E0001 to Bellevue.
 
     Returns:
         An empty text, or the mistake: `twice`, `still`, `others`, `unreadable`.
