@@ -241,7 +241,7 @@ class _Job:
         )
 
     def reasons(self) -> DataFrame:
-        """Return the files with known facts, perhaps several times; a NULL rank does not keep a file."""
+        """Return files with facts, perhaps several times; facts without a rank keep no file."""
         storage = self.table.storage
         pins, dead = map(self.own_frames, find_pins(storage, self.now))
         parts = [self.log_reasons()]

@@ -319,7 +319,7 @@ class Engine:
             state = failed(state, error)
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
-            # The folder was deleted during the cycle, which is not an error: the next cycle drops it.
+            # The folder was deleted during the cycle: no error, the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
         return _entry(listing, state)
 
