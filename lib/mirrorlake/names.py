@@ -139,7 +139,7 @@ class StageName(TableName):
     number: int = 1
 
     def __str__(self) -> str:
-        return f"{TableName(self.schema, self.name)}/{self.number}"
+        return f"{super().__str__()}/{self.number}"
 
     @property
     def place(self) -> str:

@@ -380,14 +380,15 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
     state = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, state.sources)
     at = {source.name: source.new for source in sources}
-    for one in definition.chain[:-1]:
+    chain = definition.chain
+    for one in chain[:-1]:
         if (newest := find_newest(storage, one.name.table_path)) is not None:
             at[one.name] = newest
-    if not definition.stages or len(at) < len(sources) + len(definition.stages) - 1:
+    if not chain or len(at) < len(sources) + len(chain) - 1:
         # A stage is missing: the first refresh or a drop of the view was interrupted.
         return explain(plan_refresh(spark, storage, definition, state, sources))
     stages: list[Explanation] = []
-    for one in definition.chain:
+    for one in chain:
         own = read_view_state(storage, one)
         pinned = pin_sources(storage, one, own.sources, at)
         stages.append(explain(plan_refresh(spark, storage, one, own, pinned)))

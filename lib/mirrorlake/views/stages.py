@@ -79,9 +79,14 @@ def read_stages(
         The stages in the order of their dependencies, or an empty list if the query cannot be
         rewritten.
     """
+    # In the tree, all names are in lower case.
+    lower = {
+        name: {column.lower(): kind for column, kind in columns.items()}
+        for name, columns in sources.items()
+    }
     try:
-        rewriting = _Rewriting(view, sources)
-        rewriting.finish(_qualified(sql, sources), names)
+        rewriting = _Rewriting(view, lower)
+        rewriting.finish(_qualified(sql, lower), names)
     except (SqlglotError, _UnsupportedError):
         return []
     return rewriting.stages
@@ -112,9 +117,9 @@ def _qualified(sql: str, sources: Mapping[TableName, Mapping[str, str]]) -> exp.
         one.node.set("alias", alias)
         one.node.set("this", exp.to_identifier(f"{_TABLE}{numbers[str(one.name).lower()]}"))
         one.node.set("db", None)
-    _check(query.tree, {column.lower() for columns in sources.values() for column in columns})
+    _check(query.tree, {column for columns in sources.values() for column in columns})
     columns: dict[str, object] = {
-        f"{_TABLE}{number}": {column.lower(): "unknown" for column in some}
+        f"{_TABLE}{number}": dict.fromkeys(some, "unknown")
         for number, some in enumerate(sources.values())
     }
     schema = MappingSchema(columns, normalize=False, dialect=DIALECT)
@@ -372,8 +377,7 @@ class _Rewriting:
         if not _used(copy) <= {table.alias for table in copy.find_all(exp.Table)}:
             raise _UnsupportedError("a reference to an outer query")
         for table in copy.find_all(exp.Table):
-            if table.name.startswith(_TABLE) and not table.db:
-                name = list(self.sources)[int(table.name.removeprefix(_TABLE))]
+            if name := self._source(table):
                 table.set("this", _name(name.name))
                 table.set("db", name.schema and _name(name.schema))
         self.stages.append(Stage(as_sql(copy), columns))
@@ -684,13 +688,17 @@ class _Rewriting:
         if not isinstance(column, exp.Column):
             return None
         for table in _tables(select):
-            if table.alias != column.table:
-                continue
-            if not table.name.startswith(_TABLE):
-                return self._types.get(table.name, {}).get(column.name)
-            types = list(self.sources.values())[int(table.name.removeprefix(_TABLE))]
-            return {name.lower(): kind for name, kind in types.items()}.get(column.name.lower())
+            if table.alias == column.table:
+                name = self._source(table)
+                types = self.sources[name] if name else self._types.get(table.name, {})
+                return types.get(column.name)
         return None
+
+    def _source(self, table: exp.Expr) -> TableName | None:
+        """Return the source that a table of the tree reads; None for a stage."""
+        if not table.name.startswith(_TABLE):
+            return None
+        return list(self.sources)[int(table.name.removeprefix(_TABLE))]
 
 
 def _outermost(part: exp.Expr) -> list[exp.Query]:
