@@ -8,6 +8,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 TABLES = {"t": ("g", "n"), "s": ("g", "n")}
+T_ROWS = [("a", 1), ("a", 1), ("a", 3), ("b", 2), ("b", None), (None, 2), (None, None), ("c", 0)]
+S_ROWS = [("a", 1), ("b", 2), ("b", 3), (None, 1), ("z", None), ("c", 3)]
 _PLAIN = ["a.g, a.n", "DISTINCT a.g AS g, a.n AS n", "upper(a.g) AS g, a.n + 1 AS n", "a.g, 5 AS n"]
 _ITEMS = ["count(*)", "sum(a.n)", "min(a.n)", "max(a.n) - min(a.n)", "count(DISTINCT a.n)"]
 _VALUES = ["max({b})", "0.5 * sum({b})", "count({b})", "min({b}) + 1"]

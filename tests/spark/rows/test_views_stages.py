@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from helpers.examples import listed
-from helpers.staged_queries import SHAPES, TABLES, limited
+from helpers.staged_queries import S_ROWS, SHAPES, T_ROWS, TABLES, limited
 from mirrorlake import Lake
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.names import TableName, stages_folder
@@ -32,8 +32,6 @@ METHODS = {
     "window_of_groups": ["extremes", "partitions"],
     "except": ["extremes", "extremes", "full", "full"],
 }
-T_ROWS = "('a', 1), ('a', 1), ('a', 3), ('b', 2), ('b', NULL), (NULL, 2), (NULL, NULL), ('c', 0)"
-S_ROWS = "('a', 1), ('b', 2), ('b', 3), (NULL, 1), ('z', NULL), ('c', 3)"
 CHANGES = [
     "INSERT INTO {t} VALUES ('a', 2), ('a', 2), ('d', NULL), (NULL, 3)",
     "UPDATE {t} SET n = n + 1 WHERE g = 'a'",
@@ -57,8 +55,9 @@ def tables(lake: Lake) -> Callable[[str], Any]:
     def run(statement: str) -> Any:
         return lake.spark.sql(statement.format(**made))
 
-    run(f"INSERT INTO {{t}} VALUES {T_ROWS}")
-    run(f"INSERT INTO {{s}} VALUES {S_ROWS}")
+    for name, some in (("t", T_ROWS), ("s", S_ROWS)):
+        values = str(some)[1:-1].replace("None", "NULL")
+        run(f"INSERT INTO {{{name}}} VALUES {values}")
     return run
 
 

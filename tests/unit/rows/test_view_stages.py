@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from helpers.examples import examples
-from helpers.staged_queries import SHAPES, TABLES, limited
+from helpers.staged_queries import S_ROWS, SHAPES, T_ROWS, TABLES, limited
 from mirrorlake.names import StageName, TableName
 from mirrorlake.views import definition, stages
 
@@ -25,8 +25,6 @@ ROWS = st.lists(
     st.tuples(st.sampled_from([None, "a", "b", "A"]), st.sampled_from([None, 0, 1, 2, 3])),
     max_size=6,
 )
-T_ROWS = [("a", 1), ("a", 1), ("a", 3), ("b", 2), ("b", None), (None, 2), (None, None), ("c", 0)]
-S_ROWS = [("a", 1), ("b", 2), ("b", 3), (None, 1), ("z", None), ("c", 3)]
 
 
 @pytest.fixture(scope="module")
