@@ -111,8 +111,6 @@ _SETTINGS = {
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
-# Parquet's reader skips pages without a searched key. By default, a page has 20,000 rows.
-_PAGES = {"parquet.page.row.count.limit": "2000"}
 _BROADCAST_BYTES = 64 * 2**20
 # The supported writer features: others may require values or actions that are not written here.
 _FEATURES = frozenset(
@@ -148,7 +146,7 @@ def compact(spark: SparkSession, path: str) -> bool:
         False after a conflict with another writer; the next commit can try again.
     """
     session = new_session(spark)
-    for name, value in (_CONFS | _PAGES).items():
+    for name, value in _CONFS.items():
         session.conf.set(name, value)
     try:
         session.sql(f"OPTIMIZE {delta_name(path)}").collect()
@@ -243,8 +241,6 @@ def _set_properties(
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     """Commit the planned files to the existing table; do nothing if they are already committed."""
     session, at = new_session(spark), batch.at
-    for name, value in _PAGES.items():
-        session.conf.set(name, value)
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
     rows = read_batch(session, batch, ordered=ordered)
