@@ -91,7 +91,7 @@ class MemoryLine:
     """Prints the peak memory of the run, with all processes that it started."""
 
     def pytest_sessionstart(self) -> None:
-        self.watch = PeakMemory(seconds=3)  # one measurement takes tens of milliseconds
+        self.watch = PeakMemory(seconds=10)  # a measurement reads the memory map of each process
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.line(f"peak memory: {self.watch.stop()}")
