@@ -1,7 +1,8 @@
 """A program that uses a lake as a client of Spark Connect, and prints results as JSON.
 
 `test_connect.py` runs it in a separate process, with the lake's folder and the names of the parts,
-because PySpark supports only one kind of session in a process.
+because PySpark supports only one kind of session in a process. PySpark joins the JVM that the
+environment names, or starts one.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from mirrorlake.spark.session import launch_conf
 def connect() -> SparkSession:
     """Return a client of a Connect server that PySpark starts, on a free port."""
     port = free_port()
-    conf = launch_conf(os.environ.get("MIRRORLAKE_PROFILE") or "notebook") | {
-        "spark.network.timeout": "3600s",  # a suspended machine must not lose its executors
-        "spark.connect.grpc.binding.port": str(port),
-    }
+    conf = launch_conf(os.environ.get("MIRRORLAKE_PROFILE") or "notebook")
     # PySpark's client connects to port 15002, whatever the server's port is.
     patch.object(DefaultChannelBuilder, "default_port", return_value=port).start()
     master = conf.pop("spark.master")
     settings = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"
-    return prepare(SparkSession.builder.remote(master).getOrCreate())
+    own = {
+        "spark.network.timeout": "3600s",  # a suspended machine must not lose its executors
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    return prepare(SparkSession.builder.remote(master).config(map=own).getOrCreate())
 
 
 def mirrored(lake: Lake) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -22,14 +21,17 @@ PAGE = PROJECT / "docs" / "how-to" / "cluster.md"
 
 def session(folder: Path) -> SparkSession:
     builder = SparkSession.builder
-    metastore = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+    metastore = "jdbc:derby:memory:metastore;create=true"
     own = {
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
     }
     for name, value in (launch_conf("small", None) | own).items():
         builder = builder.config(name, value)
-    return builder.enableHiveSupport().getOrCreate()
+    spark = builder.enableHiveSupport().getOrCreate()
+    # By default Derby writes its log to the working folder of the JVM.
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{folder}/derby.log")
+    return spark
 
 
 def tour(folder: Path) -> dict[str, object]:
@@ -87,6 +89,4 @@ def tour(folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    os.chdir(where)  # Derby writes its log to the working folder
-    print(json.dumps(tour(where)))
+    print(json.dumps(tour(Path(sys.argv[1]))))

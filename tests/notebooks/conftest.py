@@ -1,4 +1,8 @@
-"""Fixtures of the tests of notebooks: a JVM, the sample lake, and a lake of other writers."""
+"""Fixtures of the tests of notebooks: a JVM, the sample lake, and a lake of other writers.
+
+Tests whose program needs another kind of session than the other tests are here, too, because the
+JVM is warm: a new one takes several times as long for the same work.
+"""
 
 from __future__ import annotations
 

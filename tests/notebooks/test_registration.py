@@ -1,4 +1,7 @@
-"""Registration of the lake's tables in Spark's catalog, with Spark's built-in Hive metastore."""
+"""Registration of the lake's tables in Spark's catalog, with Spark's built-in Hive metastore.
+
+A session with Hive is a separate process, which joins the JVM of the notebooks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from helpers.project import PROJECT
 
 
+@pytest.mark.usefixtures("one_spark")
 def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: Path) -> None:
     path = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
     done = subprocess.run(

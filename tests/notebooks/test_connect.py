@@ -1,4 +1,4 @@
-"""The same code under Spark Connect, in a separate process."""
+"""The same code under Spark Connect, in a process that joins the JVM of the notebooks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from helpers.programs import programs, result_of
 
 _LONGEST = 900  # seconds
+pytestmark = pytest.mark.usefixtures("one_spark")
 
 
 def ask(lake: Path, *parts: str) -> Any:
