@@ -11,7 +11,6 @@ import pytest
 
 from helpers.one_jvm import joined_session
 from mirrorlake.cli import main as cli
-from mirrorlake.spark.jvm import forget_logs
 from mirrorlake.spark.session import get_spark
 
 if TYPE_CHECKING:
@@ -30,6 +29,9 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
         _configure(patch, pytestconfig)
         common = joined_session(pytestconfig)
         session = get_spark()
+    # Delta keeps the logs of this many tables; its default exceeds the heap. The tests of a module
+    # must not clear them, because other processes use the same JVM.
+    session.conf.set("spark.databricks.delta.delta.log.cacheSize", "60")
     yield session
     if common is None:
         session.stop()
@@ -37,11 +39,10 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tables_are_let_go(spark: SparkSession | None) -> Iterator[None]:
-    """Clear the caches after each module, whose tables are not used again, to free the heap."""
+    """Clear the cached rows after each module, whose tables are not used again."""
     yield
     if spark is not None:  # the tests of a cluster have separate drivers
         spark.catalog.clearCache()
-        forget_logs(spark._jvm)
 
 
 @pytest.fixture(autouse=True)
