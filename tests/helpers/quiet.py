@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mirrorlake import Table
 
-QUIET = ("property", "column", "vorder", "compact", "miss")
+# The tests of archives commit the second to the fourth kind; the others rewrite files.
+QUIET = ("compact", "column", "miss", "property", "vorder")
 
 
 def commit_quietly(table: Table, kind: str) -> int:

@@ -352,8 +352,7 @@ def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
 
 @pytest.mark.promise("DL-25")
 def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
-    for number in range(4):
-        lake.write("a", some(spark, number, 1), properties=VECTORS)
+    lake.write("a", some(spark, 0, 4, 4), properties=VECTORS)
     lake.write("s.b", some(spark, 0, 3), properties=VECTORS)
     spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
     (marked,) = data_files(folder(lake, "s/b"))
@@ -401,7 +400,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
 @pytest.mark.promise("DL-22", "DL-25")
 def test_a_policy_keeps_and_writes_vorder(lake: Lake, spark: SparkSession) -> None:
     """Files that are in V-Order, or whose table or policy asks for it, are compacted to such."""
-    frame = spark.range(0, 20_000, 1, 4).selectExpr("hash(id) % 50 AS a", "hash(id, 1) % 9 AS b")
+    frame = spark.range(0, 4_000, 1, 2).selectExpr("hash(id) % 50 AS a", "hash(id, 1) % 9 AS b")
     kept = lake.write("kept", frame, vorder=True)
     lake.operations.defaults(vorder=True)
     asks = lake.write("asks", frame)
@@ -413,16 +412,16 @@ def test_a_policy_keeps_and_writes_vorder(lake: Lake, spark: SparkSession) -> No
         found = (lake.inspect(table.name).files for table in (asks, kept, plain))
         return [(len(files), sum(file.ordered for file in files)) for files in found]
 
-    assert in_order() == [(4, 4), (4, 4), (4, 0)]  # the table asked when it was written
+    assert in_order() == [(2, 2), (2, 2), (2, 0)]  # the table asked when it was written
     # Delta writes rows that add a column; maintenance orders their file.
     lake.write("asks", spark.range(0, 9, 1, 1).selectExpr("id AS other"))
-    policy = MaintenancePolicy(vacuum=False, apply=True)
+    policy = MaintenancePolicy(min_files=2, vacuum=False, apply=True)
     lines = lake.maintain(replace(policy, apply=False)).tables
     planned = [line.optimize for line in lines]
     assert [one and (one.files, one.files_ordered) for one in planned] == [
-        (5, 5),
-        (4, 4),
-        (4, None),
+        (3, 3),
+        (2, 2),
+        (2, None),
     ]
     lake.maintain(policy)
     assert in_order() == [(1, 1), (1, 1), (1, 0)]
@@ -437,4 +436,4 @@ def test_a_policy_keeps_and_writes_vorder(lake: Lake, spark: SparkSession) -> No
     last = {row.operation: row for row in describe_history(plain).limit(2).collect()}
     assert json.loads(last["OPTIMIZE"].operationParameters["zOrderBy"]) == ["b", "a"]
     assert in_order()[2] == (1, 1)
-    assert plain.read().count() == 40_000
+    assert plain.read().count() == 8_000

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.layout import api
+from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import KEYS_PROPERTY
 
 
@@ -152,7 +152,8 @@ def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(map(json.dumps, [info, {"add": bare | {"path": "none.parquet"}}]))
     (log / f"{version + 1:020d}.json").write_text(text + "\n")
     (Path(path) / "none.parquet").write_bytes(b"broken")
-    advice = lake.table("t").analyze(scan=False).advice()
+    analysis = lake.table("t").analyze(scan=False)
+    advice = analysis.advice()
     assert [finding.rule for finding in advice.findings] == [
         "small files",
         "no V-Order",
@@ -168,23 +169,28 @@ def test_advice_on_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice.findings[2].remedy == f"REORG TABLE delta.`{path}` APPLY (PURGE)"
     # Plain OPTIMIZE and REORG would mix the partitions of a partitioning policy.
     monkeypatch.setattr("mirrorlake.layout.advice.has_partitioning_policy", lambda *_: True)
-    advice = lake.table("t").analyze(scan=False).advice()
+    advice = analysis.advice()
     assert advice.findings[0].remedy == "./mirrorlake partition run ROOT t"
     assert advice.findings[2].remedy == "./mirrorlake reorg ROOT t"
 
 
-@pytest.mark.promise("DL-12")
+@pytest.mark.promise("DL-12", "DL-21")
 def test_layouts_are_compared_by_copies(lake: Lake) -> None:
-    frame = lake.spark.range(0, 20_000, 1, 1).selectExpr("id", "int(hash(id) % 15) AS city")
-    layouts = {
-        "plain": api.Layout(files=1),
-        "by city": api.Layout(partition_by=("city",)),
-        "V-Order": api.Layout(files=1, vorder=True, sort_by=("city",)),
+    rows = lake.spark.range(0, 20_000, 1, 1).selectExpr("id", "int(hash(id) % 15) AS city")
+    write_deltalake(lake.storage.path("Tables/sales"), rows.toArrow())
+    optimize = lake.table("sales").optimize
+    layouts: dict[str, dict[str, Any]] = {
+        "plain": {"files": 1, "row_group_rows": 4_000},
+        "by city": {"partition_by": ("city",)},
+        "V-Order": {"files": 1, "vorder": True, "sort_by": ("city",)},
     }
     queries = {"total": "SELECT sum(id), max(city) FROM {table}"}
-    found = api.compare_layouts(lake.spark, lake.storage, frame, layouts, queries)
+    with pytest.raises(UsageError, match="unknown option 'order'"):
+        optimize.compare_layouts({"x": {"order": 1}}, {})
+    found = optimize.compare_layouts(layouts, queries)
     copies = {copy.layout: copy for copy in found.copies}
-    assert (copies["plain"].files, copies["plain"].row_groups) == (1, 1)
+    assert list(copies) == list(layouts)
+    assert (copies["plain"].files, copies["plain"].row_groups) == (1, 5)
     assert copies["by city"].files > 15
     assert copies["V-Order"].size < copies["plain"].size < copies["by city"].size
     for copy in found.copies:
@@ -193,7 +199,8 @@ def test_layouts_are_compared_by_copies(lake: Lake) -> None:
     assert found.shown().columns == (
         *("layout", "files", "row groups", "size", "write s", "total"),
     )
-    assert lake.tables() == []  # the copies are deleted, and were never tables of this lake
+    # The copies are deleted, and were never tables of this lake.
+    assert [str(name) for name in lake.tables()] == ["sales"]
     # The advice is the same for a table with these partitions.
     many = pa.table({"id": range(120), "city": range(120)})
     write_deltalake(lake.storage.path("Tables/many"), many, partition_by=["city"])

