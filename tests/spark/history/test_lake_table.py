@@ -40,6 +40,7 @@ def test_rows_of_ones_own_table_are_deleted_when_asked(lake: Lake) -> None:
     assert lake.table("fed").read().count() == 1
 
 
+@pytest.mark.long  # test_feed_cli.py has dry runs of both
 def test_what_follows_a_feed_says_what_is_new_first(lake: Lake) -> None:
     lake.create_table("stock", {"id": "bigint", "n": "bigint"}, keys=["id"])
     lake.sql("INSERT INTO stock VALUES (1, 5)")

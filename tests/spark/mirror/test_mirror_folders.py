@@ -77,6 +77,7 @@ def test_a_renamed_and_refilled_folder_replaces_the_table(lake: Lake) -> None:
     assert bag(lake, "new", ["id", "v"]) == NEW | {(14, "next"): 1}
 
 
+@pytest.mark.long  # test_last_file.py has such folders without Spark
 def test_a_refilled_folder_with_applied_files_stops_and_each_fix_works(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_refilled_folder_with_applied_files_stops_and_each_fix_works(
     assert bag(lake, "new", ["id", "v"]) == NEW
 
 
+@pytest.mark.long  # test_last_file.py has such a folder without Spark
 def test_a_publisher_continues_in_a_renamed_folder_without_files(lake: Lake) -> None:
     publish_and_rename(lake, processed=False)
     assert lake.publisher("new", keys=["id"]).upsert([{"id": 3, "v": "x"}]).file == file_name(3)
@@ -107,6 +109,7 @@ def test_a_publisher_continues_in_a_renamed_folder_without_files(lake: Lake) -> 
     assert bag(lake, "new", ["id", "v"]) == {(1, "old"): 1, (2, "old"): 1, (3, "x"): 1}
 
 
+@pytest.mark.long  # test_last_file.py has such a file without Spark
 def test_a_replaced_last_file_is_never_stored_as_the_applied_one(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     for number in (1, 2):

@@ -68,8 +68,7 @@ def check(lake: Lake, model: TableModel, commits: int) -> None:
 
 
 # Without --long: a table without its rows, and rows whose files were not moved.
-RAISED = {(Step.CREATED, False)}
-KILLED = Step.COMMITTED
+RAISED = {(Step.CREATED, False), (Step.COMMITTED, True)}
 
 
 @pytest.mark.parametrize(
@@ -103,13 +102,8 @@ def test_an_exception_after_any_step(lake: Lake, step: Step, mirrored_before: bo
     check(lake, model, commits=4)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(s.name, marks=[] if s is KILLED else pytest.mark.long, id=s.value)
-        for s in STEPS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("step", [s.name for s in STEPS], ids=str.lower)
 def test_sigkill(lake: Lake, step: str) -> None:
     model = TableModel(("id",))
     publish(lake, model, FIRST)

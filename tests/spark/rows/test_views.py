@@ -161,13 +161,10 @@ def test_what_happens_to_a_source(
     assert rows(lake) == right
 
 
-def test_versions_without_changed_rows_are_followed(
-    lake: Lake, pytestconfig: pytest.Config
-) -> None:
+@pytest.mark.long  # test_views_model.py has such versions of each kind between the changes
+def test_versions_without_changed_rows_are_followed(lake: Lake) -> None:
     t = source(lake)
-    views = {"v": SUMS, "top": "SELECT g, total FROM v"}
-    if pytestconfig.getoption("--long"):
-        views["least"] = OTHERS["extremes"]
+    views = {"v": SUMS, "top": "SELECT g, total FROM v", "least": OTHERS["extremes"]}
     for name, query in views.items():
         lake.views.create(name, query)
     before = {name: rows(lake, f"SELECT * FROM {name}") for name in views}
