@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mirrorlake.names import TableName
+from mirrorlake.show import find_plot
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -42,7 +43,6 @@ __all__ = [
 _PUBLIC_MODULES = {"check": "course.check", "flights": "samples.flights"}
 _MODULES = {
     "course.lessons": ["find_solution", "lessons", "make_course"],
-    "course.system": ["plot_system"],
     "samples.damaged": ["damage_lake"],
     "samples.lake": ["make_sample", "open_sample", "seal_sample"],
     "samples.shop": ["Shop"],
@@ -54,6 +54,8 @@ _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 def __getattr__(name: str) -> object:
     if name in _PUBLIC_MODULES:
         return import_module(f"{__name__}.{_PUBLIC_MODULES[name]}")
+    if name == "plot_system":
+        return find_plot(f"{__name__}.course.system", name)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
