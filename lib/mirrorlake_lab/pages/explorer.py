@@ -123,7 +123,7 @@ def list_folders(lines: list[TableStatus]) -> TextTable:
             html.dot(one.level, one.state),
             problem_and_fix(one),
             one.last_file,
-            html.unbroken(*one.backlog.split(", ")),
+            html.unbroken(one.backlog),
         )
         for one in lines
     )

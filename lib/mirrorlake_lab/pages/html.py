@@ -184,8 +184,9 @@ def wide(message: str, more: str = "") -> Html:
     )
 
 
-def unbroken(*parts: str) -> Html:
-    """Join texts with commas. Lines break only after a comma."""
+def unbroken(words: str) -> Html:
+    """Return a text of which lines break only after a comma."""
+    parts = words.split(", ")
     return Html(", ".join(f'<span class="t">{text(part)}</span>' for part in parts))
 
 
