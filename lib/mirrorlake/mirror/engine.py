@@ -451,7 +451,8 @@ class TableCycle:
         """Restore the dropped table of this folder; first drop another table that has its path."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if is_stale_incarnation(snapshot, identity) and was_renamed(self._storage, identity):
-            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
+            filled = filled_by(self._storage, self._table, snapshot)
+            drop_table(self._storage, self._table, filled)
             snapshot = None
         if snapshot is None and restore_dropped(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
@@ -518,7 +519,8 @@ class TableCycle:
         if at.recreated and not at.metadata.columns:
             # In an object store, `ensure_identity` recreates a folder that was renamed during the
             # cycle. The renamed folder restores the table by its incarnation.
-            drop_table(self._storage, self._table, filled_by(self._storage, self._table))
+            filled = filled_by(self._storage, self._table, at.snapshot)
+            drop_table(self._storage, self._table, filled)
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)
         try:

@@ -26,7 +26,7 @@ from mirrorlake.delta.log_files import (
     read_drop,
     take_note_back,
 )
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import (
     Identity,
@@ -114,15 +114,17 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
     return _move_aside(storage, table, identity, stamp)
 
 
-def filled_by(storage: Storage, table: TableName, known: str | None = None) -> Identity | None:
+def filled_by(
+    storage: Storage, table: TableName, snapshot: Snapshot | None, known: str | None = None
+) -> Identity | None:
     """Return the identity of the folder that filled a table last; None if it is unknown.
 
     Args:
         storage: the lake's files.
         table: the table's name.
+        snapshot: the table's newest snapshot.
         known: the incarnation if the log does not have it.
     """
-    snapshot = read_mirrored(storage, table)
     incarnation = last_note(storage, table, snapshot).get("incarnation") or known
     return logged_identity(snapshot, table, incarnation) if incarnation else None
 
@@ -311,10 +313,11 @@ def follow_folders(
             continue
         del states[folder]
         try:
-            if read_mirrored(storage, state.table) is None:
+            snapshot = read_mirrored(storage, state.table)
+            if snapshot is None:
                 continue  # no mirror created such a table
             # If a mirror was killed, the log can have a newer incarnation than the saved state.
-            filled = filled_by(storage, state.table, state.incarnation)
+            filled = filled_by(storage, state.table, snapshot, state.incarnation)
             if drop_table(storage, state.table, filled):
                 dropped.append(state.table)
         except InvalidNameError:
