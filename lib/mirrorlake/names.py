@@ -94,6 +94,16 @@ class TableName:
         return f"{STATE}/partitioning/{self.place}"
 
     @property
+    def feeds_path(self) -> str:
+        """The folder of the positions of this table's consumers, relative to the lake's root."""
+        return f"{STATE}/feeds/{self.place}"
+
+    @property
+    def horizons_path(self) -> str:
+        """The folder of the lowest versions that new frames may have, relative to the root."""
+        return f"{STATE}/horizons/{self.place}"
+
+    @property
     def fits_windows(self) -> bool:
         """Whether Windows can store folders with the table's name and its schema's."""
         return not any(_NO_WINDOWS.search(part) for part in (self.schema, self.name) if part)

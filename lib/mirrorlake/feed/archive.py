@@ -26,7 +26,6 @@ from mirrorlake.feed.cursor import (
     Figures,
     FollowReport,
     Lag,
-    consumer_folder,
     feed_error,
     lag_of,
     table_id,
@@ -109,7 +108,7 @@ class Archive:
         self.target = target
         self._storage = table.storage
         self._path = table.storage.path(target.table_path)
-        self._state = f"{consumer_folder(table.name)}/archive-{target}"
+        self._state = f"{table.name.feeds_path}/archive-{target}"
 
     @property
     def position(self) -> int:

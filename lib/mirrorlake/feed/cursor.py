@@ -23,7 +23,7 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.ranges import Span, empty_feed, read_feed, readable_span
-from mirrorlake.names import STATE, TableName, as_table, check_part
+from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.kept import read_kept
 
@@ -79,7 +79,7 @@ class Cursor:
         self.table = table
         self.consumer = consumer
         self._start = start
-        self._path = f"{consumer_folder(table.name)}/{consumer}.json"
+        self._path = f"{table.name.feeds_path}/{consumer}.json"
 
     def __repr__(self) -> str:
         lag = self.lag
@@ -202,11 +202,6 @@ class Cursor:
             if version > start and (too_many or too_large):
                 return version - 1
         return last
-
-
-def consumer_folder(name: TableName) -> str:
-    """Return the folder of the positions of a table's consumers, relative to the lake."""
-    return f"{STATE}/feeds/{name.place}"
 
 
 def table_id(table: TableHandle) -> str:

@@ -37,7 +37,6 @@ from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 FRAMES = f"{STATE}/frames"
-HORIZONS = f"{STATE}/horizons"
 PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
 PLANNED = "planned"  # only the result of a dry run; never stored
 _MEASURED = pa.schema({"rows": pa.int64(), "row_groups": pa.int64(), "found": pa.bool_()})
@@ -252,7 +251,7 @@ def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
 
 
 def _horizons(table: TableName, table_id: str) -> str:
-    return f"{HORIZONS}/{table.place}/{table_id}"
+    return f"{table.horizons_path}/{table_id}"
 
 
 def measure_files(storage: Storage, files: DataFrame) -> DataFrame:

@@ -210,7 +210,8 @@ def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
     return settings_of
 
 
-def _write_settings(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
+def write_settings(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
+    """Write the settings of a table; the defaults are stored by deleting the document."""
     if settings == OperatorSettings():
         storage.delete(_settings_path(table))
         return
@@ -218,12 +219,19 @@ def _write_settings(storage: Storage, table: TableName, settings: OperatorSettin
     storage.write_json(_settings_path(table), document)
 
 
+def copy_settings(storage: Storage, source: TableName, target: TableName) -> None:
+    """Give a table the settings of another one; a paused table stays paused."""
+    found = read_settings(storage, source)
+    paused = found.paused or read_settings(storage, target).paused
+    write_settings(storage, target, OperatorSettings(paused, found.skip))
+
+
 def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
     """Pause a table: a running commit finishes, and no further file is applied."""
     settings = read_settings(storage, table)
     if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        _write_settings(storage, table, OperatorSettings(now, settings.skip))
+        write_settings(storage, table, OperatorSettings(now, settings.skip))
     effect = "no further files are applied until it is resumed"
     return Outcome("pause", str(table), effect, applied=not dry_run)
 
@@ -232,7 +240,7 @@ def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     """Resume a paused table."""
     settings = read_settings(storage, table)
     if not dry_run:
-        _write_settings(storage, table, OperatorSettings(None, settings.skip))
+        write_settings(storage, table, OperatorSettings(None, settings.skip))
     effect = "files are applied again from the next cycle on"
     return Outcome("resume", str(table), effect, applied=not dry_run)
 
@@ -251,7 +259,7 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     """Skip a file that can't be applied or never arrives; by default only preview it."""
     settings = read_settings(storage, table)
     if apply:
-        _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
+        write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
     return Outcome("skip", str(table), f"file {number} is skipped", applied=apply)
 
 

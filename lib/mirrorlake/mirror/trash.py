@@ -1,9 +1,9 @@
 """Drop, rename and restore tables when their folders in the landing zone are deleted or renamed.
 
 The identity file, not the name, identifies a folder. If a folder is deleted, its table is moved
-aside and kept for a while. If it is renamed, its table moves with it; if the renamed folder was
-also refilled with other files, the table is replaced as well. A copied folder starts its own
-incarnation.
+aside and kept for a while. If it is renamed, its table moves with it, and so do the documents that
+the lake stores under the table's name. If the renamed folder was also refilled with other files,
+the table is replaced as well. A copied folder starts its own incarnation.
 
 In an object store a dropped table is not moved: a document hides it, see `delta.log_files`. It is
 moved only if another table takes its place.
@@ -43,9 +43,17 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import last_note, read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
-from mirrorlake.mirror.options import INCARNATION_PROPERTY, declared_keys
+from mirrorlake.mirror.options import (
+    INCARNATION_PROPERTY,
+    OperatorSettings,
+    copy_settings,
+    declared_keys,
+    map_concurrently,
+    write_settings,
+)
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
 from mirrorlake.names import STATE, TableName
+from mirrorlake.notices import noop
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.storage.kept import read_kept
@@ -207,8 +215,7 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
             f"There is no dropped table {table}.",
             hint="choose a table that was dropped in the last 7 days; older ones are deleted.",
         )
-    exists = storage.list(table.table_path) != Listing((), ())
-    if exists and not is_dropped(storage, table.table_path):
+    if not _is_free(storage, table) and not is_dropped(storage, table.table_path):
         raise UsageError(
             f"A table {table} exists again.",
             hint="use this table, or drop it first and then undrop the older one.",
@@ -250,13 +257,63 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
         take_note_back(storage, table)
         return True
     make_room(storage, table)
-    if not storage.move_folder(dropped.path, table.table_path):
+    if not _move_table(storage, dropped.path, dropped.table, table):
         return False
     if dropped.is_in_place:
         take_note_back(storage, dropped.table)
     else:
         storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
+
+
+def _move_table(storage: Storage, path: str, old: TableName, new: TableName) -> bool:
+    """Move a table to a name, with the documents that the lake stores under its old name.
+
+    These are its policies, the positions of its consumers and its settings. Safe to interrupt: as
+    long as the table can be read under its old name, the next call copies them again.
+
+    Args:
+        storage: the lake's files.
+        path: the path of the table's folder.
+        old: the table's former name.
+        new: the table's new name.
+
+    Returns:
+        False if the new name is taken or the folder does not exist.
+    """
+    # If there is a later table of the old name, the documents belong to that table.
+    follows = old != new and (path == old.table_path or _is_free(storage, old))
+
+    def carry() -> None:
+        for source, target in zip(_kept_under(old), _kept_under(new), strict=True):
+            storage.delete_folder(target)  # of an earlier table
+            _copy_folder(storage, source, target)
+        copy_settings(storage, old, new)
+
+    if follows and storage.local is not None and _is_free(storage, new):
+        carry()
+    if not storage.move_folder(path, new.table_path, carry if follows else noop):
+        return False
+    if follows:
+        for source in _kept_under(old):
+            storage.delete_folder(source)
+        write_settings(storage, old, OperatorSettings())
+    return True
+
+
+def _kept_under(table: TableName) -> tuple[str, ...]:
+    return table.feeds_path, table.partitioning_path, table.horizons_path
+
+
+def _copy_folder(storage: Storage, source: str, target: str) -> None:
+    def copy(file: str) -> None:
+        storage.write(target + file.removeprefix(source), storage.read(file))
+
+    map_concurrently(storage, copy, storage.files_below(source))
+
+
+def _is_free(storage: Storage, table: TableName) -> bool:
+    return storage.list(table.table_path) == Listing((), ())
 
 
 def make_room(storage: Storage, table: TableName) -> None:
@@ -359,7 +416,7 @@ def _follow_rename(
     elif (
         # The table of a folder without files was dropped in place, and is not moved.
         read_snapshot(storage, before.table_path) is None
-        or storage.move_folder(before.table_path, table.table_path)
+        or _move_table(storage, before.table_path, before, table)
     ):
         last = last_applied(storage, table)
         if is_refilled(storage, identity, read_metadata(storage, table), last):

@@ -110,6 +110,7 @@ def test_a_renamed_folder_takes_its_table_along_after_a_move_was_cut_short(
     storage: Storage, proxy: FaultProxy
 ):
     make_table(storage, A)
+    storage.write(f"{A.feeds_path}/me.json", b"1")
     states = ledger.rebuild_states(storage, [A])
     write_identity(storage, Identity(IN_SCHEMA, "1", A), make_folder=True)
     proxy.faults = lambda request: (
@@ -118,11 +119,14 @@ def test_a_renamed_folder_takes_its_table_along_after_a_move_was_cut_short(
     dropped, stuck = trash.follow_folders(storage, states, [IN_SCHEMA])
     assert (dropped, [state.table for state in stuck]) == ([], [IN_SCHEMA])
     assert read_snapshot(storage, A.table_path) is not None
+    storage.write(f"{A.feeds_path}/me.json", b"2")
     proxy.faults = lambda _request: Fault()
     assert trash.follow_folders(storage, states, [IN_SCHEMA]) == ([], [])
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert delta_tables(storage) == [IN_SCHEMA]
     assert storage.list("Tables").folders == ("s",)
+    assert storage.read(f"{IN_SCHEMA.feeds_path}/me.json") == b"2"
+    assert storage.files_below(A.feeds_path) == ()
 
 
 def no_spark():

@@ -13,6 +13,7 @@ from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
 from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.options import partitioning_policies, pause, read_settings
 from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -26,6 +27,29 @@ def content(storage: Storage, table: TableName) -> str | None:
     if read_snapshot(storage, table.table_path) is None:
         return None
     return storage.read(path).decode() if storage.exists(path) else None
+
+
+def keep(storage: Storage, table: TableName, *texts: str) -> None:
+    """Write what the lake keeps under a table's name: policies, a position, a pause."""
+    for text in texts:
+        partitioning_policies(storage, table).append({"policy": text}, text)
+    storage.write(f"{table.feeds_path}/archive-x/checkpoint-1/offsets/0", texts[-1].encode())
+    storage.write(f"{table.feeds_path}/{texts[-1]}.json", b"{}")
+    pause(storage, table)
+
+
+def kept(storage: Storage, table: TableName) -> tuple[list[str], list[str], bool]:
+    """Return the policies, the files of the positions, and whether the table is paused."""
+    policies = [one["policy"] for one in partitioning_policies(storage, table).all()]
+    files = [path[len(table.feeds_path) + 1 :] for path in storage.files_below(table.feeds_path)]
+    return policies, files, read_settings(storage, table).paused is not None
+
+
+NOTHING: tuple[list[str], list[str], bool] = ([], [], False)
+
+
+def kept_as(*texts: str) -> tuple[list[str], list[str], bool]:
+    return [*texts], ["archive-x/checkpoint-1/offsets/0", f"{texts[-1]}.json"], True
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
@@ -56,8 +80,10 @@ def test_a_table_of_the_same_incarnation_is_restored_before_one_of_the_same_name
     any_storage: Storage,
 ):
     make_table(any_storage, A, "mine")
+    keep(any_storage, A, "mine")
     trash.drop_table(any_storage, A, Identity(A, "mine"))
     make_table(any_storage, B, "of the name")
+    keep(any_storage, B, "first", "of the name")
     trash.drop_table(any_storage, B, Identity(B, "another"))
     renamed = Identity(B, "mine", A)
     assert trash.was_renamed(any_storage, renamed)
@@ -65,6 +91,7 @@ def test_a_table_of_the_same_incarnation_is_restored_before_one_of_the_same_name
     assert not trash.was_renamed(any_storage, Identity(B, "a third", A))
     assert trash.restore_dropped(any_storage, renamed)
     assert content(any_storage, B) == "mine"
+    assert (kept(any_storage, A), kept(any_storage, B)) == (NOTHING, kept_as("mine"))
     assert not trash.was_renamed(any_storage, renamed)
     assert [dropped.identity for dropped in trash.dropped_tables(any_storage)] == [
         Identity(B, "another", B)
@@ -98,12 +125,16 @@ def test_an_existing_table_is_never_replaced_by_a_restore(storage: Storage):
 
 def test_a_new_table_can_have_the_path_of_a_dropped_one(any_storage: Storage):
     make_table(any_storage, A, "old")
-    trash.drop_table(any_storage, A, None)
+    trash.drop_table(any_storage, A, Identity(A, "1"))
     trash.make_room(any_storage, A)
     make_table(any_storage, A, "new")
+    keep(any_storage, A, "new")
     assert content(any_storage, A) == "new"
     (dropped,) = trash.dropped_tables(any_storage)
     assert any_storage.read(f"{dropped.path}/part.parquet") == b"old"
+    assert trash.restore_dropped(any_storage, Identity(B, "1", A))
+    assert content(any_storage, B) == "old"
+    assert (kept(any_storage, A), kept(any_storage, B)) == (kept_as("new"), NOTHING)
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
@@ -168,12 +199,14 @@ def states_of(*lives: tuple[TableName, str]) -> dict[str, TableState]:
 def test_a_folder_that_is_gone_drops_its_table_and_no_other(any_storage: Storage):
     for table in (A, B):
         make_table(any_storage, table)
+        keep(any_storage, table, "kept")
     any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
     nobodys = TableName(None, "c")
     states = states_of((A, "1"), (B, "2"), (nobodys, "3"))
     assert trash.follow_folders(any_storage, states, [B]) == ([A], [])
     assert list(states) == [B.folder]
     assert (content(any_storage, A), content(any_storage, B)) == (None, "rows")
+    assert kept(any_storage, A) == kept(any_storage, B) == kept_as("kept")  # if it is restored
     assert any_storage.files_below("Tables/c") != ()
 
 
@@ -184,9 +217,12 @@ def copy_identity(storage: Storage, source: Identity, *tables: TableName) -> Non
 
 def test_a_renamed_folder_takes_its_table_along(any_storage: Storage):
     make_table(any_storage, A)
+    keep(any_storage, A, "one", "two")
+    keep(any_storage, IN_SCHEMA, "of", "an", "earlier table")
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), IN_SCHEMA)
     assert trash.follow_folders(any_storage, states, [IN_SCHEMA]) == ([], [])
+    assert (kept(any_storage, A), kept(any_storage, IN_SCHEMA)) == (NOTHING, kept_as("one", "two"))
     assert (content(any_storage, A), content(any_storage, IN_SCHEMA)) == (None, "rows")
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert read_identity(any_storage, IN_SCHEMA) == Identity(IN_SCHEMA, "1", A)
