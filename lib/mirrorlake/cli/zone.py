@@ -116,6 +116,9 @@ def mirror(
         ),
     ] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
+    late_files: Annotated[
+        bool, typer.Option("--late-files", help="With files in time order: apply older ones, too.")
+    ] = False,
     deletion_vectors: Annotated[
         bool, typer.Option("--deletion-vectors", help="Switch the tables to deletion vectors.")
     ] = False,
@@ -138,7 +141,13 @@ def mirror(
     lake = open_lake(root)
     at_most_one(deletion_vectors=deletion_vectors, no_deletion_vectors=no_vectors)
     vectors = False if no_vectors else deletion_vectors or None
-    options = MirrorOptions(widen=widen, on_error=on_error, deletion_vectors=vectors, shard=shard)
+    options = MirrorOptions(
+        widen=widen,
+        late_files=late_files,
+        on_error=on_error,
+        deletion_vectors=vectors,
+        shard=shard,
+    )
     if watch and vorder:
         hint = "run `vorder ROOT TABLE` beside it."
         raise UsageError("--watch and --vorder exclude each other.", hint=hint)

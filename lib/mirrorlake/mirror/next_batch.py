@@ -361,7 +361,8 @@ def late_file_error(
     return SequenceError(
         f"The file is older than the last applied file, which was published at {latest}.",
         file=entry.name,
-        hint="upload the file again if its changes are new, or mirror with late_files=True.",
+        hint="upload the file again if its changes are new, or mirror with late_files=True"
+        " (--late-files).",
     )
 
 
