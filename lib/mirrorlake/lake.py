@@ -18,6 +18,7 @@ from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import (
     MirrorOptions,
+    Step,
     StepListener,
     make_options,
     new_table_properties,
@@ -409,7 +410,8 @@ class Lake:
                     return preview_cycle(self.storage, only, chosen)
                 from mirrorlake.mirror.engine import Engine
 
-                report = Engine(self.storage, lambda: self.spark, chosen, on_step).run_cycle(only)
+                listener = self._keep_vorder(on_step)
+                report = Engine(self.storage, lambda: self.spark, chosen, listener).run_cycle(only)
             except TableNotFoundError:
                 if only is None or self.find(only) != only:
                     raise
@@ -420,6 +422,18 @@ class Lake:
             if name in fed:
                 self.table(name).optimize.vorder()
         return report
+
+    def _keep_vorder(self, on_step: StepListener) -> StepListener:
+        """Return a listener that also orders the files of tables that the mirror has compacted."""
+
+        def listen(name: TableName, step: Step) -> None:
+            if step is Step.COMPACTED:
+                from mirrorlake.layout.api import keep_vorder
+
+                keep_vorder(self.table(name))
+            on_step(name, step)
+
+        return listen
 
     def _was_never_fed(self) -> bool:
         """Check whether the lake has no folder in the landing zone, and never had one."""
@@ -467,8 +481,9 @@ class Lake:
 
         patience = max(interval, _PATIENCE)
         chosen = make_options(options, settings)
+        listener = self._keep_vorder(on_step)
         engine = Engine(
-            self.storage, lambda: self.spark, chosen, on_step, stop, others_after=patience
+            self.storage, lambda: self.spark, chosen, listener, stop, others_after=patience
         )
         return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
 

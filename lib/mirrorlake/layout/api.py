@@ -9,6 +9,7 @@ in each task, and one short commit that changes no data.
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import time
 import uuid
@@ -33,7 +34,7 @@ from mirrorlake.delta.snapshot import (
     physical_names,
 )
 from mirrorlake.delta.table import TableHandle, row_groups
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.history.write import write_delta
 from mirrorlake.layout.analysis import analyze_table
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
 
+_log = logging.getLogger(__name__)
 _REPEATS = 3
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
@@ -294,6 +296,18 @@ def order_after(
         report = vorder_table(table, apply=True, where=where, row_group_rows=row_group_rows)
         ordered = report.ordered
     return replace(done, files_ordered=ordered, version=table.snapshot().version)
+
+
+def keep_vorder(table: TableHandle) -> None:
+    """Write files in V-Order that the mirror has compacted, if the table asks for it.
+
+    A failure is only logged, because the next maintenance orders the files.
+    """
+    if table.snapshot().wants_vorder and has_gateway(table.spark):
+        try:
+            vorder_table(table, apply=True)
+        except MirrorlakeError as error:
+            _log.warning("%s was compacted, but is not in V-Order: %s", table.name, error)
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,8 @@ class Operations:
             deletion_vectors: whether new mirrored tables have deletion vectors. By default, the
                 setting is not changed; until it is set, new tables with keys have them.
             vorder: whether new tables ask for files in V-Order, by the property
-                `mirrorlake.vorder`. `write`, `optimize` and maintenance follow it; the mirror does
-                not, because ordering takes longer than a small batch.
+                `mirrorlake.vorder`. `write`, `optimize` and maintenance follow it; the mirror only
+                after it has compacted small files, because ordering takes longer than a batch.
             safe_names: whether `Lake.publisher` and `publish` rename new columns such as
                 `unit price` to `unit_price`, so that tables need no column mapping.
             dry_run: preview the new defaults and change nothing.
