@@ -139,7 +139,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
     profile = chosen_profile(profile)
     watch_cells()
-    builder, spark = SparkSession.builder, SparkSession.getActiveSession()
+    builder, spark = SparkSession.builder, running_session()
     if spark is not None:
         extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "DeltaSparkSessionExtension" not in extensions:
@@ -163,6 +163,20 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         except Exception as error:
             tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
             raise SetupError(f"Spark did not start: {error} {tail}", hint=f"see {log}.") from error
+
+
+def running_session() -> SparkSession | None:
+    """Return the session of this thread, else the one of the process; None if none is running."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.active()  # threads of a pool have no session of their own
+    except PySparkRuntimeError:
+        return None
+    # A classic session is still found after its context was stopped.
+    context = getattr(spark, "_sc", None)
+    return None if context is not None and context._jsc is None else spark
 
 
 def chosen_profile(profile: str | None = None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from mirrorlake import Lake
@@ -22,6 +24,18 @@ def test_a_table_is_read_in_the_usual_ways(lake: Lake) -> None:
     assert [row._row_commit_version for row in tracked] == [1]
     with pytest.raises(UsageError, match="only one of version and timestamp"):
         table.read(version=1, timestamp="2024-01-01")
+
+
+def test_a_lake_in_a_thread_joins_the_running_session(lake: Lake) -> None:
+    name = "spark.sql.shuffle.partitions"
+    before = lake.spark.conf.get(name)
+    lake.spark.conf.set(name, "7")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(lambda: Lake(lake.storage.root).spark.conf.get(name)).result()
+    finally:
+        lake.spark.conf.set(name, before)
+    assert found == "7"  # the settings of a launch are not set again
 
 
 def test_rows_of_ones_own_table_are_deleted_when_asked(lake: Lake) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.spark import java, jvm, session
@@ -97,10 +98,14 @@ def builder(
     monkeypatch: pytest.MonkeyPatch, launches: Launches, running: list[FakeSession]
 ) -> FakeBuilder:
     builder = FakeBuilder()
-    active = SimpleNamespace(
-        builder=builder, getActiveSession=lambda: running[0] if running else None
-    )
-    monkeypatch.setattr("pyspark.sql.SparkSession", active)
+
+    def active() -> FakeSession:
+        if not running:
+            raise PySparkRuntimeError("there is none")
+        return running[0]
+
+    session_class = SimpleNamespace(builder=builder, active=active)
+    monkeypatch.setattr("pyspark.sql.SparkSession", session_class)
     return builder
 
 
@@ -254,6 +259,12 @@ def test_a_running_session_is_joined(builder, launches, running) -> None:
     assert session.get_spark("batch") is running[0]
     assert (builder.confs, launches.count) == ({}, 0)
     assert running[0].set == jvm.SESSION_CONFS
+
+
+def test_a_session_whose_context_was_stopped_is_not_joined(builder, running) -> None:
+    running.append(FakeSession())
+    running[0]._sc = SimpleNamespace(_jsc=None)  # type: ignore[attr-defined]
+    assert session.get_spark() is builder.session
 
 
 def test_a_running_session_without_delta_is_refused(builder, launches, running) -> None:
