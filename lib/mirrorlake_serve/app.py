@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import time
@@ -16,12 +15,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from mirrorlake.errors import MirrorlakeError
 from mirrorlake_serve.blob import answer_batch, answer_blob, list_blobs, list_containers
 from mirrorlake_serve.call import Call, resolve
 from mirrorlake_serve.dfs import answer_dfs
 from mirrorlake_serve.lakes import Mirrors, Workspace
-from mirrorlake_serve.protocol import Dialect, RequestError, bad_request, decode, forbidden, split
+from mirrorlake_serve.protocol import (
+    Dialect,
+    RequestError,
+    bad_request,
+    decode,
+    forbidden,
+    refusal,
+    split,
+)
 from mirrorlake_serve.rest import DebeziumSink, answer_rest, is_debezium, is_rest
 from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas
 
@@ -36,16 +42,6 @@ _REQUEST_ID = re.compile(r"[0-9A-Za-z._:-]{1,128}\Z")
 _NEWEST = "2026-06-06"
 _MOST_PARAMETERS = 100
 _READS = ("GET", "HEAD", "OPTIONS")
-_OS_ERRORS = {
-    errno.ENOENT: (404, "PathNotFound", "The file or folder was removed meanwhile."),
-    errno.ENOTDIR: (409, "PathConflict", "There is a file where a folder is needed."),
-    errno.EISDIR: (409, "PathConflict", "There is a folder where a file is needed."),
-    errno.EEXIST: (409, "PathAlreadyExists", "The path already exists."),
-    errno.ENOTEMPTY: (409, "DirectoryNotEmpty", "The folder is not empty."),
-    errno.ENAMETOOLONG: (400, "InvalidResourceName", "The path is too long for the file system."),
-    errno.EINVAL: (400, "InvalidResourceName", "The file system does not allow the name."),
-    errno.EILSEQ: (400, "InvalidResourceName", "The file system does not allow the name."),
-}
 
 
 class StorageApp:
@@ -91,7 +87,7 @@ class StorageApp:
         except ClientDisconnect:
             return
         except Exception as error:
-            refused = _refusal(error)
+            refused = refusal(error)
             if refused.status >= 500:
                 _log.exception("%s failed", request.method)
             response = refused.response(dialect, head=request.method == "HEAD")
@@ -188,7 +184,7 @@ class StorageApp:
             lower = {name.lower(): value for name, value in _query(request.scope["query_string"])}
             return await self._storage(request, Dialect.BLOB, lower)
         except Exception as error:
-            return _refusal(error).response(Dialect.BLOB)
+            return refusal(error).response(Dialect.BLOB)
 
     def _account(self, request: Request, query: Mapping[str, str], *, known: bool) -> Response:
         headers = {"x-ms-is-hns-enabled": "true", "x-ms-sku-name": "Standard_LRS"}
@@ -267,18 +263,6 @@ def _query(raw: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         raise bad_request("InvalidQueryParameterValue", "The query string is invalid.") from None
-
-
-def _refusal(error: Exception) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, MirrorlakeError):
-        return bad_request("InvalidInput", str(error))
-    if isinstance(error, OSError) and error.errno in _OS_ERRORS:
-        return RequestError(*_OS_ERRORS[error.errno])
-    if isinstance(error, FileNotFoundError):
-        return RequestError(*_OS_ERRORS[errno.ENOENT])
-    return RequestError(500, "InternalError", "The server failed; its log has the reason.")
 
 
 def _finish(request: Request, response: Response) -> None:

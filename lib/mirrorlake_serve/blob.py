@@ -156,10 +156,8 @@ async def _put_block_list(call: Call, target: Target) -> Response:
             raise bad_request("InvalidBlockList", f"Block {wanted[0]!r} was not uploaded.")
         upload = await begin_upload(call, target, info)
     staged = await run_in_threadpool(upload.finish_blocks, wanted)
-    try:
+    async with zone.ending(upload, target):
         return await _publish(call, staged, target, only_new)
-    finally:
-        await run_in_threadpool(zone.uploads.discard, target.path, upload)
 
 
 def _blocks(body: bytes) -> list[str]:

@@ -213,10 +213,8 @@ async def _flush(call: Call, target: Target, position: int, status: int) -> Resp
         now = await run_in_threadpool(zone.files.stat, target.path)
         check_conditions(call.request.headers, now, reading=False)
     staged = await run_in_threadpool(upload.finish, position)
-    try:
+    async with zone.ending(upload, target):
         info, warnings = await zone.publish(staged, target, only_new=only_new)
-    finally:
-        await run_in_threadpool(zone.uploads.discard, target.path, upload)
     return Response(
         status_code=status, headers=made_headers(call, info) | warning_headers(warnings)
     )

@@ -5,6 +5,7 @@ A path is decoded once. Every part that could leave its folder is refused.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import unicodedata
@@ -13,9 +14,10 @@ from enum import Enum
 from urllib.parse import unquote_to_bytes, urlsplit
 from xml.sax.saxutils import escape
 
+from obstore.exceptions import BaseError
 from starlette.responses import Response
 
-from mirrorlake.errors import InvalidNameError, MirrorlakeError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, SetupError
 from mirrorlake.names import (
     IDENTITY,
     METADATA,
@@ -26,6 +28,17 @@ from mirrorlake.names import (
     TableName,
     file_number,
 )
+
+_OS_ERRORS = {
+    errno.ENOENT: (404, "PathNotFound", "The file or folder was removed meanwhile."),
+    errno.ENOTDIR: (409, "PathConflict", "There is a file where a folder is needed."),
+    errno.EISDIR: (409, "PathConflict", "There is a folder where a file is needed."),
+    errno.EEXIST: (409, "PathAlreadyExists", "The path already exists."),
+    errno.ENOTEMPTY: (409, "DirectoryNotEmpty", "The folder is not empty."),
+    errno.ENAMETOOLONG: (400, "InvalidResourceName", "The path is too long for the file system."),
+    errno.EINVAL: (400, "InvalidResourceName", "The file system does not allow the name."),
+    errno.EILSEQ: (400, "InvalidResourceName", "The file system does not allow the name."),
+}
 
 
 class Dialect(Enum):
@@ -87,6 +100,23 @@ def not_found(message: str = "The path does not exist.") -> RequestError:
 def bad_request(code: str, message: str) -> RequestError:
     """Return the error 400 with a code."""
     return RequestError(400, code, message)
+
+
+def refusal(error: Exception) -> RequestError:
+    """Return the error for a client; its status is 503, which clients retry, if a store failed."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, OSError) and error.errno in _OS_ERRORS:
+        return RequestError(*_OS_ERRORS[error.errno])
+    if isinstance(error, FileNotFoundError):
+        return RequestError(*_OS_ERRORS[errno.ENOENT])
+    is_writer = isinstance(error, OSError) and error.errno is None  # of an object store
+    if is_writer or isinstance(error, (SetupError, BaseError)):
+        text = "The lake's store failed; the server's log has the reason."
+        return RequestError(503, "ServerBusy", f"{text} Hint: send the request again.")
+    if isinstance(error, MirrorlakeError):
+        return bad_request("InvalidInput", str(error))
+    return RequestError(500, "InternalError", "The server failed; its log has the reason.")
 
 
 def forbidden(message: str) -> RequestError:

@@ -23,7 +23,7 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.source_status import SourceReport
 from mirrorlake_serve.call import read_document
 from mirrorlake_serve.lakes import Item, Mirrors, Workspace, format_definition, parse_definition
-from mirrorlake_serve.protocol import RequestError, bad_request, decode
+from mirrorlake_serve.protocol import RequestError, bad_request, decode, refusal
 from mirrorlake_sources import Journal, journals_of, run_source
 
 _ROOT = re.compile(r"(/v1)*/(workspaces|operations)(/|\Z)")
@@ -293,7 +293,7 @@ class DebeziumSink:
         try:
             return self._journal(item, name).append(body)
         except MirrorlakeError as error:
-            raise bad_request("InvalidInput", str(error)) from error
+            raise refusal(error) from error
 
     def _journal(self, item: Item, name: str) -> Journal:
         with self._lock:

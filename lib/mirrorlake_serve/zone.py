@@ -12,8 +12,8 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,8 +36,8 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.files import Info, LakeFiles, Receipts, Uploads
-from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found
+from mirrorlake_serve.files import Info, LakeFiles, Receipts, Upload, Uploads
+from mirrorlake_serve.protocol import RequestError, Target, bad_request, not_found, refusal
 
 _NAMELESS = "upload"  # without an extension, which would determine the format
 _log = logging.getLogger("mirrorlake.serve.zone")
@@ -265,6 +265,23 @@ class LandingZone:
                 del self._recent[next(iter(self._recent))]
         return info, warnings
 
+    @asynccontextmanager
+    async def ending(self, upload: Upload, target: Target) -> AsyncIterator[None]:
+        """End an upload after the block.
+
+        If the lake's object store failed, the upload stays, so that the client can repeat the
+        request.
+        """
+        keep = False
+        try:
+            yield
+        except Exception as error:
+            keep = self.storage.local is None and refusal(error).status >= 500
+            raise
+        finally:
+            if not keep:
+                await run_in_threadpool(self.uploads.discard, target.path, upload)
+
     async def rename(
         self, source: str, target: Target, *, only_new: bool = False
     ) -> tuple[Info | None, tuple[str, ...]]:
@@ -361,7 +378,8 @@ class LandingZone:
         """Check a file and return warnings.
 
         Raises:
-            RequestError: the mirror would refuse the file; names file, row and column.
+            RequestError: the mirror would refuse the file (names file, row and column), or the
+                lake's store failed.
         """
         if target.is_in_partition:
             text = "The mirror does not apply files in partition folders."
@@ -374,7 +392,7 @@ class LandingZone:
             warnings = await run_in_threadpool(check, file, target, etag)
         except MirrorlakeError as error:
             _log.warning("%s: refused: %s", target.path, error)
-            raise bad_request("InvalidInput", str(error)) from error
+            raise refusal(error) from error
         for text in warnings:
             _log.warning("%s: %s", target.path, text)
         return warnings
