@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from mirrorlake.delta.log_files import Action
 from mirrorlake.names import quote
@@ -22,8 +21,6 @@ MOST_DELETED = 0.2
 """The accepted share of deleted rows in a table's files."""
 FEW_DELETED = 10_000
 """The number of deleted rows that is always accepted."""
-LARGE_ROWS = 200_000
-"""From this number of rows on, it is worth testing all rows before computing positions."""
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
@@ -62,9 +59,7 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
-def mark_rows(
-    txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column | None = None
-) -> RowActions:
+def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> RowActions:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` commits.
 
     Args:
@@ -72,7 +67,7 @@ def mark_rows(
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
         updated: whether a row has a new state, so that `RowActions.updated` counts it.
     """
-    return txn.mark_deleted(_places(deleted_rows, F.lit(False) if updated is None else updated))
+    return txn.mark_deleted(_places(deleted_rows, updated))
 
 
 def remove_touched(
@@ -98,7 +93,6 @@ def exchange_rows(
     added: DataFrame | None,
     *,
     expected: int,
-    updated: int,
     copied: int = 0,
     app_id: str,
     number: int,
@@ -110,7 +104,6 @@ def exchange_rows(
         marked: the deleted rows, as returned by `mark_rows` or `remove_touched`.
         added: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
         expected: the approximate number of new rows; few rows become one file.
-        updated: the number of rows that are the new state of a deleted row.
         copied: how many rows of `added` are unchanged rows of removed files.
         app_id: the application.
         number: the transaction's number.
@@ -123,7 +116,7 @@ def exchange_rows(
         tasks = max(1, -(-(expected + copied) // _ROWS_A_FILE))
         written = txn.write_new(added.coalesce(tasks))
         written = written._replace(rows=written.rows - copied)
-    txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)
+    txn.commit_exchange(marked, written, app_id=app_id, number=number)
 
 
 def _plain(add: Action) -> Action:

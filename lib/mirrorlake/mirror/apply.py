@@ -509,7 +509,6 @@ class _Exchange:
             marked,
             reduce(DataFrame.unionByName, parts) if parts else None,
             expected=self._batch.row_count,
-            updated=marked.updated,
             copied=copied,
             app_id=self._batch.at.identity.app_id,
             number=self._batch.last,

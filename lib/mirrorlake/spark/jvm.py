@@ -765,20 +765,13 @@ class DeltaTransaction:
         return items_of(store.apply(self._seq(data).iterator()).toSeq())
 
     def commit_exchange(
-        self,
-        marked: RowActions,
-        written: RowActions,
-        *,
-        updated: int,
-        app_id: str,
-        number: int,
+        self, marked: RowActions, written: RowActions, *, app_id: str, number: int
     ) -> int:
         """Commit deleted and added rows, once for each transaction number of an application.
 
         Args:
-            marked: the deleted rows.
+            marked: the deleted rows; those that are updated count as updated in the metrics.
             written: the added rows.
-            updated: how many rows are both, that is updated; the commit's metrics count them.
             app_id: the id of the application.
             number: the number of the transaction.
 
@@ -789,7 +782,7 @@ class DeltaTransaction:
             ConflictError: another writer changed rows that the transaction read, or committed this
                 number.
         """
-        added, nothing = written.rows, self._seq([])
+        added, updated, nothing = written.rows, marked.updated, self._seq([])
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
         context = self.session._jsparkSession.sparkContext()

@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.exchange import (
     FILE,
-    LARGE_ROWS,
     ROW,
     count_rows,
     exchange_rows,
@@ -58,6 +58,7 @@ from mirrorlake.views.view_sql import (
 )
 
 COMES = f"{HIDDEN}comes"  # whether a row is inserted
+_FILTERED_ROWS = 200_000  # of a view: with fewer, a Bloom filter costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -240,16 +241,16 @@ def _exchange(
 ) -> None:
     """Replace rows in a transaction of Delta's own: deletion vectors delete the rows."""
     files = live_files(target.storage, target.folder, txn.version)
-    work.is_large = count_rows(files) >= LARGE_ROWS
+    work.is_large = count_rows(files) >= _FILTERED_ROWS
     replacement = find(work.view(placed_rows(txn, files)))
     rows = work.session.table(replacement.view)
     deleted = rows.where(f"{quote(ROW)} IS NOT NULL")
+    updated = F.coalesce(F.col(quote(COMES)), F.lit(False))
     exchange_rows(
         txn,
-        mark_rows(txn, deleted) if replacement.deleted else RowActions(),
+        mark_rows(txn, deleted, updated) if replacement.deleted else RowActions(),
         rows.where(quote(COMES)).select(*map(quote, columns)) if replacement.inserted else None,
         expected=replacement.inserted,
-        updated=replacement.updated,
         app_id=target.app_id,
         number=target.number,
     )

@@ -41,7 +41,7 @@ CASES = st.tuples(
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the tables of views count as large; they are small in other tests."""
-    monkeypatch.setattr(apply, "LARGE_ROWS", 1)
+    monkeypatch.setattr(apply, "_FILTERED_ROWS", 1)
 
 
 class Tables:
