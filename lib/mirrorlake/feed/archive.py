@@ -12,15 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import KINDS, changes_by_version
+from mirrorlake.feed.changes import ALLOWED, KINDS, changes_by_version
 from mirrorlake.feed.cursor import (
     FORMAT,
     Figures,
@@ -32,9 +34,9 @@ from mirrorlake.feed.cursor import (
     target_name,
 )
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.ranges import range_error, readable_span
+from mirrorlake.feed.ranges import range_error
 from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
-from mirrorlake.history.write import create_table
+from mirrorlake.history.write import create_table, extend_table
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, counted, optional_figure
 from mirrorlake.spark.older import to_arrow
@@ -122,10 +124,9 @@ class Archive:
         """Return what `run` would append, without changing anything."""
         source = self.table
         timeline = read_versions(source.storage, source.name.table_path)
-        exists = self._check()
         position = (
             self._last_archived(self._load())
-            if exists
+            if self._check()
             else self._first_version(timeline, start) - 1
         )
         return self.report(position, timeline.latest, lag=lag_of(timeline, position), applied=False)
@@ -164,10 +165,12 @@ class Archive:
             position = self._write_first_rows(timeline, start)
             on_step("begun")
         first = position + 1
-        recovered = self._restart_reason(kept)
+        recovered, tracked = self._restart_reason(kept), self._must_track(timeline, first)
+        if tracked and kept and "tracked" not in kept:
+            recovered = "new checkpoint: the columns have changed"
         fresh = kept is None or bool(recovered)
         if kept is None or recovered:
-            kept = self._new_checkpoint(position + 1)
+            kept = self._new_checkpoint(position + 1, tracked=tracked)
             on_step("saved")
         try:
             self._stream(kept, position, timeline)
@@ -180,7 +183,7 @@ class Archive:
             # The checkpoint is broken or has an old schema; continue from the archive's rows.
             recovered = f"new checkpoint: {type(error).__name__}"
             position = max(self.position, position)
-            kept = self._new_checkpoint(position + 1)
+            kept = self._new_checkpoint(position + 1, tracked=tracked)
             self._stream(kept, position, timeline)
         on_step("streamed")
         done = max(timeline.latest, position)
@@ -244,17 +247,21 @@ class Archive:
 
     def _prepare(self) -> bool:
         """Create the archive if it does not exist, and return whether it was created."""
-        source = self.table
-        if not self._check():
+        source, found = self.table, self._check()
+        if found is None:
             self._storage.delete(f"{self._state}.json")  # the state of a dropped archive
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
             create_table(source.spark, self._path, columns, feed=False, properties=properties)
             return True
+        known, wanted = (
+            StructType.fromJson(one.schema_document) for one in (found, source.snapshot())
+        )
+        extend_table(source.spark, self._path, known, wanted)
         return False
 
-    def _check(self) -> bool:
-        """Check that the feed can be archived here, and return whether the archive exists.
+    def _check(self) -> Snapshot | None:
+        """Check that the feed can be archived here, and return the archive's snapshot, if any.
 
         Raises:
             FeedError: the archive belongs to another table, or the table's feed is off.
@@ -267,7 +274,7 @@ class Archive:
             )
         if error := feed_error(source):
             raise error
-        return found is not None
+        return found
 
     def _last_archived(self, kept: dict[str, Any] | None) -> int:
         """Return the last archived version; -1 if nothing is archived.
@@ -302,17 +309,40 @@ class Archive:
             raise range_error(found)
         return latest if found.blocking else wanted
 
+    def _must_track(self, timeline: Timeline, start: int) -> bool:
+        """Return whether columns have changed since a version so that a plain stream stops there.
+
+        Raises:
+            FeedError: the feed no longer contains the version.
+        """
+        if start > timeline.latest:
+            return False
+        found = examine(self.table, timeline, start, timeline.latest, files=False)
+        if any(finding.rule != "schema" for finding in found.blocking):
+            raise FeedError(
+                f"The archive {self.target} can't continue: {range_error(found).message}",
+                hint="archive into another table with into; it begins with the newest rows.",
+            )
+        return bool(found.blocking)
+
     def _load(self) -> dict[str, Any] | None:
         return read_kept(self._storage, f"{self._state}.json", FORMAT)
 
     def _save(self, kept: dict[str, Any]) -> None:
         self._storage.write_json(f"{self._state}.json", {"format": FORMAT} | kept)
 
-    def _new_checkpoint(self, start: int) -> dict[str, Any]:
-        """Return the state of a new checkpoint: an unused number, and its first version."""
+    def _new_checkpoint(self, start: int, *, tracked: bool) -> dict[str, Any]:
+        """Return the state of a new checkpoint: an unused number, and its first version.
+
+        Args:
+            start: the first version.
+            tracked: whether the stream tracks the changes of columns; only if it must, because it
+                then stops at each of them.
+        """
         used = [int(name.rpartition("-")[2]) for name in self._storage.list(self._state).folders]
         last = (self._load() or {}).get("checkpoint", 0)
         kept = {"checkpoint": max([*used, last]) + 1, "start": start}
+        kept |= {"tracked": True} if tracked else {}
         self._save(kept)
         return kept
 
@@ -340,20 +370,26 @@ class Archive:
         if position >= latest:
             return
         open_snapshot(self._storage, self.target)
-        readable_span(source, timeline, position + 1, latest, "error")  # fails if versions are lost
-        query = (
+        checkpoint, tracked = self._storage.path(self._checkpoint(kept)), "tracked" in kept
+        reader = (
             source.spark.readStream.format("delta")
             .option("readChangeFeed", "true")
             .option("startingVersion", kept["start"])  # must not change for a checkpoint
             .option("maxFilesPerTrigger", _ALL)
-            .load(source.path)
-            .writeStream.format("delta")
-            .option("checkpointLocation", self._storage.path(self._checkpoint(kept)))
-            .option("mergeSchema", "true")
-            .trigger(availableNow=True)
-            .start(self._path)
         )
-        query.awaitTermination()
+        if tracked:
+            tracking = {"schemaTrackingLocation": f"{checkpoint}/schema"}
+            reader = reader.options(**tracking, **dict.fromkeys(ALLOWED, "always"))
+        # A stream that tracks columns stops at its start and at each change, to be started again.
+        for stops in range(latest - position + 1, -1, -1):
+            rows = reader.load(source.path).writeStream.format("delta")
+            rows = rows.option("checkpointLocation", checkpoint).option("mergeSchema", "true")
+            try:
+                rows.trigger(availableNow=True).start(self._path).awaitTermination()
+                return
+            except StreamingQueryException as error:
+                if not (tracked and stops and "EVOLUTION" in str(error)):
+                    raise
 
 
 @query_errors()

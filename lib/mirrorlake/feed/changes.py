@@ -58,7 +58,7 @@ _MOST_EVENTS = 50
 _MOST_BARS = 60
 _MOST_COLUMNS = 8
 _MOST_LETTERS = 40
-_ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
+ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
 
 class Changes:
@@ -202,7 +202,7 @@ class Changes:
             "schemaTrackingLocation": schema_tracking,
         }
         if schema_tracking is not None:  # without these, every start after the change fails
-            options |= dict.fromkeys(_ALLOWED, "always")
+            options |= dict.fromkeys(ALLOWED, "always")
         given = {name: value for name, value in options.items() if value is not None}
         reader = reader.options(**given)
         if start is None:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.ranges import Span, empty_feed, read_feed, readable_span
+from mirrorlake.feed.ranges import Span, empty_feed, read_unread
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage.kept import read_kept
@@ -136,10 +136,7 @@ class Cursor:
             return FeedBatch(start, last, empty_feed(table))
         if max_files is not None or max_bytes is not None:
             last = self._bounded(start, last, max_files, max_bytes)
-        span = readable_span(table, timeline, start, last)
-        return FeedBatch(
-            span.start, span.end, read_feed(table.spark, table.path, span.start, span.end)
-        )
+        return FeedBatch(start, last, read_unread(table, timeline, start, last))
 
     def commit(self, batch: FeedBatch) -> None:
         """Move the position to the end of a batch."""

@@ -17,7 +17,7 @@ from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import as_texts, short
 from mirrorlake.feed.cursor import Cursor, FeedBatch, Figures, FollowReport, feed_error, target_name
 from mirrorlake.feed.doctor import examine
@@ -179,7 +179,11 @@ def update_dimension(
             _apply_rows(table, timeline, _path(table, target), dimension)
             cursor.move(span.end)
     else:
-        batch = _follow(cursor, target, dimension, dry_run=dry_run)
+        try:
+            batch = _follow(cursor, target, dimension, dry_run=dry_run)
+        except FeedError as error:
+            hint = "compare the newest rows once, with from_snapshot=True (--from-snapshot)."
+            raise FeedError(error.message, hint=hint, column=error.column) from error
         span, did = batch, repr(batch)
     if dry_run:
         return report(did=f"would take {did}", start=span.start, end=span.end)

@@ -24,6 +24,7 @@ from mirrorlake.delta.snapshot import FEED, FILE_RETENTION, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.history.write import check_reserved, reserved_columns
+from mirrorlake.landing.types import widened
 from mirrorlake.names import quote
 from mirrorlake.results import Finding, Findings, TextTable, counted
 from mirrorlake.spark.jvm import ENFORCED
@@ -67,10 +68,17 @@ def enable_feed(table: TableHandle, *, rename_reserved: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Break:
-    """A schema change that makes older versions of the feed unreadable."""
+    """A schema change that makes older versions of the feed unreadable.
+
+    Attributes:
+        column: the column's name.
+        text: the change, in words.
+        widens: whether it only widens a type, so that the new type can store the old values.
+    """
 
     column: str
     text: str
+    widens: bool = False
 
 
 def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
@@ -106,7 +114,8 @@ def _type_breaks(name: str, old: Any, new: Any) -> list[Break]:
     if old == new:
         return []
     was, now = (kind["type"] if isinstance(kind, dict) else kind for kind in (old, new))
-    return [Break(name, f"changes column {name} from {was} to {now}")]
+    widens = isinstance(old, str) and isinstance(new, str) and widened(old, new) == new
+    return [Break(name, f"changes column {name} from {was} to {now}", widens)]
 
 
 UNSAFE_CONF = (

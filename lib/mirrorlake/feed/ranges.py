@@ -36,7 +36,7 @@ from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_session_timestamp, timestamp_text, to_milliseconds
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.doctor import Diagnosis, examine, span_text
+from mirrorlake.feed.doctor import UNSAFE_CONF, Diagnosis, examine, find_breaks, span_text
 from mirrorlake.history.diff import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -106,6 +106,34 @@ def readable_span(
     if before_feed == "clip" and found.readable and found.readable[-1][1] == span.end:
         return Span(*found.readable[-1])
     raise range_error(found)
+
+
+def read_unread(table: TableHandle, timeline: Timeline, start: int, end: int) -> DataFrame:
+    """Return the changes that a consumer has not read, also if types were widened meanwhile.
+
+    Raises:
+        FeedError: the feed lacks a part of the range; the hint names a fix.
+    """
+    spark, found = table.spark, examine(table, timeline, start, end, files=False)
+    if not found.blocking:
+        return read_feed(spark, table.path, start, end)
+    if not has_gateway(spark) or not _is_only_widened(table, timeline, found):
+        raise range_error(found)
+    # Delta refuses any change of a type, even if the new one can store all values of the old one.
+    before = spark.conf.get(UNSAFE_CONF, "false") or "false"
+    spark.conf.set(UNSAFE_CONF, "true")
+    try:
+        return read_feed(spark, table.path, start, end)
+    finally:
+        spark.conf.set(UNSAFE_CONF, before)
+
+
+def _is_only_widened(table: TableHandle, timeline: Timeline, found: Diagnosis) -> bool:
+    """Return whether the only obstacles of a range are types that were widened since."""
+    if any(finding.rule != "schema" for finding in found.blocking):
+        return False
+    *older, latest = read_states(table.storage, table.name.table_path, found.start, timeline.latest)
+    return all(one.widens for state in older for one in find_breaks(state.fields, latest.fields))
 
 
 def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.ranges import net_changes
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
-from mirrorlake.history.write import create_table
+from mirrorlake.history.write import create_table, extend_table
 from mirrorlake.names import quote
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, literal, temporary_view
@@ -203,6 +203,11 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
     rows = snapshot.select(*map(quote, columns)).withColumn(CHANGE_TYPE, F.lit("insert"))
     current = table_or_none(spark, path)
     if current is not None:
+        # Types are widened now, because Delta refuses to read the rows after a later change.
+        shape = snapshot.select(*map(quote, columns))
+        if CHANGES in current.columns:
+            shape = shape.withColumn(CHANGES, F.array(F.struct(*map(quote, columns))))
+        current = ready_table(shape, path, ())
         if dimension.stored_as == 2:
             current = current.where(F.col(END).isNull())
         old = current.select(*map(quote, columns)).withColumn(CHANGE_TYPE, F.lit("delete"))
@@ -542,13 +547,11 @@ def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
 def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
     """Return the table at a path, created or extended to have the columns of `rows`."""
     spark = rows.sparkSession
-    wanted = column_types(rows.schema)
     found = table_or_none(spark, path)
     if found is None:
-        create_table(spark, path, wanted, keys=keys)
-    elif missing := [name for name in wanted if name not in found.columns]:
-        added = ", ".join(f"{quote(name)} {wanted[name]}" for name in missing)
-        spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS ({added})")
+        create_table(spark, path, column_types(rows.schema), keys=keys)
+    else:
+        extend_table(spark, path, found.schema, rows.schema)
     return spark.read.format("delta").load(path)
 
 

@@ -8,11 +8,12 @@ reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StructType
 
 from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, read_snapshot
@@ -20,6 +21,7 @@ from mirrorlake.delta.table import OWN_TABLE, TableHandle, column_types, create_
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
+from mirrorlake.landing.types import widened
 from mirrorlake.mirror.options import (
     INCARNATION_PROPERTY,
     KEYS_PROPERTY,
@@ -27,7 +29,7 @@ from mirrorlake.mirror.options import (
     new_table_properties,
 )
 from mirrorlake.mirror.trash import make_room
-from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName, quote
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
@@ -97,6 +99,48 @@ def create_table(
     if keys:
         wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
     create_delta(spark, path, columns, wanted)
+
+
+def extend_table(spark: SparkSession, path: str, known: StructType, wanted: StructType) -> None:
+    """Add the columns that a table lacks, and widen types, so that the table can store other rows.
+
+    Types are widened as the mirror does, also within structs, arrays and maps. If Delta can't widen
+    a type, it is not changed, and Spark decides whether it can cast the values.
+
+    Args:
+        spark: the session.
+        path: the full path of the table's folder.
+        known: the table's columns.
+        wanted: the columns of the rows.
+    """
+    alter = f"ALTER TABLE {delta_name(path)}"
+    kinds = column_types(wanted)
+    if missing := [name for name in kinds if name not in known.names]:
+        added = ", ".join(f"{quote(name)} {kinds[name]}" for name in missing)
+        spark.sql(f"{alter} ADD COLUMNS ({added})")
+    if wider := list(_wider_types(known, wanted)):
+        spark.sql(f"{alter} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        for place, kind in wider:
+            spark.sql(f"{alter} ALTER COLUMN {place} TYPE {kind}")
+
+
+def _wider_types(known: DataType, wanted: DataType, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the place and the new type of each value that needs a wider type."""
+    if isinstance(known, StructType) and isinstance(wanted, StructType):
+        kinds = {field.name: field.dataType for field in wanted}
+        for field in known:
+            if field.name in kinds:
+                inner = f"{place}.{quote(field.name)}".removeprefix(".")
+                yield from _wider_types(field.dataType, kinds[field.name], inner)
+    elif isinstance(known, ArrayType) and isinstance(wanted, ArrayType):
+        yield from _wider_types(known.elementType, wanted.elementType, f"{place}.element")
+    elif isinstance(known, MapType) and isinstance(wanted, MapType):
+        yield from _wider_types(known.valueType, wanted.valueType, f"{place}.value")
+    elif isinstance(known, AtomicType) and isinstance(wanted, AtomicType):
+        old = str(known.jsonValue())
+        kind = widened(old, str(wanted.jsonValue()))
+        if kind not in (None, old):
+            yield place, str(kind)
 
 
 def write_table(

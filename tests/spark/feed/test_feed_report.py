@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,3 +161,72 @@ def test_other_tables_are_never_written_into(stock: Table, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="stored as type 3"):
         stock.dimension(stored_as=3)
     assert lake_state(tmp_path) == before
+
+
+def follow(table: Table) -> None:
+    table.archive("kept")
+    table.dimension("dim", stored_as=2, track_history_columns=["n"])
+
+
+def content(lake: Lake, name: str, *columns: str) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in lake.table(name).read().select(*columns).collect()}
+
+
+def test_archives_and_dimensions_follow_a_renamed_and_widened_table(lake: Lake) -> None:
+    lake.publisher("t", keys=["id"], types={"n": "int"}).upsert([{"id": 1, "n": 1, "v": "a"}])
+    lake.mirror()
+    table = lake.table("t")
+    policy = table.partitioning.set({"PartitionKeys": [{"ColumnName": "v", "Kind": "Hash"}]})
+    follow(table)
+    zone = Path(lake.landing_zone)
+    (zone / "t").rename(zone / "new")
+    wider = lake.publisher("new", widen=True, types={"n": "bigint"})
+    wider.upsert([{"id": 1, "n": 2**40, "v": "a"}])
+    assert not lake.mirror(widen=True).failed
+    table = lake.table("new")
+    assert table.partitioning.policy == policy
+    follow(table)
+    last = table.version
+    assert content(lake, "kept", "n", "_change_type", "_commit_version") == {
+        (1, "insert", 1), (1, "update_preimage", last), (2**40, "update_postimage", last),
+    }  # fmt: skip
+    assert content(lake, "dim", "n", "__START_AT", "__END_AT") == {
+        (1, 1, last), (2**40, last, None),
+    }  # fmt: skip
+    assert table.archive("kept").recovered == ""
+
+
+@pytest.mark.long
+def test_changes_before_a_wider_type_are_read_after_it(lake: Lake) -> None:
+    table = lake.create_table("t", {"id": "bigint", "n": "int"}, keys=["id"])
+    change(table, "INSERT INTO {t} VALUES (1, 1)")
+    follow(table)
+    change(
+        table,
+        "INSERT INTO {t} VALUES (2, 2)",
+        "ALTER TABLE {t} SET TBLPROPERTIES (delta.enableTypeWidening = true)",
+        "ALTER TABLE {t} ALTER COLUMN n TYPE bigint",
+        f"UPDATE {{t}} SET n = {2**40} WHERE id = 1",
+    )
+    with pytest.raises(FeedError, match="from integer to long"):
+        table.changes.read(2)
+    follow(table)
+    archived = {(1, 1, 1), (2, 2, 2), (1, 1, 5), (1, 2**40, 5)}
+    assert content(lake, "kept", "id", "n", "_commit_version") == archived
+    periods = {(1, 1, 1, 5), (1, 2**40, 5, None), (2, 2, 2, None)}
+    assert content(lake, "dim", "id", "n", "__START_AT", "__END_AT") == periods
+    change(
+        table,
+        "ALTER TABLE {t} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)",
+        "ALTER TABLE {t} ALTER COLUMN n TYPE decimal(22,1)",
+        "UPDATE {t} SET n = 3.5 WHERE id = 2",
+        "ALTER TABLE {t} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+    )
+    with pytest.raises(FeedError, match=r"Hint: archive into another table"):
+        table.archive("kept")
+    how = {"stored_as": 2, "track_history_columns": ["n"]}
+    with pytest.raises(FeedError, match=r"Hint: .*from_snapshot=True"):
+        table.dimension("dim", **how)
+    table.dimension("dim", **how, from_snapshot=True)
+    periods = {(1, 1, 1, 5), (1, 2**40, 5, None), (2, 2, 2, 9), (2, Decimal("3.5"), 9, None)}
+    assert content(lake, "dim", "id", "n", "__START_AT", "__END_AT") == periods

@@ -57,6 +57,15 @@ def test_breaks(old: Any, new: Any, texts: list[str]) -> None:
     assert [found.text for found in doctor.find_breaks(old, new)] == texts
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "widens"),
+    [("integer", "long", True), ("long", "integer", False), ("integer", "string", False)],
+)
+def test_a_wider_type_is_known(old: str, new: str, widens: bool) -> None:
+    (found,) = doctor.find_breaks([column("x", old)], [column("x", new)])
+    assert found.widens == widens
+
+
 def test_a_change_file_is_never_left_out() -> None:
     for regex in ("parquet", "^part-0", "(?i:PART)", "cdc", ".*", "country=US/", "x|_change_data"):
         guarded = changes.keep_change_files(regex)
