@@ -6,8 +6,9 @@ Both change no row. VACUUM later deletes the old files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import sqlglot
@@ -25,7 +26,7 @@ from mirrorlake.delta.files import (
     total,
 )
 from mirrorlake.delta.purge import purge_apart
-from mirrorlake.delta.snapshot import VECTORS
+from mirrorlake.delta.snapshot import VECTORS, stages_of
 from mirrorlake.delta.table import TableHandle, row_groups
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import has_partitioning_policy
@@ -46,7 +47,7 @@ class Compaction(Result):
         table: the table's name.
         action: `optimize` or `reorg`.
         files, bytes: the number and size of the files to rewrite; after the operation, of the files
-            that were replaced.
+            that were replaced. All numbers and sizes include those of a view's stages.
         masked_rows: the number of rows in these files that deletion vectors mark as deleted.
         version: the table's newest version after the operation.
         in_vorder: how many of these files are in V-Order, which Delta's commands lose.
@@ -127,14 +128,18 @@ def compact_files(
         version=work.snapshot().version,
         **_figures(files if zorder_by else _files_to_compact(files, target_bytes)),
     )
-    if dry_run:
-        return found
-    work.spark.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
-    work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
-    clause = f" WHERE {where}" if where else ""
-    order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
-    with row_groups(work.spark, row_group_rows):
-        return _run_statement(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
+    if not dry_run:
+        work.spark.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
+        work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
+        clause = f" WHERE {where}" if where else ""
+        order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
+        statement = f"OPTIMIZE {table.sql_name}{clause}{order}"
+        with row_groups(work.spark, row_group_rows):
+            found = _run_statement(work.spark, table, found, statement)
+    compact = partial(
+        compact_files, target_bytes=target_bytes, row_group_rows=row_group_rows, dry_run=dry_run
+    )
+    return _with_stages(table, found, compact)
 
 
 @query_errors()
@@ -146,8 +151,9 @@ def purge_files(
     files = files_to_purge(work)
     figures = _figures(files)
     found = Compaction(table.name, "reorg", version=work.snapshot().version, **figures)
+    purge = partial(purge_files, dry_run=dry_run)
     if dry_run:
-        return found
+        return _with_stages(table, found, purge)
     name, feature = table.sql_name, "deletionVectors"
     drops = drop_vectors and feature in work.snapshot().reader_features
     if drops:  # no new deletion vectors may appear between the purge and the drop of the feature
@@ -164,7 +170,20 @@ def purge_files(
     )
     if drops:
         _execute(work.spark, f"ALTER TABLE {name} DROP FEATURE {feature}")
-        return replace(done, version=table.snapshot().version)
+        done = replace(done, version=table.snapshot().version)
+    return _with_stages(table, done, purge)
+
+
+def _with_stages(
+    table: TableHandle, done: Compaction, operation: Callable[[TableHandle], Compaction]
+) -> Compaction:
+    """Do an operation also on the stages of a view, and return the sums of the figures."""
+    names = ["files", "bytes", "masked_rows"]
+    names += [] if done.files_added is None else ["files_added", "bytes_added"]
+    for stage in stages_of(table.storage, table.name):
+        inner = operation(TableHandle(table.spark, table.storage, stage))
+        sums = {name: getattr(done, name) + getattr(inner, name) for name in names}
+        done = replace(done, **sums)
     return done
 
 

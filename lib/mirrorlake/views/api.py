@@ -11,7 +11,6 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
-from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
@@ -56,7 +55,7 @@ from mirrorlake.views.refresh import (
 )
 from mirrorlake.views.shape import Method
 from mirrorlake.views.stages import break_ties
-from mirrorlake.views.view_sql import whole_contents
+from mirrorlake.views.view_sql import stored_columns
 
 
 class Views:
@@ -325,6 +324,7 @@ class Views:
             # The folder is moved first, so that an interrupted drop leaves no partial view.
             self._storage.move_folder(definition.name.table_path, grave)
             self._storage.delete_folder(grave)
+        self._storage.delete_folder(stages_folder(definition.name))  # of a refresh in the meantime
         for one in (definition, *definition.chain[:-1]):
             forget_costs(self._storage, one.name)
         return done
@@ -344,8 +344,8 @@ class Views:
         check_own(self._storage, name)
         definition = Definition(name, uuid.uuid4().hex, sql, _sources(self._storage, sql))
         plan = make_plan(session, definition, pin_sources(self._storage, definition, {}))
-        definition = replace(definition, stages=find_stages(session, plan))
-        columns = column_types(session.sql(whole_contents(plan, 0)).schema)
+        stages, method = find_stages(session, plan)
+        definition, columns = replace(definition, stages=stages), stored_columns(session, plan)
         if own := [column for column in plan.names if column.startswith(HIDDEN)]:
             raise UsageError(
                 f"The column name {own[0]} is reserved for mirrorlake.",
@@ -353,15 +353,17 @@ class Views:
                 column=own[0],
             )
         properties = {VIEW_PROPERTY: definition.as_property()}
-        if vectors and (definition.stages or plan.shape.method is not Method.FULL):
+        if vectors and (stages or method is not Method.FULL):
             # A refresh deletes single rows without rewriting their files.
             properties[VECTORS] = "true"
         # If a refresh must use MERGE, a change feed of single rows doubles its cost. So the feed is
         # off unless a user enables it. Delta 4.4 cannot write the change rows of an update if a
         # column's name has a backtick.
-        by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
+        by_row = method in (Method.ROWS, Method.PARTITIONS)
         feed = not by_row and not any("`" in column for column in columns)
         if not dry_run:
+            # A refresh during a drop of a view of this name may have left stages.
+            self._storage.delete_folder(stages_folder(name))
             path = self._storage.path(name.table_path)
             create_table(session, path, columns, feed=feed, properties=properties)
         return definition

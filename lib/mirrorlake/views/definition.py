@@ -22,7 +22,7 @@ from typing import Any
 from sqlglot import exp
 
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
-from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, delta_tables, open_snapshot, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import HIDDEN, StageName, TableName, quote
@@ -293,10 +293,13 @@ def note_of(definition: Definition, info: dict[str, Any]) -> dict[str, Any] | No
 
 
 def read_view_state(storage: Storage, definition: Definition) -> ViewState:
-    """Return the state of a view, from the commits of its table since the last refresh."""
+    """Return the state of a view, from the commits of its table since the last refresh.
+
+    Raises:
+        TableNotFoundError: the view was dropped.
+    """
     path = definition.name.table_path
-    snapshot = read_snapshot(storage, path)
-    assert snapshot is not None, definition
+    snapshot = open_snapshot(storage, definition.name)
     number = snapshot.txns.get(definition.app_id, 0)
     changed = reason("VIEW_CHANGED", str(definition.name))
     why: Reason | None = None

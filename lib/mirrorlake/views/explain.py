@@ -298,8 +298,9 @@ class Explanation(Result):
         mode: what the refresh would be: `incremental`, `full` or `nothing`.
         reason: why a refresh is full; None if it can be incremental.
         sources: the status of each source.
-        expected: the expected seconds by kind of refresh; None if unknown.
-        last: the cost of the last refresh of each kind.
+        expected: the expected seconds by kind of refresh; None if unknown. With stages, the sums
+            over all stages.
+        last: the cost of the last refresh of each kind. With stages, the sums over all stages.
         stages: the explanation of each stage, if the view has stages. The last one is that of the
             view's own table.
     """
@@ -350,12 +351,15 @@ class Explanation(Result):
 
     def with_seconds(self) -> TextTable:
         """Return the same table, with the expected durations and those of the last refreshes."""
-        rows = [
-            (f"expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
-            for kind, seconds in self.expected.items()
-        ]
-        rows += [(f"last, {kind}", f"{cost.seconds:.1f} s") for kind, cost in self.last.items()]
-        shown = self.shown()
+        shown, rows = self.shown(), []
+        for one in (*self.stages, self):
+            of = "" if one is self else f"stage {one.view}: "
+            rows += [
+                (f"{of}expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
+                for kind, seconds in one.expected.items()
+            ]
+            last = one.last.items()
+            rows += [(f"{of}last, {kind}", f"{cost.seconds:.1f} s") for kind, cost in last]
         return TextTable(shown.columns, (*shown.rows, *rows))
 
     def __repr__(self) -> str:
@@ -379,6 +383,25 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
     """Return the explanation of a view's next refresh; see `Views.explain`."""
     state = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, state.sources)
+    return explain_stages(spark, storage, definition, state, sources)
+
+
+def explain_stages(
+    spark: SparkSession,
+    storage: Storage,
+    definition: Definition,
+    state: ViewState,
+    sources: Sequence[Source],
+) -> Explanation:
+    """Return the explanation of the refresh of a view and its stages.
+
+    Args:
+        spark: the user's session.
+        storage: the lake's files.
+        definition: the view.
+        state: the state of the view.
+        sources: the view's sources, each at the version that the refresh reads.
+    """
     at = {source.name: source.new for source in sources}
     chain = definition.chain
     for one in chain[:-1]:
@@ -395,6 +418,9 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
     last = stages[-1]
     read = {s.table: s for one in stages[::-1] for s in one.sources}
     known = [(s, read[str(s.name)]) for s in sources if str(s.name) in read]
+    both = (FULL, INCREMENTAL)
+    expected = {kind: [one.expected[kind] for one in stages] for kind in both}
+    costs = {kind: [one.last[kind] for one in stages if kind in one.last] for kind in both}
     mode, why = INCREMENTAL, None
     if state.reason or all(one.reason for one in stages):
         mode, why = FULL, state.reason or last.reason
@@ -406,6 +432,15 @@ def explain_view(spark: SparkSession, storage: Storage, definition: Definition) 
         mode=mode,
         reason=why,
         sources=tuple(replace(one, shown=s.old, newest=s.new) for s, one in known),
+        expected={
+            kind: None if None in some else sum(s for s in some if s is not None)
+            for kind, some in expected.items()
+        },
+        last={
+            kind: Cost(sum(cost.seconds for cost in some), sum(cost.bytes for cost in some))
+            for kind, some in costs.items()
+            if len(some) == len(stages)
+        },
         stages=tuple(stages),
     )
 

@@ -387,14 +387,15 @@ _REWRITTEN = ("DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATI
 _DISTRUSTED = ("NONDETERMINISTIC", "ORDER_DEPENDENT", "UNKNOWN_FUNCTION")
 
 
-def find_stages(session: SparkSession, plan: Plan) -> tuple[str, ...]:
-    """Return the queries of a view's stages; empty if no stage of the view has a rule.
+def find_stages(session: SparkSession, plan: Plan) -> tuple[tuple[str, ...], Method]:
+    """Return the queries of a view's stages, and the rule of the last one.
 
-    Spark must derive the same columns from the stages as from the query.
+    If the query has a rule, or if no stage would have one, there are no stages, and the rule is
+    that of the query. Spark must derive the same columns from the stages as from the query.
     """
-    view, why = plan.definition, plan.shape.reason
+    view, why, unstaged = plan.definition, plan.shape.reason, ((), plan.shape.method)
     if why is None or why.code not in _REWRITTEN:
-        return ()
+        return unstaged
     relations = {source.name: source.at(source.new) for source in plan.tables}
     sources = {
         name: column_types(session.sql(f"SELECT * FROM {rows}").schema)
@@ -408,18 +409,19 @@ def find_stages(session: SparkSession, plan: Plan) -> tuple[str, ...]:
         named_at = {one.alias.lower(): columns[one.name] for one in query.tables}
         shape = read_shape(query, named_at, known)
         if shape.reason and shape.reason.code in _DISTRUSTED:
-            return ()
+            return unstaged
         methods.append(shape.method)
         text = query.replaced({one.start: relations[one.name] for one in query.tables})
         name = StageName(view.name.schema, view.name.name, number)
         relations[name], columns[name] = f"({text})", stage.columns
     if all(method is Method.FULL for method in methods):
-        return ()
+        return unstaged
     try:
         is_equal = column_types(session.sql(text).schema) == plan.columns
     except Exception:  # the query keeps its full refresh
         is_equal = False
-    return tuple(stage.sql for stage in found) if is_equal else ()
+    last = Method.ROWS if _parts(query.tree) else shape.method
+    return (tuple(stage.sql for stage in found), last) if is_equal else unstaged
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:

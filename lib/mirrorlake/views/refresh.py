@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
-from mirrorlake.delta.table import column_types
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.history.write import create_table
 from mirrorlake.names import TableName, quote
@@ -45,7 +44,7 @@ from mirrorlake.views.explain import (
     Cost,
     Estimate,
     RefreshPlan,
-    explain_view,
+    explain_stages,
     is_due,
     plan_refresh,
     save_cost,
@@ -60,7 +59,7 @@ from mirrorlake.views.plan import (
     read_changes,
 )
 from mirrorlake.views.shape import Method, Role
-from mirrorlake.views.view_sql import Delta, whole_contents
+from mirrorlake.views.view_sql import Delta, stored_columns, whole_contents
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
@@ -147,7 +146,8 @@ class Refresh(Result):
         if self.reason is not None:
             facts.append(("why", repr(self.reason)))
         if self.changed is not None:
-            facts.append(("source rows inserted or deleted", f"{self.changed:,}"))
+            whose = "source and stage" if self.stages else "source"
+            facts.append((f"{whose} rows inserted or deleted", f"{self.changed:,}"))
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
         facts += [(f"stage {one.view}", repr(one).partition(": ")[2]) for one in self.stages]
         if self.differences is not None:
@@ -195,7 +195,7 @@ def refresh_view(
         found = plan_refresh(spark, storage, definition, state, sources)
         return _refresh(spark, storage, found, how=how, dry_run=dry_run, on_step=on_step)
     if dry_run:
-        planned = explain_view(spark, storage, definition)
+        planned = explain_stages(spark, storage, definition, state, sources)
         mode, why = (FULL, reason("ASKED")) if how == FULL else (planned.mode, planned.reason)
         at = versions_of(sources)
         return Refresh(str(definition.name), mode, why, state.version, at, applied=False)
@@ -231,10 +231,11 @@ def _refresh_stages(
         on_step: a function that is called after each finished step of each stage.
     """
     at = {source.name: source.new for source in pinned}
-    vectors = open_snapshot(storage, definition.name).properties.get(VECTORS) == "true"
     runs = []
     for stage in definition.chain:
         is_last = stage.name == definition.name
+        # The view may have been dropped in the meantime.
+        vectors = open_snapshot(storage, definition.name).properties.get(VECTORS) == "true"
         if read_snapshot(storage, stage.name.table_path) is None:
             _create_stage(spark, storage, stage, at, vectors=vectors)
         state = read_view_state(storage, stage)
@@ -281,11 +282,10 @@ def _create_stage(
     """Create the empty table of a stage. Later stages read its change data feed."""
     session = new_session(spark)
     plan = make_plan(session, stage, pin_sources(storage, stage, {}, at))
-    columns = column_types(session.sql(whole_contents(plan, 0)).schema)
     has_vectors = vectors and plan.shape.method is not Method.FULL
     properties = {VECTORS: "true"} if has_vectors else {}
     path = storage.path(stage.name.table_path)
-    create_table(session, path, columns, properties=properties)
+    create_table(session, path, stored_columns(session, plan), properties=properties)
 
 
 def _refresh(

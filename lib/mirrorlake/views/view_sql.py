@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import SparkSession
+
+from mirrorlake.delta.table import column_types
 from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
 from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
@@ -46,6 +49,11 @@ def whole_contents(plan: Plan, number: int) -> str:
         arguments = f"SELECT {arguments_of(plan)} {plan.inner(relations)}"
         return shown_of(plan, state_of(plan, arguments))
     return selected_groups(plan, relations)
+
+
+def stored_columns(session: SparkSession, plan: Plan) -> dict[str, str]:
+    """Return the types of the columns of the view's table in Spark, by name."""
+    return column_types(session.sql(whole_contents(plan, 0)).schema)
 
 
 def row_items(plan: Plan, part: Plan) -> str:
