@@ -5,111 +5,106 @@ Each query returns the columns g, a text, and n, a number, so that it can be a p
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from random import Random
+from typing import Any
 
 TABLES = {"t": ("g", "n"), "s": ("g", "n")}
 T_ROWS = [("a", 1), ("a", 1), ("a", 3), ("b", 2), ("b", None), (None, 2), (None, None), ("c", 0)]
 S_ROWS = [("a", 1), ("b", 2), ("b", 3), (None, 1), ("z", None), ("c", 3)]
+_KINDS = ["plain", "groups", "sets", "total", "union", "window", "scalar"]
 _PLAIN = ["a.g, a.n", "DISTINCT a.g AS g, a.n AS n", "upper(a.g) AS g, a.n + 1 AS n", "a.g, 5 AS n"]
 _ITEMS = ["count(*)", "sum(a.n)", "min(a.n)", "max(a.n) - min(a.n)", "count(DISTINCT a.n)"]
-_VALUES = ["max({b})", "0.5 * sum({b})", "count({b})", "min({b}) + 1"]
+_ITEMS += ["count(DISTINCT a.n) + count(*)", "count(DISTINCT a.n) - sum(a.n)"]
+_SETS = ["ROLLUP (a.g)", "CUBE (a.g, a.n)", "GROUPING SETS ((a.n, a.g), a.g, ())"]
+_OPERATORS = ["UNION ALL", "UNION", "EXCEPT", "INTERSECT", "EXCEPT ALL"]
+_LIMITS = ["", "", "", " ORDER BY n DESC, g LIMIT 3", " ORDER BY g LIMIT 2 OFFSET 1"]
+_VALUES = ["max(b.n)", "0.5 * sum(b.n)", "count(b.n)", "min(b.n) + 1"]
 _FILTERS = ["a.n > 0", "a.g IS NOT NULL", "(a.n = 1 OR a.g = 'a')", "NOT a.n = 2"]
+_SUBQUERIES = [
+    "a.g IN (SELECT b.g FROM {b})",
+    "a.n NOT IN (SELECT b.n FROM {b})",
+    "a.n IN (SELECT b.n FROM {b} WHERE b.g = a.g)",
+    "EXISTS (SELECT * FROM {b} WHERE b.g = a.g AND b.n <> a.n)",
+    "NOT EXISTS (SELECT 1 FROM {b} WHERE b.g = a.g)",
+]
+_SCALARS = ["a.n < {0}", "coalesce(a.n >= {0}, true)"]
 _JOINS = [
-    "{a}, {b} WHERE a.g = b.g",
-    "{a} JOIN {b} ON a.g = b.g AND a.n <> b.n",
-    "{a} LEFT JOIN {b} ON a.g = b.g AND b.n > 0",
-    "{a} LEFT SEMI JOIN {b} ON a.g = b.g",
+    "{0}, {1} WHERE a.g = b.g",
+    "{0} JOIN {1} ON a.g = b.g AND a.n <> b.n",
+    "{0} LEFT JOIN {1} ON a.g = b.g AND b.n > 0",
+    "{0} LEFT SEMI JOIN {1} ON a.g = b.g",
+    "{0} RIGHT JOIN {1} ON a.g = b.g AND a.n < b.n",
+    "{0} FULL JOIN {1} ON a.g = b.g",
 ]
 
 
-@st.composite
-def queries(draw: st.DrawFn, depth: int = 2, names: tuple[str, ...] = tuple(TABLES)) -> str:
-    """Generate a query.
-
-    Args:
-        draw: the function that draws from a strategy.
-        depth: the greatest number of nested subqueries.
-        names: the tables, and the queries in WITH.
-    """
-    kind = draw(st.sampled_from(["plain", "groups", "groups", "union", "window", "scalar"]))
-    below = queries(depth - 1, names) if depth else st.sampled_from([_table(n) for n in names])
-    if kind == "union":
-        operator = draw(st.sampled_from(["UNION ALL", "UNION", "EXCEPT", "INTERSECT"]))
-        return f"{draw(below)} {operator} {draw(below)}" if depth else draw(below)
-    return draw(_selects(depth, names, kind))
+def random_rows(random: Random) -> list[tuple[Any, ...]]:
+    """Return at most six rows of a table, with NULLs and duplicates."""
+    texts, numbers = (None, "a", "b", "A"), (None, 0, 1, 2, 3)
+    return [(random.choice(texts), random.choice(numbers)) for _ in range(random.randrange(7))]
 
 
-def _table(name: str) -> str:
-    return f"SELECT g, n FROM {name}"
-
-
-@st.composite
-def _selects(draw: st.DrawFn, depth: int, names: tuple[str, ...], kind: str) -> str:
-    def relation(alias: str) -> str:
-        if depth and draw(st.booleans()):
-            return f"({draw(queries(depth - 1, names))}) AS {alias}"
-        return f"{draw(st.sampled_from(names))} AS {alias}"
-
-    a, b = relation("a"), relation("b")
-    text = draw(st.sampled_from([a, a, *(join.format(a=a, b=b) for join in _JOINS)]))
-    conditions = draw(st.lists(_conditions(depth, names), max_size=2))
-    if conditions:
-        text += f"{' AND' if ' WHERE a.g = b.g' in text[-20:] else ' WHERE'} "
-        text += " AND ".join(conditions)
-    if kind == "groups":
-        item = draw(st.sampled_from(_ITEMS))
-        value = draw(_scalars(depth, names, outer=False))
-        having = ["", " HAVING count(*) > 1", f" HAVING sum(a.n) > {value}"]
-        return f"SELECT a.g, {item} AS n FROM {text} GROUP BY a.g{draw(st.sampled_from(having))}"
-    if kind == "window":
-        over = "rank() OVER (PARTITION BY a.g ORDER BY a.n)"
-        return f"SELECT a.g, {over} AS n FROM {text}"
-    if kind == "scalar":
-        return f"SELECT a.g, {draw(_scalars(depth, names))} AS n FROM {text}"
-    return f"SELECT {draw(st.sampled_from(_PLAIN))} FROM {text}"
-
-
-@st.composite
-def _scalars(draw: st.DrawFn, depth: int, names: tuple[str, ...], outer: bool = True) -> str:
-    value = draw(st.sampled_from(_VALUES)).format(b="b.n")
-    source = f"{draw(st.sampled_from(names))} AS b"
-    if depth and draw(st.booleans()):
-        source = f"({draw(queries(depth - 1, names))}) AS b"
-    links = ["", " WHERE b.n > 0", *([" WHERE b.g = a.g", " WHERE a.g = b.g AND b.n < 3"] * outer)]
-    return f"(SELECT {value} FROM {source}{draw(st.sampled_from(links))})"
-
-
-@st.composite
-def _conditions(draw: st.DrawFn, depth: int, names: tuple[str, ...]) -> str:
-    inner = draw(queries(depth - 1, names)) if depth else _table(draw(st.sampled_from(names)))
-    scalar = draw(_scalars(depth, names))
-    return draw(
-        st.sampled_from(
-            [
-                *_FILTERS,
-                f"a.g IN (SELECT b.g FROM ({inner}) b)",
-                f"a.n NOT IN (SELECT b.n FROM ({inner}) b)",
-                f"a.n IN (SELECT b.n FROM ({inner}) b WHERE b.g = a.g)",
-                f"EXISTS (SELECT * FROM ({inner}) b WHERE b.g = a.g AND b.n <> a.n)",
-                f"NOT EXISTS (SELECT 1 FROM ({inner}) b WHERE b.g = a.g)",
-                f"a.n < {scalar}",
-                f"coalesce(a.n >= {scalar}, true)",
-            ]
-        )
-    )
-
-
-@st.composite
-def limited(draw: st.DrawFn) -> str:
-    """Generate a query that may have WITH, and ORDER BY with LIMIT."""
+def random_query(random: Random) -> str:
+    """Return a query that may have WITH, and ORDER BY with LIMIT."""
     clause, names = "", tuple(TABLES)
-    if draw(st.booleans()):
-        columns = draw(st.sampled_from(["", " (g, n)"]))
-        clause = f"WITH c{columns} AS ({draw(queries(1))}) "
+    if random.random() < 0.3:
+        columns = random.choice(["", " (g, n)"])
+        clause = f"WITH c{columns} AS ({_query(random, 1, names)}) "
         names = (*names, "c", "c")
-    query = draw(queries(2, names))
-    limit = draw(st.sampled_from(["", "", " ORDER BY n DESC, g LIMIT 3"]))
-    return f"{clause}SELECT q.g, q.n FROM ({query}) q{limit}" if limit else f"{clause}{query}"
+    query, limit = _query(random, 2, names), random.choice(_LIMITS)
+    if limit and random.random() < 0.5:
+        query = f"SELECT q.g, q.n FROM ({query}) q"
+    return f"{clause}{query}{limit}"
+
+
+def _query(random: Random, depth: int, names: tuple[str, ...]) -> str:
+    """Return a query with at most `depth` nested subqueries over these tables."""
+    if depth < 0:
+        return f"SELECT g, n FROM {random.choice(names)}"
+    kind = random.choice(_KINDS)
+    if kind == "union":
+        pattern = random.choice(["{0} {2} {1}", "{0} {2} ({1})", "({0}) {2} {1}"])
+        sides = (_query(random, depth - 1, names) for _ in range(2))
+        return pattern.format(*sides, random.choice(_OPERATORS))
+    text = _relation(random, depth, names, "a")
+    if random.random() < 0.5:
+        text = random.choice(_JOINS).format(text, _relation(random, depth, names, "b"))
+    conditions = [_condition(random, depth, names) for _ in range(random.randrange(3))]
+    if conditions:
+        word = "AND" if text.endswith(" WHERE a.g = b.g") else "WHERE"
+        text += f" {word} {' AND '.join(conditions)}"
+    item = random.choice(_ITEMS)
+    if kind == "total":
+        return f"SELECT max(a.g) AS g, {item} AS n FROM {text}"
+    if kind in ("groups", "sets"):
+        keys = random.choice(_SETS) if kind == "sets" else "a.g"
+        value = _scalar(random, depth, names, outer=False)
+        having = ["", "", " HAVING count(*) > 1", f" HAVING sum(a.n) > {value}"]
+        having += [f" HAVING max(a.n) IN (SELECT b.n FROM {random.choice(names)} b)"]
+        return f"SELECT a.g, {item} AS n FROM {text} GROUP BY {keys}{random.choice(having)}"
+    if kind == "window":
+        return f"SELECT a.g, rank() OVER (PARTITION BY a.g ORDER BY a.n) AS n FROM {text}"
+    if kind == "scalar":
+        return f"SELECT a.g, {_scalar(random, depth, names)} AS n FROM {text}"
+    return f"SELECT {random.choice(_PLAIN)} FROM {text}"
+
+
+def _relation(random: Random, depth: int, names: tuple[str, ...], alias: str) -> str:
+    if random.random() < 0.3:
+        return f"({_query(random, depth - 1, names)}) AS {alias}"
+    return f"{random.choice(names)} AS {alias}"
+
+
+def _scalar(random: Random, depth: int, names: tuple[str, ...], *, outer: bool = True) -> str:
+    links = ["", " WHERE b.n > 0", *([" WHERE b.g = a.g", " WHERE a.g = b.g AND b.n < 3"] * outer)]
+    source = _relation(random, depth, names, "b")
+    return f"(SELECT {random.choice(_VALUES)} FROM {source}{random.choice(links)})"
+
+
+def _condition(random: Random, depth: int, names: tuple[str, ...]) -> str:
+    kind = random.choice([_FILTERS, _SUBQUERIES, _SCALARS])
+    value = _scalar(random, depth, names) if kind is _SCALARS else ""
+    return random.choice(kind).format(value, b=_relation(random, depth, names, "b"))
 
 
 # One query of each shape, with the number of its stages.
@@ -181,9 +176,39 @@ SHAPES = {
         " UNION ALL SELECT upper(g) FROM t) q GROUP BY g",
         2,
     ),
+    "union": (
+        "SELECT g, n FROM t UNION SELECT g, n FROM s UNION SELECT g, count(*) FROM s GROUP BY g",
+        3,
+    ),
     "except": (
         "SELECT g, max(n) AS n FROM t GROUP BY g EXCEPT"
         " (SELECT g, n FROM s INTERSECT SELECT g, min(n) FROM s GROUP BY g)",
+        6,
+    ),
+    "except_all": ("SELECT g, n FROM t EXCEPT ALL SELECT g, count(*) FROM s GROUP BY g", 2),
+    "limit_of_union": (
+        "SELECT g, n FROM t UNION ALL SELECT g, n FROM s ORDER BY n DESC, g LIMIT 3 OFFSET 1",
+        2,
+    ),
+    "rollup": ("SELECT g, sum(n) AS n FROM t GROUP BY ROLLUP (g)", 3),
+    "grouping_sets": (
+        "SELECT upper(q.g) AS g, q.m + count(*) AS n FROM (SELECT g, n + 1 AS m FROM t) q"
+        " GROUP BY GROUPING SETS ((upper(q.g), q.m), q.m, ()) HAVING count(*) > 1",
         4,
+    ),
+    "cube": (
+        "SELECT t.g, max(t.n) + coalesce(s.n, 0) AS n FROM t JOIN s ON t.g = s.g"
+        " GROUP BY CUBE (t.g, s.n)",
+        5,
+    ),
+    "limit_of_rollup": (
+        "SELECT g, count(DISTINCT n) AS n FROM t GROUP BY g, ROLLUP (t.n + 1)"
+        " ORDER BY n, g LIMIT 4",
+        4,
+    ),
+    "count_distinct": ("SELECT 'all' AS g, count(DISTINCT n) + count(n + 1) AS n FROM t", 2),
+    "count_distinct_beside": (
+        "SELECT max(g) AS g, count(DISTINCT n) - sum(n) + count(*) AS n FROM t WHERE n < 3",
+        2,
     ),
 }

@@ -428,7 +428,7 @@ QUERY_REASONS = {
     "AGGREGATE_OF_WINDOW": "a window over groups has no rule",
     "DISTINCT_OF_GROUPS": "DISTINCT over groups or windows has no rule",
     "GLOBAL_AGGREGATE": "without GROUP BY only sums and counts can be kept up to date",
-    "GROUPING_SETS": "ROLLUP, CUBE and GROUPING SETS have no rule",
+    "GROUPING_SETS": "this ROLLUP, CUBE or GROUPING SETS cannot be rewritten into stages",
     "JOIN_KIND": "NATURAL, LATERAL and other special joins have no rule",
     "LATERAL_VIEW": "LATERAL VIEW, PIVOT and table functions have no rule",
     "LIMIT": "LIMIT keeps rows that depend on all others",
@@ -439,7 +439,7 @@ QUERY_REASONS = {
         "an outer join has a rule only if its condition compares columns with `=`;"
         " RIGHT must be the first join, FULL the only one"
     ),
-    "SET_OPERATION": "set operations have no rule, except for UNION ALL of filters and inner joins",
+    "SET_OPERATION": "this set operation cannot be rewritten into stages that have a rule",
     "STAR": "this `*` can't be expanded into columns",
     "SUBQUERY": "these subqueries or this WITH cannot be rewritten into stages",
     "SYNTAX": "a clause of the query has no rule",

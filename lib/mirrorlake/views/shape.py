@@ -301,9 +301,9 @@ _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifier
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
 MOST_AVERAGED_DIGITS = 14
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
+WHOLE = ("tinyint", "smallint", "int", "bigint")
 # Types whose equal values are identical, unlike the zeros of floats, and strings with a collation.
-_ORDERED = (*_WHOLE, "boolean", "date", "string", "timestamp", "timestamp_ntz")
+_ORDERED = (*WHOLE, "boolean", "date", "string", "timestamp", "timestamp_ntz")
 
 
 class Method(str, Enum):
@@ -612,7 +612,7 @@ def _is_exact(aggregate: Aggregate) -> bool:
         return True
     if aggregate.is_extreme:
         return kind in _ORDERED or kind.startswith("decimal")
-    if kind in _WHOLE:
+    if kind in WHOLE:
         return True
     if not kind.startswith("decimal"):
         return False

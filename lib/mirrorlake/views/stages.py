@@ -10,7 +10,10 @@ returns no stages for any other query, which then keeps its full refresh:
 - Scalar aggregates: a stage with one row, or with one row for each key that the outer query
   compares.
 - HAVING with subqueries, DISTINCT and windows over groups: a query over a stage with the groups.
-- ORDER BY with LIMIT, UNION, INTERSECT and EXCEPT: the last step over stages.
+- ROLLUP, CUBE and GROUPING SETS: a UNION ALL over one stage for each set of keys.
+- count(DISTINCT) without GROUP BY: an aggregation of a stage with one row for each value.
+- UNION, INTERSECT and EXCEPT: the groups of equal rows of a stage with the rows of both sides.
+- ORDER BY with LIMIT: the last step over a stage.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from functools import reduce
+from itertools import chain, combinations, count, islice, product
 from typing import TypeVar
 
 from sqlglot import exp
@@ -29,7 +33,7 @@ from sqlglot.schema import MappingSchema
 from mirrorlake.names import TableName, is_reserved
 from mirrorlake.query.statement import DIALECT
 from mirrorlake.views.definition import alike, as_sql, parse_query
-from mirrorlake.views.shape import ORDER_DEPENDENT, find_calls
+from mirrorlake.views.shape import ORDER_DEPENDENT, WHOLE, find_calls
 
 _CLAUSES = {"with_", "expressions", "from_", "joins", "where", "group", "having", "distinct"}
 _CLAUSES |= {"order", "hint", "operation_modifiers"}
@@ -37,9 +41,11 @@ _STRICT = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div)  # NULL if an
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _NULL_IF_EMPTY = ("sum", "avg", "mean", "min", "max")
 _COUNTS = ("count", "count_if")
+_TOTALS = {"sum": "sum", "count": "sum", "count_if": "sum", "min": "min", "max": "max"}  # of parts
 _GENERATORS = {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline"}
 _GENERATORS |= {"inline_outer", "stack", "json_tuple", "variant_explode", "variant_explode_outer"}
-_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+_GROUPINGS = {"grouping", "grouping_id"}  # functions that need ROLLUP, CUBE or GROUPING SETS
+_MOST_STAGES = 16  # each one costs a commit
 _TABLE = "__table_"  # no table of a lake can have such a name
 _Tree = TypeVar("_Tree", bound=exp.Expr)
 
@@ -142,8 +148,8 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
         group, joins = select.args.get("group"), select.args.get("joins") or []
         if {key for key, value in select.args.items() if value} - {*_CLAUSES, "limit", "offset"}:
             raise _UnsupportedError("a clause")
-        if group and (group.args.keys() - {"expressions"} or group.find(*_SETS)):
-            raise _UnsupportedError("grouping sets")
+        if group and any(group.args.get(key) for key in ("all", "totals")):
+            raise _UnsupportedError("a clause of GROUP BY")
         if select.args.get("distinct") and select.args["distinct"].args.get("on"):
             raise _UnsupportedError("DISTINCT ON")
         sides = {(join.side or "").upper() for join in joins}
@@ -170,7 +176,7 @@ def _check(tree: exp.Expr, columns: set[str]) -> None:
                 ):
                     raise _UnsupportedError("an ambiguous name")
     for call in find_calls(tree):
-        if call.is_nondeterministic or call.name in (*ORDER_DEPENDENT, *_GENERATORS):
+        if call.is_nondeterministic or call.name in ORDER_DEPENDENT | _GENERATORS | _GROUPINGS:
             raise _UnsupportedError(call.name)
 
 
@@ -232,6 +238,11 @@ def _used(part: exp.Expr | None) -> set[str]:
     return set() if part is None else {column.table for column in part.find_all(exp.Column)}
 
 
+def _bare(part: exp.Expr) -> exp.Expr:
+    """Return a part without its parentheses, so that equal parts compare equal."""
+    return alike(part.unnest())
+
+
 def _conjuncts(clause: exp.Expr | None) -> list[exp.Expr]:
     """Split a clause into the conditions that AND combines."""
     if clause is None:
@@ -261,6 +272,79 @@ def _has_ancestor(node: exp.Expr, ids: set[int]) -> bool:
         if id(node) in ids:
             return True
     return False
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Anonymous:
+    return exp.Anonymous(this=name, expressions=[one.copy() for one in arguments])
+
+
+def _union_all(left: exp.Query, right: exp.Query) -> exp.Query:
+    return exp.Union(this=left, expression=right, distinct=False)
+
+
+def _first(query: exp.Query) -> exp.Select:
+    """Return the query that names the columns of a set operation."""
+    while isinstance(query, (exp.SetOperation, exp.Subquery)):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        raise _UnsupportedError("not a SELECT")
+    return query
+
+
+def _clauses(select: exp.Select) -> list[exp.Expr]:
+    """Return the selected expressions and HAVING."""
+    return [*select.expressions, *filter(None, [select.args.get("having")])]
+
+
+def _key_sets(group: exp.Group) -> list[list[exp.Expr]]:
+    """Return the sets of keys of a GROUP BY with ROLLUP, CUBE or GROUPING SETS."""
+
+    def keys_of(part: exp.Expr) -> list[exp.Expr]:
+        inside = part.expressions if isinstance(part, exp.Tuple) else [part]
+        if not all(key.find(exp.Column) for key in inside):
+            raise _UnsupportedError("a number in a grouping set")
+        return inside
+
+    def sets_of(part: exp.Expr) -> list[list[exp.Expr]]:
+        if isinstance(part, exp.GroupingSets):
+            return [keys for one in part.expressions for keys in sets_of(one)]
+        if not isinstance(part, (exp.Rollup, exp.Cube)):
+            return [keys_of(part)]
+        units = [keys_of(one) for one in part.expressions]
+        sizes = range(len(units), -1, -1)
+        rollup = (units[:size] for size in sizes)
+        cube = (some for size in sizes for some in combinations(units, size))
+        found = rollup if isinstance(part, exp.Rollup) else cube
+        return [list(chain(*some)) for some in islice(found, _MOST_STAGES + 1)]
+
+    parts = group.args.get("grouping_sets") or group.expressions
+    for one in (*group.args.get("rollup", ()), *group.args.get("cube", ())):  # WITH ROLLUP
+        parts = [type(one)(expressions=parts)]
+    some_sets = islice(product(*map(sets_of, parts)), _MOST_STAGES + 1)
+    found = [list(chain(*some)) for some in some_sets]
+    if not any(found):
+        raise _UnsupportedError("grouping sets without keys")
+    return found
+
+
+def _over(table: exp.Table, tree: exp.Select, values: Mapping[exp.Expr, exp.Expr]) -> exp.Select:
+    """Return a query over a stage with other values for parts of a grouped query."""
+
+    def kept(node: exp.Expr) -> exp.Expr:
+        nested = not isinstance(node, exp.Column) and node.find_ancestor(exp.Query)
+        value = None if nested or isinstance(node, exp.Alias) else values.get(_bare(node))
+        return node if value is None else value.copy()
+
+    outer = exp.Select(
+        expressions=[item.transform(kept) for item in tree.expressions],
+        from_=exp.From(this=table),
+        distinct=tree.args.get("distinct"),
+    )
+    if having := tree.args.get("having"):
+        outer.set("where", exp.Where(this=having.this.transform(kept)))
+    if _used(outer) & {source.alias for source in _tables(tree)}:
+        raise _UnsupportedError("a column that is not grouped")
+    return outer
 
 
 def _windows(*parts: exp.Expr) -> bool:
@@ -321,9 +405,7 @@ class _Rewriting:
         else:
             tree.set("order", None)
             tree = self._flat(tree, {})
-        first: exp.Expr = tree
-        while isinstance(first, exp.SetOperation):
-            first = first.this
+        first = _first(tree)
         shown = [one.alias_or_name for one in first.expressions]
         # An alias that only sqlglot has added has no counterpart in Spark.
         if len(shown) != len(names) or any(
@@ -337,12 +419,13 @@ class _Rewriting:
 
     def _limited(self, tree: exp.Query, order: exp.Expr | None) -> exp.Query:
         """Return the last stage of a query with ORDER BY and LIMIT."""
-        if not isinstance(tree, exp.Select) or order is None:
+        if order is None:
             raise _UnsupportedError("LIMIT without ORDER BY")
         limit, offset = (tree.args.get(key) for key in ("limit", "offset"))
         for key in ("limit", "offset", "order"):
             tree.set(key, None)
-        shown = [item.alias for item in tree.expressions]
+        shown = [item.alias_or_name for item in _first(tree).expressions]
+        is_fixed = not isinstance(tree, exp.Select) or tree.args.get("distinct")
         for number, one in enumerate(order.expressions):
             by, hidden = one.this, f"order_{number}"
             columns = list(by.find_all(exp.Column))
@@ -350,7 +433,7 @@ class _Rewriting:
                 continue  # an expression over the selected columns
             is_constant = not columns and not _aggregates(by)
             is_mixed = not all(column.table for column in columns)
-            if is_constant or is_mixed or hidden in shown or tree.args.get("distinct"):
+            if is_constant or is_mixed or hidden in shown or is_fixed:
                 raise _UnsupportedError("ORDER BY")
             tree.append("expressions", _as(by.copy(), hidden))
             by.replace(exp.column(_name(hidden)))
@@ -369,6 +452,8 @@ class _Rewriting:
 
     def _add(self, query: exp.Query, columns: tuple[str, ...]) -> exp.Table:
         """Add a stage, and return a table that reads it."""
+        if len(self.stages) == _MOST_STAGES:
+            raise _UnsupportedError("too many stages")
         copy = query.copy()
         for node in copy.find_all(exp.Query):
             is_branch = node is copy or isinstance(node.parent, exp.SetOperation)
@@ -385,10 +470,7 @@ class _Rewriting:
 
     def _stage(self, query: exp.Query) -> exp.Table:
         """Add an inner stage, and return a table that reads it, without an alias."""
-        first: exp.Expr = query
-        while isinstance(first, exp.SetOperation):
-            first = first.this
-        columns = tuple(item.alias_or_name for item in first.expressions)
+        columns = tuple(item.alias_or_name for item in _first(query).expressions)
         if len(set(columns)) < len(columns) or any(
             not re.fullmatch(r"\w+", name) or is_reserved(name) for name in columns
         ):
@@ -435,11 +517,21 @@ class _Rewriting:
         if not isinstance(tree, exp.Select) or not tree.args.get("from_"):
             raise _UnsupportedError("not a SELECT")
         self._inline(tree, known)
-        clauses = [*tree.expressions, *filter(None, [tree.args.get("having")])]
-        nested = any(clause.find(exp.Query) for clause in clauses)
-        odd = nested or tree.args.get("distinct") or _windows(*tree.expressions)
-        if odd and _is_grouped(tree):
-            tree = self._over_groups(tree, known)
+        group, nested = tree.args.get("group"), any(c.find(exp.Query) for c in _clauses(tree))
+        over_groups = tree.args.get("distinct") or _windows(*tree.expressions)
+        parts = [tree]
+        if group and group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
+            if over_groups:
+                raise _UnsupportedError("DISTINCT or a window over grouping sets")
+            parts = self._over_groups(tree, _key_sets(group), known)
+        elif (nested or over_groups) and _is_grouped(tree):
+            parts = self._over_groups(tree, [group.expressions if group else []], known)
+        elif not group and not tree.args.get("having"):
+            parts = [self._over_values(tree, known)]
+        return reduce(_union_all, [self._joined(part, known) for part in parts])
+
+    def _joined(self, tree: exp.Select, known: Mapping[str, _Inner]) -> exp.Query:
+        """Replace the subqueries of the conditions and expressions of a query by joins."""
         conditions, kept = _conjuncts(tree.args.get("where")), []
         tree.set("where", None)
         for condition in conditions:
@@ -454,13 +546,42 @@ class _Rewriting:
         """Return a set operation over plain queries and stages."""
         if {key for key, value in tree.args.items() if value} - {"this", "expression", "distinct"}:
             raise _UnsupportedError("a clause of a set operation")
+        if tree.args.get("distinct") and isinstance(tree, exp.Union):
+            first = tree.this
+            while isinstance(first, exp.Union):  # the last UNION of a chain removes all duplicates
+                first.set("distinct", False)
+                first = first.this
         for side in ("this", "expression"):
             part = tree.args[side]
             branch = self._flat(part, ctes)
             # Without its parentheses, the right side would be combined in another order.
             is_chain = side == "this" and isinstance(part, exp.SetOperation)
+            is_chain = is_chain and isinstance(branch, exp.SetOperation)
             tree.set(side, branch if is_chain or _is_light(branch) else self._select_all(branch))
-        return tree
+        return self._counted(tree) if tree.args.get("distinct") else tree
+
+    def _counted(self, tree: exp.SetOperation) -> exp.Select:
+        """Return UNION, INTERSECT or EXCEPT as groups of a stage with the rows of both sides."""
+        first = _first(tree)
+        names = [item.alias_or_name for item in first.expressions]
+        items = [_as(item.unalias(), f"c{n}") for n, item in enumerate(first.expressions)]
+        first.set("expressions", items)
+        for number, side in enumerate((tree.this, tree.expression)):
+            for select in () if isinstance(tree, exp.Union) else side.find_all(exp.Select):
+                select.append("expressions", _as(exp.Literal.number(number), "side"))
+        table = self._read(self._stage(_union_all(tree.this, tree.expression)))
+        columns = [_column(table.alias, f"c{number}") for number in range(len(names))]
+        found = exp.Select(
+            expressions=[_as(*pair) for pair in zip(columns, names, strict=True)],
+            from_=exp.From(this=table),
+            group=exp.Group(expressions=[column.copy() for column in columns]),
+        )
+        least, most = (_call(name, _column(table.alias, "side")) for name in ("min", "max"))
+        if isinstance(tree, exp.Intersect):
+            found.having(exp.LT(this=least, expression=most), copy=False)
+        elif isinstance(tree, exp.Except):
+            found.having(exp.EQ(this=most, expression=exp.Literal.number(0)), copy=False)
+        return found
 
     def _inline(self, tree: exp.Select, ctes: Mapping[str, _Inner]) -> None:
         """Merge plain queries in FROM into a query, and replace others by stages."""
@@ -508,37 +629,67 @@ class _Rewriting:
         _rename(copy, {source.alias: self._alias() for source in _tables(copy)})
         return copy
 
-    def _over_groups(self, tree: exp.Select, ctes: Mapping[str, _Inner]) -> exp.Select:
-        """Return a query over a stage with the groups, and the values of the aggregates."""
-        group, having = tree.args.get("group"), tree.args.get("having")
-        keys = [key.copy() for key in group.expressions] if group else []
-        clauses = [*tree.expressions, *([having] if having else [])]
-        found = {alike(node): node.copy() for node in _aggregates(*clauses)}
-        names = {alike(key): f"k{number}" for number, key in enumerate(keys)}
-        names |= {key: f"a{number}" for number, key in enumerate(found)}
-        items = [_as(part, names[alike(part)]) for part in (*keys, *found.values())]
-        own = {source.alias for source in _tables(tree)}
-        groups = exp.Select(
-            expressions=items,
-            **{key: tree.args.get(key) for key in ("from_", "joins", "where", "group")},
-        )
+    def _over_groups(
+        self, tree: exp.Select, sets: Sequence[Sequence[exp.Expr]], ctes: Mapping[str, _Inner]
+    ) -> list[exp.Select]:
+        """Return queries over stages with the groups and aggregates, one for each set of keys."""
+        found = _aggregates(*_clauses(tree))
+        others = {_bare(key): exp.Null() for key in chain(*sets)}
+        outers = []
+        for keys in sets:
+            rows = [_call("count", exp.Star())] if others and not keys else []
+            table, columns = self._groups(tree, keys, [*keys, *found, *rows], ctes)
+            outer = _over(table, tree, {**others, **columns})
+            for number in rows:  # Spark returns no total of a table without rows
+                zero = exp.Literal.number(0)
+                outer.where(exp.GT(this=columns[_bare(number)], expression=zero), copy=False)
+            outers.append(outer)
+        return outers
+
+    def _over_values(self, tree: exp.Select, ctes: Mapping[str, _Inner]) -> exp.Select:
+        """Return count(DISTINCT) over a stage with its values, or the query if it has none."""
+        calls = [call for call in find_calls(*_aggregates(*tree.expressions)) if call.is_aggregate]
+        counted = {_bare(one): one for call in calls if call.distinct for one in call.arguments}
+        tables = {source.alias for one in tree.find_all(exp.Select) for source in _tables(one)}
+        if len(counted) != 1 or not all(map(_used, counted.values())) or _used(tree) - tables:
+            return tree
+        (value,) = counted.values()
+        for call in calls:
+            is_whole = call.name != "sum" or self._type(call.arguments[0], tree) in WHOLE
+            if call.distinct and (call.name != "count" or call.where):
+                return tree
+            if not call.distinct and (call.name not in _TOTALS or not is_whole):
+                return tree  # the sum of sums may have another type
+        parts = [value, *(call.node for call in calls if not call.distinct)]
+        table, columns = self._groups(tree, [value], parts, ctes)
+        totals: dict[exp.Expr, exp.Expr] = {}
+        for call in calls:
+            if call.distinct:
+                total = _call("count", columns[_bare(value)])
+            else:
+                total = _call(_TOTALS[call.name], columns[_bare(call.node)])
+            if not call.distinct and call.name in _COUNTS:
+                total = _call("coalesce", total, exp.Literal.number(0))
+            totals[_bare(call.node)] = total
+        return _over(table, tree, totals)
+
+    def _groups(
+        self,
+        tree: exp.Select,
+        keys: Sequence[exp.Expr],
+        parts: Sequence[exp.Expr],
+        ctes: Mapping[str, _Inner],
+    ) -> tuple[exp.Table, dict[exp.Expr, exp.Column]]:
+        """Add a stage with parts of a grouped query, and return its table and columns by part."""
+        names = {key: f"c{number}" for number, key in enumerate(dict.fromkeys(map(_bare, parts)))}
+        items = {names[_bare(part)]: part for part in parts}
+        groups = tree.copy()
+        groups.set("expressions", [_as(part.copy(), name) for name, part in items.items()])
+        groups.set("group", exp.Group(expressions=[key.copy() for key in keys]) if keys else None)
+        groups.set("having", None)
+        groups.set("distinct", None)
         table = self._read(self._stage(self._flat(groups, ctes)))
-
-        def kept(node: exp.Expr) -> exp.Expr:
-            nested = not isinstance(node, exp.Column) and node.find_ancestor(exp.Query)
-            name = None if nested or isinstance(node, exp.Alias) else names.get(alike(node))
-            return node if name is None else _column(table.alias, name)
-
-        outer = exp.Select(
-            expressions=[item.transform(kept) for item in tree.expressions],
-            from_=exp.From(this=table),
-            distinct=tree.args.get("distinct"),
-        )
-        if having:
-            outer.set("where", exp.Where(this=having.this.transform(kept)))
-        if _used(outer) & own:
-            raise _UnsupportedError("a column that is not grouped")
-        return outer
+        return table, {part: _column(table.alias, name) for part, name in names.items()}
 
     def _condition(
         self, tree: exp.Select, condition: exp.Expr, ctes: Mapping[str, _Inner]

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
+from random import Random
 from typing import Any
 
 import duckdb
 import pytest
 import sqlglot
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlglot import exp
 
-from helpers.examples import examples
-from helpers.staged_queries import S_ROWS, SHAPES, T_ROWS, TABLES, limited
+from helpers.examples import under_long
+from helpers.staged_queries import (
+    S_ROWS,
+    SHAPES,
+    T_ROWS,
+    TABLES,
+    random_query,
+    random_rows,
+)
 from mirrorlake.names import StageName, TableName
 from mirrorlake.views import definition, stages
 
 VIEW = TableName("dbo", "v")
 TYPES = {"g": "string", "n": "int"}
+Rows = list[tuple[Any, ...]]
 SOURCES = {TableName(None, name): {n: TYPES[n] for n in names} for name, names in TABLES.items()}
-ROWS = st.lists(
-    st.tuples(st.sampled_from([None, "a", "b", "A"]), st.sampled_from([None, 0, 1, 2, 3])),
-    max_size=6,
-)
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect(config={"threads": 1}) as found:
+        fill(found, t=[], s=[])
         yield found
 
 
@@ -38,14 +43,19 @@ def in_duckdb(sql: str) -> str:
     for join in tree.find_all(exp.Join):
         if join.kind in ("SEMI", "ANTI"):
             join.set("side", None)
+    for group in tree.find_all(exp.Group):
+        if group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
+            # Spark returns no total of a table without rows, and DuckDB one.
+            group.parent_select.having("count(*) > 0", copy=False)
     return tree.sql("duckdb")
 
 
-def fill(engine: duckdb.DuckDBPyConnection, **tables: list[tuple[Any, ...]]) -> None:
+def fill(engine: duckdb.DuckDBPyConnection, **tables: Rows) -> None:
     for name, rows in tables.items():
         engine.execute(f"CREATE OR REPLACE TABLE {name} (g VARCHAR, n INT)")
         if rows:
-            engine.executemany(f"INSERT INTO {name} VALUES (?, ?)", rows)
+            values = ", ".join(map(str, rows)).replace("None", "NULL")
+            engine.execute(f"INSERT INTO {name} VALUES {values}")
 
 
 def staged(sql: str) -> list[stages.Stage]:
@@ -60,35 +70,53 @@ def test_a_key_of_another_type_is_not_grouped() -> None:
     assert not stages.read_stages(query, VIEW, sources, ["g", "n"])
 
 
-def check(engine: duckdb.DuckDBPyConnection, sql: str, found: list[stages.Stage]) -> None:
+def check(
+    engine: duckdb.DuckDBPyConnection,
+    sql: str,
+    found: list[stages.Stage],
+    contents: Iterable[tuple[Rows, Rows]],
+) -> None:
+    """Compare a query with its stages, for several contents of the tables t and s."""
     for number, stage in enumerate(found, 1):
         name = StageName(VIEW.schema, VIEW.name, number)
-        engine.execute(f'CREATE OR REPLACE TABLE "{name}" AS {in_duckdb(stage.sql)}')
-        columns = engine.execute(f'DESCRIBE "{name}"').fetchall()
-        assert [column[0] for column in columns] == list(stage.columns)
-    there = Counter(engine.execute(f'SELECT * FROM "{name}"').fetchall())
-    wanted = engine.execute(in_duckdb(stages.break_ties(sql, ["g", "n"]))).fetchall()
-    assert there == Counter(wanted), [stage.sql for stage in found]
+        columns = ", ".join(f'"{column}"' for column in stage.columns)
+        view = f"SELECT {columns} FROM ({in_duckdb(stage.sql)})"
+        engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view}')
+    query = in_duckdb(stages.break_ties(sql, ["g", "n"]))
+    for t, s in contents:
+        fill(engine, t=t, s=s)
+        there, wanted = (engine.execute(text).fetchall() for text in (f'FROM "{name}"', query))
+        assert Counter(there) == Counter(wanted), (t, s, sql, *(stage.sql for stage in found))
 
 
 @pytest.mark.parametrize(("sql", "count"), SHAPES.values(), ids=SHAPES)
 def test_each_shape_has_stages(engine: duckdb.DuckDBPyConnection, sql: str, count: int) -> None:
     found = staged(sql)
     assert len(found) == count, found
-    for t in (T_ROWS, T_ROWS[:4], []):
-        for s in (S_ROWS, S_ROWS[:3], []):
-            fill(engine, t=t, s=s)
-            check(engine, sql, found)
+    check(engine, sql, found, product((T_ROWS, T_ROWS[:4], []), (S_ROWS, S_ROWS[:3], [])))
 
 
-@examples(40)
-@given(sql=limited(), t=ROWS, s=ROWS)
-def test_random_queries_equal_their_stages(sql: str, t: Any, s: Any) -> None:
-    if not (found := staged(sql)):
-        return
-    with duckdb.connect(config={"threads": 1}) as engine:
-        fill(engine, t=t, s=s)
-        check(engine, sql, found)
+@pytest.mark.parametrize("seeds", [range(100), *under_long(range(100, 2000))], ids=repr)
+def test_random_queries_equal_their_stages(engine: duckdb.DuckDBPyConnection, seeds: range) -> None:
+    number = 0
+    for seed in seeds:
+        random = Random(seed)
+        sql = random_query(random)
+        if found := staged(sql):
+            number += 1
+            contents = [(random_rows(random), random_rows(random)) for _ in range(2)]
+            check(engine, f"{sql} -- seed {seed}", found, contents)
+    assert number > len(seeds) / 2
+
+
+def test_the_older_syntax_of_grouping_sets_has_the_same_stages() -> None:
+    for old, new in (
+        ("g, n WITH ROLLUP", "ROLLUP (g, n)"),
+        ("g, n WITH CUBE", "CUBE (g, n)"),
+        ("g, n GROUPING SETS ((g), n)", "GROUPING SETS ((g), n)"),
+    ):
+        found = staged(f"SELECT g, n FROM t GROUP BY {old}")
+        assert found == staged(f"SELECT g, n FROM t GROUP BY {new}") != []
 
 
 UNSUPPORTED = [
@@ -103,7 +131,10 @@ UNSUPPORTED = [
     "SELECT g, n FROM (SELECT g, n + rand() AS n FROM t) q",
     "SELECT g, n FROM (SELECT g, first(n) AS n FROM t GROUP BY g) q",
     "SELECT g, n FROM (SELECT g, explode(array(n)) AS n FROM t) q",
-    "SELECT g, n FROM (SELECT g, sum(n) AS n FROM t GROUP BY ROLLUP (g)) q",
+    "SELECT g, grouping_id() AS n FROM t GROUP BY ROLLUP (g)",
+    "SELECT DISTINCT g, count(*) AS n FROM t GROUP BY ROLLUP (g)",
+    f"SELECT g, n FROM t GROUP BY CUBE (g, {', '.join(f'n + {k}' for k in range(40))})",
+    "SELECT g, count(*) AS n FROM t GROUP BY ROLLUP (1)",
     "SELECT g, n FROM t NATURAL JOIN (SELECT g FROM s GROUP BY g) q",
     "SELECT q.g, s.n FROM t, (SELECT g FROM s GROUP BY g) q RIGHT JOIN s ON q.g = s.g",
     "SELECT g, n FROM (SELECT * FROM t VERSION AS OF 1) q",
