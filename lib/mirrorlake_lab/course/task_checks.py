@@ -250,6 +250,26 @@ def longest_by_carrier(answer: Any) -> str:
     return "" if all(word in sql for word in ("carrier", "max", "longest")) else "longest"
 
 
+def totals_of_delays(answer: Any) -> str:
+    """Check whether the view `totals` reads only the view `delays`, and has a rule.
+
+    Args:
+        answer: the explanation of the view.
+
+    Returns:
+        An empty text, or the mistake: `other`, `table`, `full`, `unreadable`.
+    """
+    try:
+        view, method, sources = answer.view, answer.method, [one.table for one in answer.sources]
+    except AttributeError:
+        return "unreadable"
+    if view != "totals":
+        return "other"
+    if sources != ["delays"]:
+        return "table"
+    return "full" if method == "full" else ""
+
+
 def key_changed(answer: Any) -> str:
     """Check whether the rows of a file change the washer's key from 5 to 9 and nothing else.
 
@@ -345,6 +365,7 @@ CHECKERS: dict[str, Callable[[Any], str]] = {
     "rows_repaired": rows_repaired,
     "rows_sorted": rows_sorted,
     "smallest_sku": smallest_sku,
+    "totals_of_delays": totals_of_delays,
     "visits_policy": visits_policy,
     "washer_renumbered": washer_renumbered,
     "weekly_policy": weekly_policy,

@@ -23,7 +23,7 @@ from mirrorlake.errors import CheckError
 from mirrorlake.layout.maintenance import Maintenance
 from mirrorlake.partitioning.policy import parse_policy
 from mirrorlake.results import TextTable
-from mirrorlake.views.explain import Explanation
+from mirrorlake.views.explain import Explanation, SourceState
 from mirrorlake_lab import check, find_solution, lessons
 from mirrorlake_lab.course import lessons as course
 from mirrorlake_lab.course import task_checks
@@ -75,12 +75,18 @@ def explained(view: str = "worst", method: str = "extremes", function: str = "ma
     return Explanation(view, sql, method, "nothing", None, (), {}, {})
 
 
+def totals(table: str = "delays", method: str = "sums") -> Any:
+    sources = (SourceState(table, 1, 1, 0, None, ""),)
+    return replace(explained("totals", method), sources=sources)
+
+
 # The right answers of tasks whose solutions need Spark.
 RIGHT: dict[str, Any] = {
     "02-5": history((1, 1), (1, 2)),
     "12-5": weekly(),
     "13-3": STOCK,
     "14-4": explained(),
+    "14-5": totals(),
 }
 # An answer for each mistake that a function of `CHECKERS` returns.
 MISTAKES: dict[str, dict[str, Any]] = {
@@ -152,6 +158,12 @@ MISTAKES: dict[str, dict[str, Any]] = {
         "other": explained("longest"),
         "longest": explained(function="min"),
         "unreadable": "worst",
+    },
+    "14-5": {
+        "table": totals("flights"),
+        "full": totals(method="full"),
+        "other": explained(),
+        "unreadable": "totals",
     },
     "10-3": {"too-small": "F64", "too-large": "F2048", "unknown": "P4"},
 }
