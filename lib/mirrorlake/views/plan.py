@@ -383,8 +383,12 @@ def _parts(tree: exp.Expr) -> list[exp.Expr]:
     return [*first, tree.expression] if first else []
 
 
-_REWRITTEN = ("DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATION", "SUBQUERY")
-_REWRITTEN += ("GLOBAL_AGGREGATE", "GROUPING_SETS")
+_REWRITTEN = frozenset(
+    (
+        "DISTINCT_OF_GROUPS", "AGGREGATE_OF_WINDOW", "LIMIT", "SET_OPERATION", "SUBQUERY",
+        "GLOBAL_AGGREGATE", "GROUPING_SETS",
+    )
+)  # fmt: skip
 _DISTRUSTED = ("NONDETERMINISTIC", "ORDER_DEPENDENT", "UNKNOWN_FUNCTION")
 
 
