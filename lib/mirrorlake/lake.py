@@ -306,9 +306,9 @@ class Lake:
         Args:
             table: the table's name. If the table does not exist, the mirror creates it.
             source: a Parquet or CSV file, a folder of such files, a pattern such as
-                `exports/*.csv`, or a list of files. A relative path starts from `MIRRORLAKE_HOME`,
-                or from the project. Any other value is rows, see `Publisher.write`. They are
-                published again with each call.
+                `exports/*.csv`, or a list of files. A relative path starts from the current folder.
+                Any other value is rows, see `Publisher.write`. They are published again with each
+                call.
             keys: the key columns: a list, or one text such as `"id, day"`.
             marker: the operation of all rows, see `Publisher.publish`.
             dry_run: only check the files.

@@ -105,7 +105,7 @@ def test_it_ends_well_on_tables_of_others(tool: str, table: str, home: Path) -> 
 PARTED = {"table": "parted"}
 BAD = [
     ("time_travel", {"table": "partde"}, "no table partde", "Hint: did you mean parted?"),
-    ("publish", {"source": "nowhere"}, "There is no file to publish", "Hint: files of a folder"),
+    ("publish", {"source": "nowhere"}, "There is no file to publish", "Hint: check the path"),
 ]
 MORE_BAD = [
     ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),

@@ -41,7 +41,7 @@ from mirrorlake.landing.types import column_type, fits, misfit_hint, parse_type,
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
-from mirrorlake.storage.paths import ON_WINDOWS, lake_path
+from mirrorlake.storage.paths import ON_WINDOWS
 
 _log = logging.getLogger(__name__)
 
@@ -566,7 +566,7 @@ def find_sources(source: str) -> list[Path]:
 
     Args:
         source: A file, a folder (its Parquet and CSV files, without subfolders), or a glob such as
-            `exports/*.csv`. A relative path starts from `MIRRORLAKE_HOME`, or from the project.
+            `exports/*.csv`. A relative path starts from the current folder.
 
     Raises:
         UsageError: No such file exists.
@@ -577,7 +577,7 @@ def find_sources(source: str) -> list[Path]:
     """
     if not isinstance(source, str) or not source.strip():
         raise UsageError("The source is empty.", hint="pass a file, a folder or a glob.")
-    path = Path(lake_path(source))
+    path = Path(source).expanduser().absolute()
     if path.is_file():
         return [path]
     found = list(path.iterdir()) if path.is_dir() else [Path(name) for name in glob(str(path))]
@@ -591,7 +591,7 @@ def find_sources(source: str) -> list[Path]:
     if not files:
         raise UsageError(
             f"There is no file to publish at {path}.",
-            hint=f"files of a folder or glob must end with {', '.join(_PUBLISHABLE)}.",
+            hint=f"check the path; a folder or pattern finds only {', '.join(_PUBLISHABLE)} files.",
         )
     return files
 

@@ -26,6 +26,7 @@ from mirrorlake.names import TableName, as_table
 from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Storage, storage_errors
+from mirrorlake.storage.paths import lake_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -304,7 +305,7 @@ class Operations:
             first: the number of the file to skip, or of the first file to replay.
             last: the number of the last file to replay; 0 for the last applied file.
             source: for reseed, the new initial load: a file, a folder or a glob. By default the
-                applied files.
+                applied files. A relative path starts from `MIRRORLAKE_HOME`, or from the project.
             apply: do it; by default it is only checked.
 
         Raises:
@@ -341,7 +342,7 @@ class Operations:
             if action == "replay":
                 return self.replay(name, first, last or None, dry_run=not apply)
             if action == "reseed":
-                files = find_sources(source) if source else ()
+                files = find_sources(lake_path(source)) if source else ()
                 return self.reseed(name, files, apply=apply)
             verb = self.pause if action == "pause" else self.resume
             return verb(name, dry_run=not apply)

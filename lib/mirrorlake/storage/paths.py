@@ -30,7 +30,7 @@ def home() -> Path:
 
 
 def lake_path(root: str) -> str:
-    """Return the path of a notebook's lake: relative paths start from `home()`, URIs are kept."""
+    """Return a path of a notebook's parameter: relative ones start from `home()`, URIs are kept."""
     return root if URI.match(root) else str(home() / Path(root).expanduser())
 
 

@@ -250,7 +250,6 @@ def test_the_page_on_csv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     code, document = (
         page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("python", "json")
     )
-    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exports").mkdir()
     (tmp_path / "exports/stock.csv").write_text("id,zip\n1,01234\n")

@@ -108,16 +108,17 @@ def test_files_are_published_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     (folder / "c.csv.gz").write_bytes(gzip.compress(b"id\n1\n"))
     write_table(rows_of({"id": [1]}), folder / "a.PARQUET")
     (folder / "g.csv").mkdir()
-    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
-    lake = Lake(tmp_path / "lake")
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "lake"))  # for notebooks only
+    monkeypatch.chdir(tmp_path)
+    lake = Lake("lake")
 
     def published(source: str) -> tuple[str, ...]:
         return lake.publish("t", source, dry_run=True).sources
 
     assert published("files") == ("a.PARQUET", "b.csv", "c.csv.gz")
-    assert published(str(folder / "*.csv")) == ("b.csv",)
+    assert published(str(folder / "*.csv")) == published("files/*.csv") == ("b.csv",)
     with pytest.raises(DataFileError):  # the file exists, but can't be read
         published(str(folder / "d.txt"))
     for nothing in ("", "nowhere", str(folder / "g.csv"), str(folder / "*.json")):
-        with pytest.raises(UsageError, match=r"no file to publish|is empty"):
+        with pytest.raises(UsageError, match=r"no file to publish.*check the path|is empty"):
             published(nothing)
