@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +37,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.type_rules import VOID
-from mirrorlake.landing.types import column_type, fits, misfit_hint, parse_type, united
+from mirrorlake.landing.types import ColumnType, column_type, fits, misfit_hint, parse_type, united
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
@@ -74,7 +74,7 @@ class Published(Result):
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
         warning: why the batch may not do what is intended: the table may get rows twice, or an
-            update adds a column; otherwise None.
+            update or upsert adds a column; otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -384,8 +384,8 @@ class Publisher:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
                 warning = self._warn(facts, label) if warn else None
-                if marker is Marker.UPDATE:
-                    warning = self._warn_of_new_columns(facts.columns)
+                if marker in (Marker.UPDATE, Marker.UPSERT):
+                    warning = self._warn_of_new_columns(facts.columns, marker)
                 if self._undeclared:  # before the file, so that its keys are always declared
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()
@@ -429,15 +429,16 @@ class Publisher:
             self._warned = True
         return warning
 
-    def _warn_of_new_columns(self, columns: Iterable[str]) -> str | None:
-        """Log and return a warning if the columns of an update are not all in the table."""
+    def _warn_of_new_columns(self, columns: Mapping[str, ColumnType], marker: Marker) -> str | None:
+        """Log and return a warning if typed columns of an update or upsert are not in the table."""
         known = self.known_columns
-        new = [repr(name) for name in columns if known and name.lower() not in known]
+        typed = [name for name, kind in columns.items() if kind.table != VOID]
+        new = [repr(name) for name in typed if known and name.lower() not in known]
         if not new:
             return None
         noun = "column" if len(new) == 1 else "columns"
-        warning = f"The update adds the {noun} {', '.join(new)} to {self.table}."
-        hint = "check the spelling; a column that an update lacks becomes NULL in its rows."
+        warning = f"The {marker.name.lower()} adds the {noun} {', '.join(new)} to {self.table}."
+        hint = "check the spelling; a column that the rows lack becomes NULL in them."
         _log.warning("%s Hint: %s", warning, hint)
         return warning
 

@@ -77,15 +77,19 @@ def test_values_do_not_delete_by_several_keys(any_storage, table):
         publisher.delete([1, 2])
 
 
-def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table, caplog):
-    assert publisher.update([{"id": 1, "item": "bolt"}]).warning is None  # the first columns
-    assert publisher.update([{"ID": 1, "ITEM": "nut"}]).warning is None
-    again = Publisher(any_storage, table)
-    done = again.update([{"id": 1, "itme": "nut", "n": 1}])
-    assert done.warning == "The update adds the columns 'itme', 'n' to t."
-    assert "Hint: check the spelling" in caplog.text
-    assert again.update([{"id": 1, "itme": "nut"}]).warning is None  # known by now
-    assert again.upsert([{"id": 1, "other": "nut"}]).warning is None
+@pytest.mark.parametrize("marker", ["update", "upsert"])
+def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table, caplog, marker):
+    untyped = {"id": 1, "note": None}
+    assert publisher.publish([untyped | {"item": "bolt"}], marker).warning is None  # the first
+    assert publisher.publish([untyped | {"ITEM": "nut"}], marker).warning is None
+    rows = [{"id": 1, "itme": "nut", "n": 1}]
+    for dry_run in (True, False):
+        again = Publisher(any_storage, table, dry_run=dry_run)
+        done = again.publish(rows, marker)
+        assert done.warning == f"The {marker} adds the columns 'itme', 'n' to t."
+        assert "Hint: check the spelling" in caplog.text
+    assert again.publish(rows, marker).warning is None  # known by now
+    assert again.insert([{"id": 2, "other": "nut"}]).warning is None
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
