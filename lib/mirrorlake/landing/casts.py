@@ -24,6 +24,7 @@ from mirrorlake.landing.types import (
     fits,
     misfit_hint,
     roomy_decimal,
+    type_name,
     widened,
 )
 from mirrorlake.storage.files import Storage
@@ -253,7 +254,7 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.Reco
             values = convert_rows(
                 values,
                 partial(_cast, wanted=column.type),
-                message=f"The value of {column.name!r} does not fit {column.type}",
+                message=f"The value of {column.name!r} does not fit {type_name(column.type)}",
                 before=before,
                 column=column.name,
             )

@@ -37,7 +37,16 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.type_rules import VOID
-from mirrorlake.landing.types import ColumnType, column_type, fits, misfit_hint, parse_type, united
+from mirrorlake.landing.types import (
+    VALUES_HINT,
+    ColumnType,
+    column_type,
+    fits,
+    misfit_hint,
+    parse_type,
+    types_argument,
+    united,
+)
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.storage.files import Storage, to_json
@@ -513,9 +522,11 @@ class Publisher:
 
     def _misfit_hint(self, column: str, found: pa.Schema) -> str:
         """Return a hint for a column with a value that does not fit its type."""
+        if column.lower() in self._declared:
+            return VALUES_HINT
         known = self.known_columns.get(column.lower())
-        if known is None or column.lower() in self._declared:
-            return f"declare a type that can hold all values: types={{{column!r}: …}} (--types)."
+        if known is None:
+            return f"declare a type that can hold all values: {types_argument(column, '…')}."
         return misfit_hint(column, column_type(found.field(column).type).table, known)
 
     def _reread_columns(self) -> None:

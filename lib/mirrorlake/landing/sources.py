@@ -29,7 +29,15 @@ from numpy import datetime64
 from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
 from mirrorlake.landing.casts import cast_unchanged, convert_rows, first_unfit, fits_all, with_room
 from mirrorlake.landing.text import UNFIT, ZONED, converter
-from mirrorlake.landing.types import WIDEN_HINT, arrow_of, column_type, roomy_decimal, widened
+from mirrorlake.landing.types import (
+    VALUES_HINT,
+    WIDEN_HINT,
+    arrow_of,
+    column_type,
+    roomy_decimal,
+    type_name,
+    widened,
+)
 
 _BLOCK = 8 << 20  # the block size in bytes; no row may be longer
 _NULLS = pacsv.ConvertOptions().null_values  # the words that Arrow and pandas read as NULL
@@ -83,7 +91,7 @@ def open_csv(
     misfits = [column for column in columns if column.found is None]
     if misfits:
         helps = all(column.wider is not None for column in misfits)
-        hint = WIDEN_HINT if helps else "correct the values to fit the existing or declared type."
+        hint = WIDEN_HINT if helps else VALUES_HINT
         raise _refused(misfits, name, hint=hint)
     schema = pa.schema([(column.name, column.found) for column in columns])
 
@@ -345,7 +353,7 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
             convert_rows(
                 values,
                 partial(_convert_values, wanted=column.type),
-                message=f"The value of {column.name!r} is not of type {column.type}",
+                message=f"The value of {column.name!r} is not of type {type_name(column.type)}",
                 before=before,
                 column=column.name,
             )

@@ -30,6 +30,7 @@ from mirrorlake.landing.metadata import (
     TextFormat,
     arrow_type,
 )
+from mirrorlake.landing.types import type_name
 
 # The errors that Arrow raises for values that do not fit: too large, invalid UTF-8, other types.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -352,7 +353,7 @@ def _typed(
                 if _CUT in values[index].as_py():
                     raise data.unfinished(rows[index])
                 if index not in bad:
-                    reason = f"{values[index].as_py()!r} is not of type {column.type}."
+                    reason = f"{values[index].as_py()!r} is not of type {type_name(column.type)}."
                     is_marker = column.name.lower() == MARKER.lower()
                     hint = MARKER_HINT if is_marker else "correct the value or its DataType."
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}

@@ -8,6 +8,7 @@ itself is the table in `type_rules.py`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ _MOST_DIGITS = 38
 # every long, which Delta counts as twenty digits; type widening can still add ten.
 _ROOM = (20, 8)
 WIDEN_HINT = "publish and mirror with widen=True (--widen)."
+VALUES_HINT = "correct the values to fit the existing or declared type."
 ROOMY = f"decimal({sum(_ROOM)},{_ROOM[1]})"
 _ARROW = {
     "boolean": pa.bool_(),
@@ -316,23 +318,34 @@ def misfit_hint(column: str, found: str, table: str) -> str:
         found: the type of the values, as Delta names it.
         table: the type of the table's column.
     """
+    numbers = all(k in _DIGITS or k in ("float", "double") or _decimal(k) for k in (found, table))
+    correct = f"correct or round the values to fit {table}" if numbers else ""
     if widened(table, found) not in (None, table):
-        return WIDEN_HINT
+        return f"{correct}, or {WIDEN_HINT}" if correct else WIDEN_HINT
     local = (found, table) == ("timestamp_ntz", "timestamp")  # the declaration reads it as UTC
     if local or ("string" in (found, table) and "binary" not in (found, table)):
+        return f"convert the values with {types_argument(column, table)}."
+    if numbers and widened(table, ROOMY) not in (None, table):
         return (
-            f"convert the values with types={{{column!r}: {table!r}}} (--types {column}={table})."
+            f"{correct}, or publish with {types_argument(column, ROOMY)} and widen=True (--widen),"
+            " and mirror with widen=True (--widen)."
         )
-    number = found in _DIGITS or found in ("float", "double") or _decimal(found)
-    if number and widened(table, ROOMY) not in (None, table):
-        return (
-            f"publish with types={{{column!r}: {ROOMY!r}}} and widen=True "
-            f"(--types '{column}={ROOMY}' --widen), and mirror with widen=True (--widen)."
-        )
+    if numbers:
+        return f"{correct}."
     return (
         f"convert the values to {table}, or delete the table's folder and publish it again "
         "with the new type."
     )
+
+
+def types_argument(column: str, kind: str) -> str:
+    """Return the argument that declares a column's type, in Python and in a shell, for hints."""
+    return f"types={{{column!r}: {kind!r}}} (--types {shlex.quote(f'{column}={kind}')})"
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """Return a type's name for messages: the table's type; of a nested type, Arrow's name."""
+    return str(arrow) if pt.is_nested(arrow) else column_type(arrow).table
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:

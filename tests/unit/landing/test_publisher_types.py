@@ -123,7 +123,7 @@ def test_a_declared_type_holds_for_later_rows_of_an_iterator(publisher) -> None:
         ({"v": "money"}, rows(1), "The type 'money' of column"),
         ({"w": "long"}, rows(1), "types contains 'w', which is not a column"),
         ({"v": "decimal(18,2)"}, rows(1, 5.255), "does not fit decimal"),
-        ({"v": "long"}, rows("7", "x"), "does not fit int64"),
+        ({"v": "long"}, rows("7", "x"), "does not fit long"),
         ({"v": "boolean"}, rows(1), "is long, but declared as boolean"),
         ({"v": "binary"}, rows("x"), "is string, but declared as binary"),
     ],
@@ -191,7 +191,8 @@ def test_the_hint_of_a_misfit_names_the_call_that_publishes_it(
         (rows(NOON.replace(tzinfo=timezone.utc)), rows(NOON), "types={'v': 'timestamp'}"),
         (rows(7), pd.DataFrame({"v": ["8"]}), "types={'v': 'long'}"),
         (rows(True), rows(7), "convert the values to boolean"),
-        (rows(1.5), rows(2**53 + 1), "convert the values to double"),
+        (rows(1.5), rows(2**53 + 1), "correct or round the values to fit double."),
+        (rows(Decimal(1)), rows(0.1 + 0.2), "correct or round the values to fit decimal(28,8)."),
     ],
     ids=str,
 )
@@ -206,6 +207,29 @@ def test_a_misfit_that_no_wider_type_holds(publisher, first, later, hint) -> Non
         assert publisher(types={"v": kind}).insert(later).columns == {"v": kind}
 
 
+def test_a_number_with_too_many_digits_is_to_be_rounded_or_widened(publisher) -> None:
+    publisher().insert(column(pa.decimal128(12, 2), Decimal("5.25")))
+    with pytest.raises(SchemaError, match=r"does not fit decimal\(12,2\)") as caught:
+        publisher().insert(rows(Decimal("21.005")))
+    assert caught.value.hint.startswith("correct or round the values to fit decimal(12,2), or pub")
+
+
+def test_a_value_that_does_not_fit_a_declared_type_is_to_be_corrected(publisher) -> None:
+    keyed = publisher(keys=["order date"], types={"order date": "date"})
+    for publish in (keyed.upsert, keyed.delete, keyed.upsert):
+        with pytest.raises(SchemaError, match="'order date' does not fit date:") as caught:
+            publish([{"order date": "abc"}])
+        assert caught.value.hint == "correct the values to fit the existing or declared type."
+        keyed.upsert([{"order date": "2026-01-31"}])
+
+
+def test_a_hint_quotes_a_name_for_the_shell(publisher) -> None:
+    publisher().insert([{"order date": NOON.date()}])
+    with pytest.raises(SchemaError) as caught:
+        publisher().insert([{"order date": "2026-01-31"}])
+    assert "types={'order date': 'date'} (--types 'order date=date')" in caught.value.hint
+
+
 def test_an_error_about_no_type_gets_no_hint_about_types(publisher) -> None:
     keyed = publisher(keys=["id"])
     for given in (pa.table({"id": [1], "ID": [1]}), column(pa.int64(), 1)):
@@ -216,7 +240,7 @@ def test_an_error_about_no_type_gets_no_hint_about_types(publisher) -> None:
 
 def test_a_late_value_of_a_new_column_names_the_call_too(publisher) -> None:
     many = ({"v": 1 if n < 60_000 else 1.5} for n in range(60_001))
-    with pytest.raises(SchemaError, match="is not of type int64") as caught:
+    with pytest.raises(SchemaError, match="is not of type long") as caught:
         publisher().insert(many)
     assert caught.value.row == 60_001
     assert "types={'v'" in caught.value.hint
@@ -232,7 +256,7 @@ def test_widening_leaves_alone_what_fits(publisher) -> None:
 def test_a_publisher_sees_that_another_one_widened_a_column(publisher, tmp_path: Path) -> None:
     living = publisher()
     living.insert(column(pa.int32(), 1))
-    with pytest.raises(SchemaError, match="does not fit int32"):
+    with pytest.raises(SchemaError, match="does not fit integer"):
         living.insert(rows(2**40))
     publisher(widen=True).insert(rows(2**40))
     assert living.insert(rows(7)).columns == {"v": "integer"}  # as long as nothing needs more
