@@ -406,7 +406,7 @@ def count_rows(
         raise DataFileError(
             f"The file has {needing[0]} rows, but the table has no key columns.",
             column=marker,
-            hint=f'declare them in {METADATA}, as {{"keyColumns": ["id"]}}.',
+            hint=f'pass them as keys (--keys), or declare "keyColumns": ["id"] in {METADATA}.',
         )
     return counts
 

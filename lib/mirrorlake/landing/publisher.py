@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.errors import InvalidNameError, SchemaError, UsageError
+from mirrorlake.errors import DataFileError, InvalidNameError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
 from mirrorlake.landing.check import FileFacts, SeenKeys, file_hash, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
@@ -177,6 +177,7 @@ class Publisher:
         if not dry_run:
             storage.check_conditions()
         self._metadata = declare_keys(storage, table, named, dry_run=True)
+        self._given = named
         self._undeclared = () if dry_run else named
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
@@ -222,14 +223,30 @@ class Publisher:
         """Publish keys to delete; other columns and unknown keys are ignored (row marker 2).
 
         Args:
-            rows: See `write`. If the table has one key column, a list of its values is enough.
+            rows: See `write`. If the table has one key column, a list of its values is enough; with
+                several, a list of tuples in the order of `keys`.
             token: See `write`.
             footer: See `write`.
         """
-        if isinstance(rows, (list, tuple, set, range)) and len(self.keys) == 1:
+        if isinstance(rows, (list, tuple, set, range)):
             kinds = (dict, pa.RecordBatch, pa.Table)
-            rows = [row if isinstance(row, kinds) else {self.keys[0]: row} for row in rows]
+            rows = [row if isinstance(row, kinds) else self._key_row(row) for row in rows]
         return self._publish(rows, Marker.DELETE, token, footer)
+
+    def _key_row(self, value: Any) -> dict[str, Any]:
+        """Return the row with this key: one value, or a tuple if there are several key columns."""
+        values = value if len(self.keys) > 1 and isinstance(value, tuple) else (value,)
+        if not self.keys:
+            raise UsageError(
+                f"{self.table} has no keys, so no row can be deleted by its key.",
+                hint="pass the names of the key columns as keys.",
+            )
+        if len(values) != len(self.keys):
+            raise UsageError(
+                f"{value!r} is not a key of {self.table}.",
+                hint=f"pass tuples or dicts with the key columns {', '.join(self.keys)}.",
+            )
+        return dict(zip(self.keys, values, strict=True))
 
     def upsert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
@@ -405,6 +422,12 @@ class Publisher:
                 # Only errors of single values have a row; other errors have their own hints.
                 if isinstance(error, SchemaError) and error.row and error.column and not error.hint:
                     error.hint = self._misfit_hint(error.column, reader.schema)
+                if (
+                    isinstance(error, DataFileError)
+                    and not error.row
+                    and error.column in self._given
+                ):
+                    error.hint = "name columns of the rows in keys (--keys)."
                 raise
             if token is not None and name is None and (found := self._tokens.find(token)):
                 storage.delete(staged)  # another writer published the same batch first
@@ -467,7 +490,11 @@ class Publisher:
             wanted = {key.lower() for key in self.keys}
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
-                raise SchemaError("The rows contain no key column.", column=self.keys[0])
+                raise SchemaError(
+                    "The rows contain no key column.",
+                    column=self.keys[0],
+                    hint=f"every row needs the key: {', '.join(self.keys)}.",
+                )
         return self._target(found)
 
     def _open(self, rows: Any) -> pa.RecordBatchReader | None:

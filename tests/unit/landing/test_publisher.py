@@ -71,10 +71,27 @@ def test_delete_by_the_values_of_the_key(publisher, read, values):
     assert read(publisher.delete(values)) == [{"id": 1, MARKER: 2}, {"id": 2, MARKER: 2}]
 
 
-def test_values_do_not_delete_by_several_keys(any_storage, table):
+def test_tuples_delete_by_several_keys(any_storage, table, read):
     publisher = Publisher(any_storage, table, keys=["id", "day"])
-    with pytest.raises(UsageError, match="An iterable of int"):
-        publisher.delete([1, 2])
+    assert read(publisher.delete([(1, 7)])) == [{"id": 1, "day": 7, MARKER: 2}]
+    for values in ([1, 2], [(1, 7, 2)]):
+        with pytest.raises(UsageError, match=r"is not a key of t.*the key columns id, day"):
+            publisher.delete(values)
+
+
+def test_a_table_without_keys_has_none_to_delete_by(any_storage, table):
+    with pytest.raises(UsageError, match=r"t has no keys.*as keys"):
+        Publisher(any_storage, table).delete([1])
+    with pytest.raises(DataFileError, match=r"no key columns. .*as keys \(--keys\)"):
+        Publisher(any_storage, table).upsert([{"id": 1}])
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_key_of_a_new_table_that_is_not_a_column(any_storage, table, dry_run):
+    publisher = Publisher(any_storage, table, keys=["idd"], dry_run=dry_run)
+    with pytest.raises(DataFileError, match="'idd' is missing") as caught:
+        publisher.upsert([{"id": 1}])
+    assert caught.value.hint == "name columns of the rows in keys (--keys)."
 
 
 @pytest.mark.parametrize("marker", ["update", "upsert"])
@@ -93,7 +110,7 @@ def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
-    with pytest.raises(SchemaError, match="The rows contain no key column"):
+    with pytest.raises(SchemaError, match=r"The rows contain no key column.*: id\."):
         publisher.delete([{"item": "bolt"}])
     assert files(any_storage, table) == []
 
