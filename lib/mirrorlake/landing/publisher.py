@@ -677,12 +677,14 @@ class PublishedFiles(Result):
         return "would be published" if self.dry_run else "published"
 
     def __repr__(self) -> str:
-        rows, files = self.rows, len(self.sources)
+        rows, skipped = self.rows, sum(batch.repeated for batch in self.batches)
+        files = len(self.sources) - skipped
         verb = "would be published" if self.dry_run else "published"
-        return (
-            f"{self.table}: {rows:,} row{'s' * (rows != 1)} of"
-            f" {files} file{'s' * (files != 1)} {verb}"
-        )
+        done = f"{rows:,} row{'s' * (rows != 1)} of {files} file{'s' * (files != 1)} {verb}"
+        if not skipped:
+            return f"{self.table}: {done}"
+        kept = f"{skipped} file{'s' * (skipped != 1)} skipped (published before)"
+        return f"{self.table}: {done}, {kept}" if files else f"{self.table}: {kept}"
 
 
 def given_files(source: Any) -> list[Path] | None:

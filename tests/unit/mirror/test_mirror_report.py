@@ -162,6 +162,9 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
     assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
     done = lake.publish("t", files, keys=["id"], marker="upsert")
     assert (done.count, done.rows) == (1, 1)
+    assert repr(done) == "t: 1 row of 1 file published, 1 file skipped (published before)"
+    again = lake.publish("t", files, marker="upsert")
+    assert repr(again) == "t: 2 files skipped (published before)"
     assert [row[-1] for row in done.shown().rows] == ["published before", "published"]
     assert lake.publish("t", str(files[0]), marker="upsert").sources == ("a.csv",)
     assert lake.publish("t", files[0], marker="upsert").count == 0
