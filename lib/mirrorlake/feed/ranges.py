@@ -175,14 +175,13 @@ def resolve_span(
     last, last_given = (
         (timeline.latest, "") if end is None else _resolve(spark, timeline, end, is_start=False)
     )
-    for version, given in ((first, first_given), (last, last_given)):
+    for version, given, at in ((first, first_given, "start"), (last, last_given, "end")):
         if version > timeline.latest and beyond_latest == "error":
             newest = timestamp_text(timeline.times[-1])
             raise FeedError(
-                f"{given} is beyond the newest version, {timeline.latest} of {newest}"
-                " (timestampGreaterThanLatestCommit).",
-                hint="choose an earlier end, or clip such ends with beyond_latest='clip' or"
-                f" SET {BEYOND_CONF} = true.",
+                f"{given} is beyond the newest version, {timeline.latest} of {newest}.",
+                hint=f"choose an earlier {at}, or clip such ends with beyond_latest='clip'"
+                f" (in SQL: SET {BEYOND_CONF} = true).",
             )
     # Between two timestamps there may be no commit; that is an empty range.
     by_timestamp = "timestamp" in first_given + last_given

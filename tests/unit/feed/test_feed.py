@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
+from mirrorlake.delta.commits import Timeline
 from mirrorlake.errors import FeedError
 from mirrorlake.feed import changes, doctor, ranges
 
@@ -119,3 +120,13 @@ def test_the_references_themselves() -> None:
     assert type_1_model([events[0], events[2]], ignore_nulls=True) == {(1,): ("a", 2)}
     assert type_2_model(events) == {((1,), ("a", 1), 1, 3): 1, ((1,), (None, 2), 3, 5): 1}
     assert type_2_model([events[1]]) == {((1,), None, 5, 5): 1}
+
+
+@pytest.mark.parametrize(("start", "end", "wrong"), [(7, None, "start"), (1, 7, "end")])
+def test_an_end_beyond_the_newest_version(start: int, end: int | None, wrong: str) -> None:
+    timeline = Timeline(0, range(3), (0, HOUR, 2 * HOUR))
+    no_session: Any = None  # only timestamps and the default of `beyond_latest` need one
+    with pytest.raises(FeedError, match=r"^Version 7 is beyond the newest version, 2 of 1970") as e:
+        ranges.resolve_span(no_session, timeline, start, end, "error")
+    assert e.value.hint.startswith(f"choose an earlier {wrong}, or ")
+    assert "Latest" not in e.value.message
