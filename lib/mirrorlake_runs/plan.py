@@ -278,9 +278,10 @@ def _check_form(document: dict[str, Any], origin: str) -> None:
         first = errors[0]
         where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first.path)
         place = f" at {where} (steps counted from 1)" if where else ""
-        raise UsageError(
-            f"{origin} is not a plan{place}: {first.message}.", hint="see docs/schedule.md."
-        )
+        hint = "see docs/schedule.md."
+        if first.path and str(first.path[0]).startswith("on_"):
+            hint = "write a list of hooks, such as `- command: [logger, nightly failed]`."
+        raise UsageError(f"{origin} is not a plan{place}: {first.message}.", hint=hint)
 
 
 @cache

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
+from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
@@ -162,6 +163,7 @@ class TestForm:
             ("parameters: {rows: '{{ date'}", "can't be read"),
             ("needs: [b]", "There is no step 'b'"),
             ("needs: [a]", "in a circle: a → a"),
+            ("\non_failure: [[logger, no]]", "such as `- command: [logger, nightly failed]`"),
         ],
     )
     def test_what_is_wrong_is_said_before_the_start(
@@ -191,6 +193,9 @@ class TestForm:
         jsonschema.Draft202012Validator.check_schema(schema)
         for path in sorted((PROJECT / "parameters" / "plans").glob("*.yaml")):
             jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+        for page in ("how-to/every-night", "schedule"):
+            (plan,) = blocks(page, "yaml")
+            jsonschema.validate(yaml.safe_load(plan), schema)
 
 
 class TestTemplates:
