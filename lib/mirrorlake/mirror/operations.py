@@ -14,9 +14,11 @@ from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
 from mirrorlake.mirror.options import (
+    OperatorSettings,
     TableDefaults,
     pause,
     read_defaults,
+    read_settings,
     resume,
     skip,
     write_defaults,
@@ -81,6 +83,13 @@ class Operations:
             return found
         raise no_table(wanted.strip(), sorted({*known, *delta_tables(storage)}, key=str))
 
+    def _settable(self, table: str | TableName) -> TableName:
+        """Return the name of a table that exists or has settings; raise like `find`."""
+        name = as_table(table)
+        if read_settings(self._storage, name) != OperatorSettings():
+            return name
+        return self.find(str(name))
+
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Pause a table: no further files are applied until it is resumed.
 
@@ -93,10 +102,13 @@ class Operations:
         Returns:
             What was done, or would be done.
 
+        Raises:
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+
         Example:
             >>> lake.operations.pause("orders")  # doctest: +SKIP
         """
-        return pause(self._storage, as_table(table), dry_run=dry_run)
+        return pause(self._storage, self._settable(table), dry_run=dry_run)
 
     def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Resume a paused table with the next cycle.
@@ -108,10 +120,13 @@ class Operations:
         Returns:
             What was done, or would be done.
 
+        Raises:
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+
         Example:
             >>> lake.operations.resume("orders")  # doctest: +SKIP
         """
-        return resume(self._storage, as_table(table), dry_run=dry_run)
+        return resume(self._storage, self._settable(table), dry_run=dry_run)
 
     def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
         """Skip a file that can't be applied or never arrives.
@@ -126,10 +141,13 @@ class Operations:
         Returns:
             What was done, or would be done.
 
+        Raises:
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
         """
-        return skip(self._storage, as_table(table), number, apply=apply)
+        return skip(self._storage, self._settable(table), number, apply=apply)
 
     def replay(
         self,

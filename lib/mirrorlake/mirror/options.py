@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.metadata import Identity, TableMetadata
-from mirrorlake.names import STATE, TableName
+from mirrorlake.landing.metadata import Identity, TableMetadata, last_applied
+from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import AT_ONCE, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
@@ -260,7 +260,12 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     settings = read_settings(storage, table)
     if apply:
         write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
-    return Outcome("skip", str(table), f"file {number} is skipped", applied=apply)
+    names = (entry.name for entry in storage.list(table.folder).files)
+    found = {file_number(name) for name in names if not name.startswith(("_", "."))}
+    # A file with another name than a number gets its number from its time.
+    exists = not found.isdisjoint((number, None)) or number <= last_applied(storage, table)
+    effect = f"file {number}{'' if exists else ', which does not exist yet,'} is skipped"
+    return Outcome("skip", str(table), effect, applied=apply)
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:

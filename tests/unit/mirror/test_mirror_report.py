@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,27 @@ def test_a_published_table_is_found_before_it_is_mirrored(root: Path) -> None:
     assert Lake(root).operations.find("OTHER").name == "other"
     with pytest.raises(TableNotFoundError, match="did you mean stock"):
         Lake(root).operations.find("stokc")
+
+
+@pytest.mark.parametrize(("verb", "more"), [("pause", ()), ("resume", ()), ("skip", (1,))])
+def test_a_setting_needs_a_table(root: Path, verb: str, more: tuple[int, ...]) -> None:
+    """A table that is gone can be resumed as long as it has settings."""
+    before = files_of(root)
+    operations = Lake(root).operations
+    with pytest.raises(TableNotFoundError, match="did you mean stock"):
+        getattr(operations, verb)("stokc", *more)
+    assert files_of(root) == before
+    operations.pause("stock")
+    shutil.rmtree(root / "Files/LandingZone/stock")
+    assert getattr(operations, verb)("stock", *more).table == "stock"
+
+
+def test_skip_says_that_a_file_does_not_exist_yet(root: Path) -> None:
+    operations = Lake(root).operations
+    assert operations.skip("stock", 9, apply=True).effect == (
+        "file 9, which does not exist yet, is skipped"
+    )
+    assert operations.skip("stock", 1).effect == "file 1 is skipped"
 
 
 @pytest.mark.parametrize("action", ["ledger", "pause", "resume", "skip"])
