@@ -405,7 +405,7 @@ def _table_entries(tables: tuple[TableStatus, ...]) -> Entries[TableStatus]:
 
 def _table_row(one: TableStatus) -> tuple[Any, ...]:
     facts = (Count(one.rows), one.last_file, one.backlog, one.lag)
-    return (one.full_name, one.state, *facts, one.shown_problem, one.fix)
+    return (one.full_name, one.shown_state, *facts, one.shown_problem, one.fix)
 
 
 def _view_row(one: ViewStatus) -> tuple[Any, ...]:

@@ -65,6 +65,7 @@ def test_a_paused_table_is_idle_and_no_problem(root: Path) -> None:
     status = Lake(root).status()
     (line,) = status.tables
     assert (line.level, line.problem, line.fix) == ("idle", "", "resume the table.")
+    assert (line.state, status.tables.shown().rows[0][1]) == ("Stopped", "Paused")
     assert status.tables.shown().rows[0][-2:] == ("The table is paused.", line.fix)
 
 

@@ -124,6 +124,11 @@ class TableStatus:
         return IDLE if self.state == STOPPED else GOOD
 
     @property
+    def shown_state(self) -> str:
+        """The state in words: `Paused` for the format's `Stopped`, which only a pause causes."""
+        return "Paused" if self.state == STOPPED else self.state
+
+    @property
     def problem(self) -> str:
         """The error with its file, row and column, or the missing file; empty without a problem."""
         if self.error:
@@ -266,7 +271,7 @@ class MirrorReport(Result):
         columns = ("table", "state", "files", *first, "rows", "waiting", "problem")
         rows = tuple(
             (
-                *(one.full_name, one.state, Count(one.applied_files)),
+                *(one.full_name, one.shown_state, Count(one.applied_files)),
                 *one.file_names[:1],
                 *("",) * (self.dry_run and not one.file_names),
                 Count(one.applied_rows),

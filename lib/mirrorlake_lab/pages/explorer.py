@@ -120,7 +120,7 @@ def list_folders(lines: list[TableStatus]) -> TextTable:
     rows = tuple(
         (
             one.full_name,
-            html.dot(one.level, one.state),
+            html.dot(one.level, one.shown_state),
             problem_and_fix(one),
             one.last_file,
             html.unbroken(one.backlog),

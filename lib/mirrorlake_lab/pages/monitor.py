@@ -149,7 +149,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
         rows.append(
             (
                 s.full_name,
-                html.dot(s.level, s.state),
+                html.dot(s.level, s.shown_state),
                 problem_and_fix(s),
                 s.rows,
                 s.last_file,

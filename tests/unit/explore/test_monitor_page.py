@@ -43,10 +43,13 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
         assert (one.status.rows, one.status.backlog_files) == (line.rows, line.backlog_files)
         assert html.text(line.shown_problem) in page
         assert html.text(line.fix) in page
+        assert html.dot(line.level, line.shown_state) in page
         if line.error:
             assert line.error["message"].startswith(line.problem.partition(" [")[0])
             assert line.level == "bad"
     assert any(one.fix and one.problem for one in status.values())
+    assert "Paused" in page
+    assert "Stopped" not in page
     assert any(one.lags and one.applied for one in shown.values())
     levels = [one.status.level for one in live.health.tables]
     assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
