@@ -392,10 +392,13 @@ def _table_edits(
                 edits.append((first, after, literal(when.isoformat())))
         if when is not None:
             relation.check(when)
-    if not node.find_ancestor(exp.Select):
+    is_source = isinstance(node.parent, exp.Merge) and node.arg_key == "using"
+    if not is_source and not node.find_ancestor(exp.Select):
         return edits
-    if relation.columns is not None:
-        edits[0] = (start, end, f"(SELECT {', '.join(map(quote, relation.columns))} FROM {path}")
+    # Spark accepts a version in the USING clause of a MERGE only within a subquery.
+    if relation.columns is not None or (is_source and (version or relation.version is not None)):
+        columns = "*" if relation.columns is None else ", ".join(map(quote, relation.columns))
+        edits[0] = (start, end, f"(SELECT {columns} FROM {path}")
         edits.append((after, after, ")"))
     if not node.alias:  # columns may be qualified with the table's name
         edits.append((after, after, f" AS {quote(node.name)}"))

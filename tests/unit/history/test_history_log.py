@@ -198,6 +198,14 @@ def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
         ("WITH t AS (SELECT * FROM t@v1) SELECT * FROM t", "SELECT * FROM t"),
         ("WITH t AS (SELECT * FROM t@v1) SELECT * FROM t", "delta.`/t` VERSION AS OF 1 AS `t`"),
         ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT * FROM t) SELECT 1", "FROM t)"),
+        (
+            "MERGE INTO t x USING t@v5 s ON x.a = s.a WHEN MATCHED THEN UPDATE SET *",
+            "MERGE INTO delta.`/t` x USING (SELECT * FROM delta.`/t` VERSION AS OF 5) s ON x.a",
+        ),
+        (
+            "MERGE INTO u USING t@v5 ON u.a = t.a WHEN MATCHED THEN DELETE",
+            "USING (SELECT * FROM delta.`/t` VERSION AS OF 5) AS `t` ON",
+        ),
         ("SELECT * FROM (SELECT * FROM t@v1) JOIN t@v2 b", "JOIN delta.`/t` VERSION AS OF 2 b"),
     ],
 )
