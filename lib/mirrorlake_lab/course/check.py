@@ -75,7 +75,7 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
         return Verdict(passed=True)
     hint = _hint_of(task, answer)
     return Verdict(
-        False, hint or _other_kind(given, plain(right_answers[0], unordered=task.unordered))
+        False, hint or _other_kind(answer, given, plain(right_answers[0], unordered=task.unordered))
     )
 
 
@@ -119,11 +119,13 @@ def _hint_of(task: Task, answer: Any) -> str:
     return ""
 
 
-def _other_kind(given: Any, right: Any) -> str:
+def _other_kind(answer: Any, given: Any, right: Any) -> str:
     names = {float: "a number", str: "a text", tuple: "a list"}
     if type(given) is type(right):
         return ""
-    return f"The answer is {names[type(right)]}, and yours is {names[type(given)]}."
+    frame = "a table" if isinstance(answer, TextTable) else "a DataFrame"
+    mine = names[type(given)] if listed(answer) is answer else frame
+    return f"The answer is {names[type(right)]}, and yours is {mine}."
 
 
 _wrong: dict[str, list[str]] = {}  # the hints that each task has shown so far

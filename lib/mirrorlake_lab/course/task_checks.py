@@ -66,7 +66,7 @@ def employee_moved(answer: Any) -> str:
     """Check whether the rows of a file move only E0001 to Bellevue.
 
     Returns:
-        An empty text, or the mistake: `twice`, `still`, `others`, `unreadable`.
+        An empty text, or the mistake: `text`, `twice`, `still`, `others`, `unreadable`.
 
     Example:
         >>> employee_moved([{"__rowMarker__": 0, "EmployeeID": "E0001"}])
@@ -74,12 +74,15 @@ def employee_moved(answer: Any) -> str:
     """
     redmond = {"EmployeeLocation": _REDMOND}
     try:
-        table = _applied(answer, "EmployeeID", dict.fromkeys(("E0001", "E0002", "E0003"), redmond))
+        rows = list(answer)
+        if any(isinstance(row[_MARKER], str) for row in rows):
+            return "text"
+        table = _applied(rows, "EmployeeID", dict.fromkeys(("E0001", "E0002", "E0003"), redmond))
     except (TypeError, KeyError, AttributeError):
         return "unreadable"
     places = {
-        key: [str(row.get("EmployeeLocation")).casefold() for row in rows]
-        for key, rows in table.items()
+        key: [str(row.get("EmployeeLocation")).casefold() for row in same]
+        for key, same in table.items()
     }
     moved = places.pop("E0001")
     if len(moved) > 1:
@@ -110,12 +113,14 @@ def gates_published(answer: Any) -> str:
         if metadata.get("keyColumns") != ["gate"]:
             return "keys"
         table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
-        left = {gate: [row["terminal"] for row in same] for gate, same in table.items() if same}
+        left = {
+            gate: [str(row.get("terminal")) for row in same] for gate, same in table.items() if same
+        }
     except (TypeError, KeyError, AttributeError):
         return "unreadable"
     if set(left) - {"B2"}:
         return "closed"
-    return "" if left == {"B2": [3]} else "moved"
+    return "" if left == {"B2": ["3"]} else "moved"
 
 
 def gates_in_two_versions(answer: Any) -> str:

@@ -91,6 +91,7 @@ RIGHT: dict[str, Any] = {
 # An answer for each mistake that a function of `CHECKERS` returns.
 MISTAKES: dict[str, dict[str, Any]] = {
     "01-2": {
+        "text": [MOVE | {"__rowMarker__": "1"}],
         "twice": [MOVE | {"__rowMarker__": 0}],
         "still": [STAY],
         "others": [MOVE, MOVE | {"EmployeeID": "E0002"}],
@@ -350,6 +351,19 @@ def test_what_can_not_be_looked_at_gets_a_sentence(
     assert "Pass the lake as well" in said("12-1", 6, capsys)
     assert "could not be checked" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
     assert "The answer is a number, and yours is a text" in said("02-1", "one", capsys)
+    assert "a number, and yours is a DataFrame" in said("05-3", pd.DataFrame({"n": [10]}), capsys)
+
+
+def test_a_gate_may_have_its_terminal_as_text(lake: Lake) -> None:
+    """An update without the column gets the hint that a row is replaced as a whole."""
+    publisher = lake.publisher("gates", keys=["gate"])
+    publisher.insert([{"gate": "A1", "terminal": "1"}, {"gate": "B2", "terminal": "2"}])
+    publisher.delete([{"gate": "A1"}])
+    publisher.update([{"gate": "B2"}])
+    task = course.tasks()["01-5"]
+    assert "An update contains the whole row" in check.judge(task, lake).hint
+    publisher.update([{"gate": "B2", "terminal": "3"}])
+    assert check.judge(task, lake).passed
 
 
 def test_values_are_compared_and_not_their_types() -> None:
