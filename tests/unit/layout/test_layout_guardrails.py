@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.project import PROJECT
 from mirrorlake.errors import UsageError
 from mirrorlake.layout import guardrails
 
@@ -45,6 +46,20 @@ def test_every_sku_has_the_published_limits() -> None:
         for sku in guardrails.skus().values()
     }
     assert found == wanted
+
+
+def test_the_page_has_the_limits_of_every_sku() -> None:
+    groups: dict[tuple[float | None, ...], list[str]] = {}
+    for sku in guardrails.skus().values():
+        limits = (sku.files, sku.row_groups, sku.rows, sku.model_gb)
+        groups.setdefault(limits, []).append(sku.name)
+    lines = [
+        " | ".join([", ".join(names), *(f"{one:,}" if one else "no limit" for one in limits)])
+        for limits, names in groups.items()
+    ]
+    page = (PROJECT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    table = page.partition("## Guardrails")[2].splitlines()
+    assert [line for line in table if line.startswith("|")][2:] == [f"| {x} |" for x in lines]
 
 
 @pytest.mark.parametrize(
