@@ -85,7 +85,7 @@ def rich_table(shown: TextTable) -> RichTable:
     """Return a table for a terminal, with rich's markup escaped and long values wrapped.
 
     The first column is not wrapped, because people copy names from it. If the columns do not fit
-    the terminal, each row becomes a block with one line per value.
+    the terminal, each row becomes a block with one line per value, and no rows become one line.
     """
     rows = [[_cell(value) for value in row] for row in shown.rows]
     named = all(len(row[0]) <= _NAME for row in rows)
@@ -93,7 +93,7 @@ def rich_table(shown: TextTable) -> RichTable:
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     least = [min(width, _NARROW) for width in widths]
     least[0] = widths[0] if named else least[0]
-    if rows and sum(least) + 3 * len(least) + 1 > out.width:
+    if sum(least) + 3 * len(least) + 1 > out.width:
         table = RichTable(show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -101,6 +101,8 @@ def rich_table(shown: TextTable) -> RichTable:
             for column, value in zip(shown.columns, row, strict=True):
                 table.add_row(escape(column), escape(value))
             table.add_section()
+        if not rows:
+            table.add_row("no rows", escape(", ".join(shown.columns)))
         return table
     table = RichTable()
     for n, (column, width) in enumerate(zip(shown.columns, least, strict=True)):

@@ -74,11 +74,14 @@ def test_tables_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     wide = TextTable(
         tuple(f"column_{n}" for n in range(9)), (tuple(f"value {n}" for n in range(9)),)
     )
-    say(few, wide)
+    empty = TextTable(tuple(f"column_{n}" for n in range(9, 18)), ())
+    say(few, wide, empty)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "word word word" in lines[3]
     assert [line.split()[1] for line in lines if "value" in line] == list(wide.columns)
+    assert "no rows" in lines[-3]
+    assert "column_17" in lines[-2]
 
 
 def test_the_version(run: Run) -> None:
