@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -110,9 +111,10 @@ class Lake:
             lake = Lake(path, spark=spark)
             if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
                 return lake
+        make = f"{PROGRAM} sample {shlex.quote(path)}"
         raise UsageError(
             f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
-            hint=f"check the root; `{PROGRAM} sample lakes/sample` makes a sample lake.",
+            hint=f"check the root; `{make}` makes a sample lake there.",
         )
 
     def __repr__(self) -> str:

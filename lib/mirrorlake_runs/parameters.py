@@ -272,6 +272,12 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
             return _plain(result, value)
         return environment.from_string(value).render(**known)
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        name = re.search(r"has no attribute '(\w+)'$", str(error))
+        if name and re.search(rf"\benv\W+{name[1]}\b", value):
+            raise UsageError(
+                f"The template {value!r} fails: the environment variable {name[1]} is not set.",
+                hint=f"set it, or write `env.get('{name[1]}', 'DEFAULT')`.",
+            ) from error
         raise UsageError(f"The template {value!r} fails: {error}.") from error
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import difflib
 import graphlib
 import json
 import os
@@ -162,8 +163,15 @@ def open_target(target: str) -> Plan:
     plans = sorted(found.stem for found in (PARAMETERS / "plans").glob("*.yaml"))
     raise UsageError(
         f"There is no notebook or plan {target!r}.",
-        hint=f"the notebooks are {', '.join(notebook_names())}; the plans are {', '.join(plans)}.",
+        hint=f"{_near(target, [*notebook_names(), *plans])}the notebooks are "
+        f"{', '.join(notebook_names())}; the plans are {', '.join(plans)}.",
     )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Return the beginning of a hint, with the known name that is nearest; empty if none is."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside: Path) -> Plan:
@@ -233,7 +241,7 @@ def with_overrides(
     if unknown := sorted(set(values) - set(known)):
         raise UsageError(
             f"{plan.name} has no parameter {', '.join(unknown)}.",
-            hint=f"it has {', '.join(sorted(known)) or 'none'}.",
+            hint=f"{_near(unknown[0], known)}it has {', '.join(sorted(known)) or 'none'}.",
         )
     steps = []
     for step in plan.steps:
@@ -550,9 +558,8 @@ class Prepared:
                 try:
                     Lake.open(root)
                 except UsageError as error:
-                    raise UsageError(
-                        f"Step {step.name}: {error.message}", hint=error.hint
-                    ) from None
+                    hint = f"give another lake with `-p root=…`, or {error.hint}"
+                    raise UsageError(f"Step {step.name}: {error.message}", hint=hint) from None
 
 
 def prepare(

@@ -48,8 +48,10 @@ def test_a_mistyped_root_is_an_error_before_the_start(folder: Path) -> None:
     put_notebook(folder, "makes", "lake = Lake.open(root, new=True)", head=root)
     same = f"parameters: {{root: {folder}/mistyped}}"
     steps = [f"{{notebook: {name}.ipynb, {same}}}" for name in ("makes", "opens")]
-    with pytest.raises(UsageError, match=r"Step opens: .*/mistyped is not a lake"):
+    with pytest.raises(UsageError, match=r"Step opens: .*/mistyped is not a lake") as refused:
         run.run_plan(put_plan(folder, f"steps: [{', '.join(steps[::-1])}]"))
+    assert "`-p root=…`" in str(refused.value)
+    assert f" sample {folder}/mistyped` makes a sample lake there" in str(refused.value)
     assert not (folder / "home").exists()
     plan, _ = plans.with_overrides(load_plan(put_plan(folder, f"steps: [{', '.join(steps)}]")), {})
     prepare(plan, {}).check_lakes()
@@ -146,6 +148,10 @@ class TestValues:
             UsageError, match=r"no parameter z\. Hint: it has l, n, on, rows, word, x"
         ):
             plans.with_overrides(plan, {"z": 1})
+        with pytest.raises(UsageError, match=r"no parameter rosw\. Hint: did you mean rows\?"):
+            plans.with_overrides(plan, {"rosw": 1})
+        with pytest.raises(UsageError, match=r"'nigthly'\. Hint: did you mean nightly\?"):
+            plans.open_target("nigthly")
 
 
 class TestForm:
@@ -239,7 +245,7 @@ class TestTemplates:
 
     def test_a_missing_variable_is_found_before_the_start(self, folder: Path) -> None:
         text = "steps: [{notebook: a.ipynb, parameters: {word: '{{ env.NO_SUCH_THING }}'}}]"
-        with pytest.raises(UsageError, match="NO_SUCH_THING"):
+        with pytest.raises(UsageError, match=r"variable NO_SUCH_THING is not set\. Hint: set it"):
             prepare(load_plan(put_plan(folder, text)), {})
 
     def test_a_filled_value_has_the_parameters_type(self, folder: Path) -> None:
