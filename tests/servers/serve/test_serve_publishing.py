@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from helpers.pages import blocks, in_shell
 from helpers.places import ZONE
 from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
@@ -31,6 +32,18 @@ def test_nothing_is_there_before_the_flush(served: Lake) -> None:
     assert served.files("t") == [number(1)]
     # The response was lost; the client flushes again.
     assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
+
+
+def test_the_pages_requests_with_curl(served: Lake, tmp_path: Path) -> None:
+    (block,) = blocks("serve", "sh")
+    block = block.replace(
+        "https://localhost:8443/WORKSPACE/ITEM", f"{served.ready.dfs}/{served.name}"
+    )
+    (tmp_path / "orders.parquet").write_bytes(ONE)
+    trust = {"SSL_CERT_FILE": served.ready.ca}
+    in_shell(block.replace("TOKEN", served.ready.token), tmp_path, trust)
+    assert sorted(served.files("orders")) == [number(1), "_metadata.json"]
+    assert (served.root / ZONE / "orders" / number(1)).read_bytes() == ONE
 
 
 def test_a_flush_before_all_bytes_came_is_refused(served: Lake) -> None:
