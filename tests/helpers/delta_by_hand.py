@@ -20,6 +20,22 @@ _TYPES = {
 }
 
 
+def metadata(schema: pa.Schema, properties: dict[str, str] | None = None) -> dict[str, Any]:
+    fields = [
+        {"name": f.name, "type": _TYPES[str(f.type)], "nullable": True, "metadata": {}}
+        for f in schema
+    ]
+    return {
+        "metaData": {
+            "id": "by-hand",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": [],
+            "configuration": properties or {},
+        }
+    }
+
+
 @dataclass
 class HandMade:
     """A Delta table to which each call of `commit` adds a version."""
@@ -32,19 +48,8 @@ class HandMade:
         self, schema: pa.Schema, properties: dict[str, str] | None = None, *, writer: int = 2
     ) -> None:
         (self.folder / "_delta_log").mkdir(parents=True)
-        fields = [
-            {"name": f.name, "type": _TYPES[str(f.type)], "nullable": True, "metadata": {}}
-            for f in schema
-        ]
-        metadata = {
-            "id": "by-hand",
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": json.dumps({"type": "struct", "fields": fields}),
-            "partitionColumns": [],
-            "configuration": properties or {},
-        }
         protocol = {"minReaderVersion": 1, "minWriterVersion": writer}
-        self.log("CREATE TABLE", [{"protocol": protocol}, {"metaData": metadata}])
+        self.log("CREATE TABLE", [{"protocol": protocol}, metadata(schema, properties)])
 
     def file(
         self,

@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
-from mirrorlake.delta.log_files import log_file
-from mirrorlake.delta.snapshot import FEED, FILE_RETENTION, physical_name
+from mirrorlake.delta.log_files import commit_path, log_file, read_actions
+from mirrorlake.delta.snapshot import FEED, FILE_RETENTION, Snapshot, physical_name, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.history.write import check_reserved, reserved_columns
@@ -73,12 +73,12 @@ class Break:
     Attributes:
         column: the column's name.
         text: the change, in words.
-        widens: whether it only widens a type, so that the new type can store the old values.
+        widens: whether the new type can store all values of the old one; None if no type changes.
     """
 
     column: str
     text: str
-    widens: bool = False
+    widens: bool | None = None
 
 
 def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
@@ -210,6 +210,7 @@ def examine(
     breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
+    spans += _narrowed(table, states, latest)
     reserved = [
         _finding("reserved-column", name, (end, end), column=column)
         for column in reserved_columns(states[-1].schema)
@@ -282,6 +283,39 @@ def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
             yield replace(found, rule="schema")
 
 
+def _narrowed(table: TableHandle, states: list[State], latest: State) -> Iterator[FeedFinding]:
+    """Find commits that remove data files whose types don't fit the columns of the feed.
+
+    The rows of these files are changes of the commit, unless it has change files.
+    """
+    path, version = table.name.table_path, states[0].version
+    earlier: Snapshot | None = None
+    if version > 0 and states[0].commit.metadata is not None:
+        earlier = read_snapshot(table.storage, path, version - 1)
+    for before, state in zip([earlier, *states[:-1]], states, strict=True):
+        if before is None or state.commit.metadata is None:
+            continue
+        new = state if latest.is_mapped else latest
+        if find_breaks(state.fields, new.fields):
+            continue
+        breaks = [
+            found for found in find_breaks(before.fields, new.fields) if found.widens is False
+        ]
+        if breaks and _reads_removed(table, state.version):
+            span = (state.version, state.version)
+            found = _finding("narrowed", str(table.name), span, **_facts(breaks))
+            yield replace(found, rule="schema")
+
+
+def _reads_removed(table: TableHandle, version: int) -> bool:
+    """Return whether the changes of a commit are read from data files that it removes."""
+    path = commit_path(table.name.table_path, version)
+    actions = list(read_actions(table.storage, path, ("remove", "cdc")))
+    return all(kind == "remove" for kind, _ in actions) and any(
+        action.get("dataChange", True) for _, action in actions
+    )
+
+
 def _facts(breaks: list[Break]) -> dict[str, Any]:
     return {"column": breaks[0].column, "text": " and ".join(found.text for found in breaks)}
 
@@ -335,6 +369,11 @@ _TEXTS = {
     "break": (
         "{Versions} {text}. No range that crosses it can be read.",
         "read up to version {before}, then from {versions}; or read with across_gaps=True.",
+    ),
+    "narrowed": (
+        "{Versions} {text}. Its changes contain rows of the files before, which cannot be read with"
+        " the new type.",
+        "start after {versions}, or read with across_gaps=True if the old values fit the new type.",
     ),
     "reserved-column": (
         "The name of the column {column} is reserved for the change feed.",

@@ -133,7 +133,8 @@ def _is_only_widened(table: TableHandle, timeline: Timeline, found: Diagnosis) -
     if any(finding.rule != "schema" for finding in found.blocking):
         return False
     *older, latest = read_states(table.storage, table.name.table_path, found.start, timeline.latest)
-    return all(one.widens for state in older for one in find_breaks(state.fields, latest.fields))
+    breaks = [one for state in older for one in find_breaks(state.fields, latest.fields)]
+    return bool(breaks) and all(one.widens for one in breaks)
 
 
 def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ...]:

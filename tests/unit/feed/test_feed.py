@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from helpers.delta_by_hand import HandMade, metadata
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
+from mirrorlake import Lake
 from mirrorlake.delta.commits import Timeline
 from mirrorlake.errors import FeedError
 from mirrorlake.feed import changes, doctor, ranges
@@ -65,6 +69,39 @@ def test_breaks(old: Any, new: Any, texts: list[str]) -> None:
 def test_a_wider_type_is_known(old: str, new: str, widens: bool) -> None:
     (found,) = doctor.find_breaks([column("x", old)], [column("x", new)])
     assert found.widens == widens
+
+
+LONG, INT = (pa.schema([("x", kind)]) for kind in (pa.int64(), pa.int32()))
+REMOVED, CHANGE_FILE = {"remove": {"path": "a"}}, {"cdc": {"path": "c", "dataChange": False}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "actions", "is_read"),
+    [
+        (LONG, INT, [REMOVED], False),
+        (LONG, INT, [REMOVED, CHANGE_FILE], True),
+        (LONG, INT, [{"remove": {"path": "a", "dataChange": False}}], True),
+        (LONG, INT, [], True),  # the table was empty
+        (INT, LONG, [REMOVED], True),
+    ],
+)
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_rows_of_removed_files_must_fit_the_new_type(
+    tmp_path: Path, old: pa.Schema, new: pa.Schema, actions: Any, is_read: bool, mode: str
+) -> None:
+    lake = Lake(tmp_path)
+    table = HandMade(Path(lake.storage.path("Tables/t")))
+    properties = {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": mode}
+    table.create(old, properties)
+    table.commit("WRITE")
+    table.log("REPLACE TABLE", [metadata(new, properties), *actions])  # 2
+    table.commit("WRITE")
+    for name in ("a", "c"):
+        (table.folder / name).touch()
+    feed, first = lake.table("t").changes, () if mode == "none" else ((0, 1),)
+    assert feed.diagnose().readable == (*first, (2 if is_read else 3, 3))
+    assert feed.diagnose(2).readable == ((2 if is_read else 3, 3),)
+    assert feed.diagnose(2, 2).readable == (((2, 2),) if is_read else ())
 
 
 def test_a_change_file_is_never_left_out() -> None:
