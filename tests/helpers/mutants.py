@@ -103,6 +103,7 @@ DECIDING = {
     "view shapes": Deciding(
         "mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",), _SHAPES
     ),
+    "view stages": Deciding("mirrorlake/views/stages.py", ("unit/rows/test_view_stages.py",)),
     "collapse": Deciding(
         "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
