@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mirrorlake.layout.maintenance import MaintenancePolicy
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.spark.dataframes import save_rows, show_rows
+    from mirrorlake.storage.paths import lake_path
     from mirrorlake.table import Table
 
 
@@ -42,6 +43,7 @@ __all__ = [
     "Table",
     "__version__",
     "errors",
+    "lake_path",
     "save_rows",
     "show_rows",
     "skus",
@@ -54,6 +56,7 @@ _MODULES = {
     "layout.guardrails": ["skus"],
     "mirror.options": ["MirrorOptions"],
     "spark.dataframes": ["save_rows", "show_rows"],
+    "storage.paths": ["lake_path"],
     "table": ["Table"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}

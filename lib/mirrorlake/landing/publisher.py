@@ -464,8 +464,9 @@ class Publisher:
     def _warn_of_new_columns(self, columns: Mapping[str, ColumnType], marker: Marker) -> str | None:
         """Log and return a warning if typed columns of an update or upsert are not in the table."""
         known = self.known_columns
+        meant = known.keys() | self._declared.keys()
         typed = [name for name, kind in columns.items() if kind.table != VOID]
-        new = [repr(name) for name in typed if known and name.lower() not in known]
+        new = [repr(name) for name in typed if known and name.lower() not in meant]
         if not new:
             return None
         noun = "column" if len(new) == 1 else "columns"

@@ -107,6 +107,8 @@ def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table
         assert "Hint: check the spelling" in caplog.text
     assert again.publish(rows, marker).warning is None  # known by now
     assert again.insert([{"id": 2, "other": "nut"}]).warning is None
+    declared = Publisher(any_storage, table, types={"shelf": "long"})
+    assert declared.publish([{"id": 1, "shelf": 4}], marker).warning is None
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
