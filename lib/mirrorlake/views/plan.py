@@ -415,7 +415,7 @@ def find_stages(session: SparkSession, plan: Plan) -> tuple[tuple[str, ...], Met
         shape = read_shape(query, named_at, known)
         if shape.reason and shape.reason.code in _DISTRUSTED:
             return unstaged
-        methods.append(shape.method)
+        methods.append(Method.ROWS if _parts(query.tree) else shape.method)
         text = query.replaced({one.start: relations[one.name] for one in query.tables})
         name = StageName(view.name.schema, view.name.name, number)
         relations[name], columns[name] = f"({text})", stage.columns
@@ -425,8 +425,7 @@ def find_stages(session: SparkSession, plan: Plan) -> tuple[tuple[str, ...], Met
         is_equal = column_types(session.sql(text).schema) == plan.columns
     except Exception:  # the query keeps its full refresh
         is_equal = False
-    last = Method.ROWS if _parts(query.tree) else shape.method
-    return (tuple(stage.sql for stage in found), last) if is_equal else unstaged
+    return (tuple(stage.sql for stage in found), methods[-1]) if is_equal else unstaged
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:
