@@ -117,7 +117,6 @@ def test_more_groups_than_one_operation_writes(lake: Lake) -> None:
     assert len(live_files(folder)) == 6 * 2048
 
 
-@pytest.mark.long
 def test_mixed_files_of_older_versions_are_partitioned_again(lake: Lake) -> None:
     """They put the groups beyond the limit among the far rows, tagged as partitioned."""
     folder = hand_made(lake, [some_rows(0, 300, days=4)])

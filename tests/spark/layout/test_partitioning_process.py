@@ -66,9 +66,7 @@ def killer(step: Step) -> Any:
 
 
 @pytest.mark.promise("PP-14", "PP-15")
-def test_rounds_follow_pending_rows_capacity_and_the_file_limit(
-    lake: Lake, pytestconfig: pytest.Config
-) -> None:
+def test_rounds_follow_pending_rows_capacity_and_the_file_limit(lake: Lake) -> None:
     for name, files in (("small", [10]), ("large", [60, 60]), ("without", [9])):
         small_table(lake, name, files)
     one_file = {"PartitionKeys": [hashed(2)], "MaxRowCountPerOperation": 60, **PAST}
@@ -141,8 +139,6 @@ def test_rounds_follow_pending_rows_capacity_and_the_file_limit(
     lake.table("small").partitioning.alter_merge(PAST)
     (line,) = lake.partitioning.run(file_limit=files).tables
     assert (line.table, len(line.receipts)) == ("small", 1)
-    if not pytestconfig.getoption("--long"):
-        return
     # Files added between a table's count and its operation do not count as done.
     lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
     asked: list[int] = []
