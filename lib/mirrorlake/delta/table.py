@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, open_snapsho
 from mirrorlake.errors import SetupError
 from mirrorlake.names import TableName, quote, safe_column
 from mirrorlake.spark.jvm import remove_empty_folders
-from mirrorlake.spark.sql import delta_name, literal
+from mirrorlake.spark.sql import delta_name, literal, setting
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import URI
 
@@ -211,8 +211,7 @@ def committing(
             session.conf.unset(name)
 
 
-@contextmanager
-def row_groups(session: SparkSession, rows: int) -> Iterator[None]:
+def row_groups(session: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Limit the row groups of the files that a session writes within the block.
 
     Args:
@@ -220,16 +219,7 @@ def row_groups(session: SparkSession, rows: int) -> Iterator[None]:
         rows: the most rows of a row group; 0 for the writer's default.
     """
     # Delta ignores Parquet options, but the writer reads the session's settings.
-    before = session.conf.get(_ROW_LIMIT, None)
-    if rows > 0:
-        session.conf.set(_ROW_LIMIT, str(rows))
-    try:
-        yield
-    finally:
-        if before is None:
-            session.conf.unset(_ROW_LIMIT)
-        else:
-            session.conf.set(_ROW_LIMIT, before)
+    return setting(session, _ROW_LIMIT, str(rows)) if rows > 0 else nullcontext()
 
 
 def remove_empty_log(path: str) -> None:

@@ -54,7 +54,7 @@ from mirrorlake.results import counted
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.older import VARIANTS
 from mirrorlake.spark.rewrite import whole_hash
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, setting
 
 End = int | str | datetime
 Outside = Literal["error", "clip"]
@@ -120,12 +120,8 @@ def read_unread(table: TableHandle, timeline: Timeline, start: int, end: int) ->
     if not has_gateway(spark) or not _is_only_widened(table, timeline, found):
         raise range_error(found)
     # Delta refuses any change of a type, even if the new one can store all values of the old one.
-    before = spark.conf.get(UNSAFE_CONF, "false") or "false"
-    spark.conf.set(UNSAFE_CONF, "true")
-    try:
+    with setting(spark, UNSAFE_CONF, "true"):
         return read_feed(spark, table.path, start, end)
-    finally:
-        spark.conf.set(UNSAFE_CONF, before)
 
 
 def _is_only_widened(table: TableHandle, timeline: Timeline, found: Diagnosis) -> bool:

@@ -16,7 +16,7 @@ from mirrorlake.errors import ConflictError, MirrorlakeError, QueryError
 from mirrorlake.names import quote as quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 T = TypeVar("T")
@@ -100,6 +100,20 @@ def query_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise QueryError(spark_message(error)) from error
+
+
+@contextmanager
+def setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Change a setting of the session within the block."""
+    before = session.conf.get(name, None)
+    session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(name)
+        else:
+            session.conf.set(name, before)
 
 
 @contextmanager
