@@ -19,11 +19,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mirrorlake.errors import MirrorlakeError
 from mirrorlake.source_status import SourceReport
 from mirrorlake_serve.call import read_document
 from mirrorlake_serve.lakes import Item, Mirrors, Workspace, format_definition, parse_definition
-from mirrorlake_serve.protocol import RequestError, bad_request, decode, refusal
+from mirrorlake_serve.protocol import RequestError, bad_request, decode
 from mirrorlake_sources import Journal, journals_of, run_source
 
 _ROOT = re.compile(r"(/v1)*/(workspaces|operations)(/|\Z)")
@@ -290,10 +289,7 @@ class DebeziumSink:
         _close(found.values())
 
     def _take(self, item: Item, name: str, body: bytes) -> int:
-        try:
-            return self._journal(item, name).append(body)
-        except MirrorlakeError as error:
-            raise refusal(error) from error
+        return self._journal(item, name).append(body)
 
     def _journal(self, item: Item, name: str) -> Journal:
         with self._lock:

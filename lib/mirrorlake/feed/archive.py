@@ -165,9 +165,8 @@ class Archive:
             position = self._write_first_rows(timeline, start)
             on_step("begun")
         first = position + 1
-        recovered, tracked = self._restart_reason(kept), self._must_track(timeline, first)
-        if tracked and kept and "tracked" not in kept:
-            recovered = "new checkpoint: the columns have changed"
+        tracked = self._must_track(timeline, first)
+        recovered = self._restart_reason(kept, tracked=tracked)
         fresh = kept is None or bool(recovered)
         if kept is None or recovered:
             kept = self._new_checkpoint(position + 1, tracked=tracked)
@@ -346,8 +345,10 @@ class Archive:
         self._save(kept)
         return kept
 
-    def _restart_reason(self, kept: dict[str, Any] | None) -> str:
+    def _restart_reason(self, kept: dict[str, Any] | None, *, tracked: bool) -> str:
         """Return why the checkpoint can't be used; empty if it can, or if no run has finished."""
+        if tracked and kept and "tracked" not in kept:
+            return "new checkpoint: the columns have changed"
         if kept is None or "target_version" not in kept:
             return ""
         if not self._storage.list(self._checkpoint(kept)).folders:
@@ -396,7 +397,7 @@ class Archive:
 def archive_table(
     table: TableHandle, into: str = "", *, start: int | None = None, dry_run: bool = False
 ) -> ArchiveReport:
-    """Append what is new in a table's feed to its archive; see `Table.archive`."""
+    """Append the new changes of a table's feed to its archive; see `Table.archive`."""
     target = target_name(table, into, "{}_history")
     archive = Archive(table, target)
     if error := feed_error(table):

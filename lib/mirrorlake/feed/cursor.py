@@ -1,4 +1,4 @@
-"""Track a consumer's position in a change feed: what it has read, what is new, and how far it lags.
+"""Track a consumer's position in a change feed, its unread changes and its lag.
 
 The position is a version of the table. Versions only increase (RESTORE adds one), so a position
 stays valid; a table that was dropped and recreated is detected. A consumer reads a batch, processes

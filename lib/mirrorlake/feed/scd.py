@@ -207,7 +207,8 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         shape = snapshot.select(*map(quote, columns))
         if CHANGES in current.columns:
             shape = shape.withColumn(CHANGES, F.array(F.struct(*map(quote, columns))))
-        current = ready_table(shape, path, ())
+        extend_table(spark, path, current.schema, shape.schema)
+        current = spark.read.format("delta").load(path)
         if dimension.stored_as == 2:
             current = current.where(F.col(END).isNull())
         old = current.select(*map(quote, columns)).withColumn(CHANGE_TYPE, F.lit("delete"))

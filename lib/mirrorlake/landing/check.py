@@ -46,7 +46,7 @@ UNCHANGED_TYPE = pa.list_(pa.string())
 Bounds = tuple[Any, Any]
 """The smallest and the largest value of a column; (None, None) if they are not known."""
 _NAMELESS_HINT = "name the column; in a text file, look for an extra separator in the first row."
-_KEY_HINT = f"every row needs the columns that {METADATA} declares as keyColumns."
+KEY_HINT = f"every row needs the columns that {METADATA} declares as keyColumns."
 _NULL_KEY_HINT = "fill in the key; a row without it could never be found again."
 _CODEC_HINT = "publish it uncompressed, or compressed with Snappy, GZIP, ZSTD or LZ4."
 # Spark has no decoder for these codecs; the first row that it reads would fail.
@@ -343,7 +343,7 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
     for key in keys:
         if key.lower() not in others:
             text = f"Key column {key!r} is missing."
-            faults.append(("key-missing", DataFileError(text, column=key, hint=_KEY_HINT)))
+            faults.append(("key-missing", DataFileError(text, column=key, hint=KEY_HINT)))
     return Columns(data, marker, faults)
 
 

@@ -25,7 +25,14 @@ import pyarrow.parquet as pq
 from mirrorlake import names
 from mirrorlake.errors import DataFileError, InvalidNameError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
-from mirrorlake.landing.check import FileFacts, SeenKeys, file_hash, footer_columns, inspect_file
+from mirrorlake.landing.check import (
+    KEY_HINT,
+    FileFacts,
+    SeenKeys,
+    file_hash,
+    footer_columns,
+    inspect_file,
+)
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import (
     MARKER,
@@ -48,7 +55,7 @@ from mirrorlake.landing.types import (
     united,
 )
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
-from mirrorlake.results import Count, Result, TextTable
+from mirrorlake.results import Count, Result, TextTable, counted
 from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.paths import ON_WINDOWS
 
@@ -424,7 +431,7 @@ class Publisher:
                     error.hint = self._misfit_hint(error.column, reader.schema)
                 if (
                     isinstance(error, DataFileError)
-                    and not error.row
+                    and error.hint == KEY_HINT
                     and error.column in self._given
                 ):
                     error.hint = "name columns of the rows in keys (--keys)."
@@ -675,17 +682,20 @@ class PublishedFiles(Result):
             return "published before"
         if not batch.rows:
             return "no rows"
-        return "would be published" if self.dry_run else "published"
+        return self._verb
 
     def __repr__(self) -> str:
-        rows, skipped = self.rows, sum(batch.repeated for batch in self.batches)
-        files = len(self.sources) - skipped
-        verb = "would be published" if self.dry_run else "published"
-        done = f"{rows:,} row{'s' * (rows != 1)} of {files} file{'s' * (files != 1)} {verb}"
-        if not skipped:
-            return f"{self.table}: {done}"
-        kept = f"{skipped} file{'s' * (skipped != 1)} skipped (published before)"
-        return f"{self.table}: {done}, {kept}" if files else f"{self.table}: {kept}"
+        skipped = sum(batch.repeated for batch in self.batches)
+        files, parts = len(self.sources) - skipped, []
+        if files or not skipped:
+            parts.append(f"{counted(self.rows, 'row')} of {counted(files, 'file')} {self._verb}")
+        if skipped:
+            parts.append(f"{counted(skipped, 'file')} skipped (published before)")
+        return f"{self.table}: {', '.join(parts)}"
+
+    @property
+    def _verb(self) -> str:
+        return "would be published" if self.dry_run else "published"
 
 
 def given_files(source: Any) -> list[Path] | None:

@@ -654,21 +654,22 @@ class _Rewriting:
         if len(counted) != 1 or not all(map(_used, counted.values())) or _used(tree) - tables:
             return tree
         (value,) = counted.values()
-        for call in calls:
-            is_whole = call.name != "sum" or self._type(call.arguments[0], tree) in WHOLE
-            if call.distinct and (call.name != "count" or call.where):
+        distinct = [call for call in calls if call.distinct]
+        others = [call for call in calls if not call.distinct]
+        if any(call.name != "count" or call.where for call in distinct):
+            return tree
+        for call in others:
+            if call.name not in _TOTALS:
                 return tree
-            if not call.distinct and (call.name not in _TOTALS or not is_whole):
+            if call.name == "sum" and self._type(call.arguments[0], tree) not in WHOLE:
                 return tree  # the sum of sums may have another type
-        parts = [value, *(call.node for call in calls if not call.distinct)]
+        parts = [value, *(call.node for call in others)]
         table, columns = self._groups(tree, [value], parts, ctes)
-        totals: dict[exp.Expr, exp.Expr] = {}
-        for call in calls:
-            if call.distinct:
-                total = _call("count", columns[_bare(value)])
-            else:
-                total = _call(_TOTALS[call.name], columns[_bare(call.node)])
-            if not call.distinct and call.name in _COUNTS:
+        total: exp.Expr = _call("count", columns[_bare(value)])
+        totals = {_bare(call.node): total for call in distinct}
+        for call in others:
+            total = _call(_TOTALS[call.name], columns[_bare(call.node)])
+            if call.name in _COUNTS:
                 total = _call("coalesce", total, exp.Literal.number(0))
             totals[_bare(call.node)] = total
         return _over(table, tree, totals)

@@ -244,14 +244,9 @@ def longest_by_carrier(answer: Any) -> str:
     Returns:
         An empty text, or the mistake: `other`, `full`, `longest`, `unreadable`.
     """
-    try:
-        view, method, sql = answer.view, answer.method, answer.sql.casefold()
-    except AttributeError:
-        return "unreadable"
-    if view != "worst":
-        return "other"
-    if method == "full":
-        return "full"
+    if mistake := _wrong_view(answer, "worst"):
+        return mistake
+    sql = answer.sql.casefold()
     return "" if all(word in sql for word in ("carrier", "max", "longest")) else "longest"
 
 
@@ -264,14 +259,20 @@ def totals_of_delays(answer: Any) -> str:
     Returns:
         An empty text, or the mistake: `other`, `table`, `full`, `unreadable`.
     """
+    mistake = _wrong_view(answer, "totals")
+    if mistake in ("", "full") and [one.table for one in answer.sources] != ["delays"]:
+        return "table"
+    return mistake
+
+
+def _wrong_view(answer: Any, name: str) -> str:
+    """Return the mistake if an answer is not the explanation of this view, with a rule."""
     try:
-        view, method, sources = answer.view, answer.method, [one.table for one in answer.sources]
+        view, method = answer.view, answer.method
     except AttributeError:
         return "unreadable"
-    if view != "totals":
+    if view != name:
         return "other"
-    if sources != ["delays"]:
-        return "table"
     return "full" if method == "full" else ""
 
 
