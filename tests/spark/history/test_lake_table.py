@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.sql import SparkSession
 
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
@@ -28,14 +29,18 @@ def test_a_table_is_read_in_the_usual_ways(lake: Lake) -> None:
 
 def test_a_lake_in_a_thread_joins_the_running_session(lake: Lake) -> None:
     name = "spark.sql.shuffle.partitions"
-    before = lake.spark.conf.get(name)
-    lake.spark.conf.set(name, "7")
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(lambda: Lake(lake.storage.root).spark.conf.get(name)).result()
-    finally:
-        lake.spark.conf.set(name, before)
-    assert found == "7"  # the settings of a launch are not set again
+
+    def found() -> str | None:
+        running = SparkSession.active()  # other test processes may have sessions in this JVM
+        before = running.conf.get(name)
+        running.conf.set(name, "7")
+        try:
+            return Lake(lake.storage.root).spark.conf.get(name)
+        finally:
+            running.conf.set(name, before)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(found).result() == "7"  # the settings of a launch are not set again
 
 
 def test_rows_of_ones_own_table_are_deleted_when_asked(lake: Lake) -> None:
