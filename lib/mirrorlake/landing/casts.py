@@ -19,6 +19,7 @@ from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.text import UNFIT, converter
 from mirrorlake.landing.types import (
+    WIDEN_HINT,
     arrow_of,
     column_type,
     fits,
@@ -29,6 +30,7 @@ from mirrorlake.landing.types import (
 )
 from mirrorlake.storage.files import Storage
 
+_DAY_HINT = f"remove the time of day, or {WIDEN_HINT}"
 _SAMPLE_ROWS = 10_000  # the number of rows of the first batch that are counted
 _MOST_DISTINCT = (
     0.5  # distinct values per row; with more, a dictionary costs time and saves nothing
@@ -144,6 +146,8 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
 
     if pt.is_timestamp(found) and pt.is_timestamp(wanted):
         return bool((found.tz is None) == (wanted.tz is None))
+    if pt.is_timestamp(found) and pt.is_date(wanted):
+        return found.tz is None  # the day of an instant depends on the zone
     return (number(found) and number(wanted)) or (time(found) and pt.is_timestamp(wanted))
 
 
@@ -257,6 +261,7 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.Reco
                 message=f"The value of {column.name!r} does not fit {type_name(column.type)}",
                 before=before,
                 column=column.name,
+                hint=_DAY_HINT if pt.is_date(column.type) and pt.is_timestamp(values.type) else "",
             )
         arrays.append(values)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -287,6 +292,8 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         or (pt.is_decimal(found) and pt.is_floating(wanted))
     ) and not cast.cast(found).equals(values):
         raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds without an error
+    elif pt.is_timestamp(found) and pt.is_date(wanted) and not cast.cast(found).equals(values):
+        raise pa.ArrowInvalid("the time of day would be lost")
     return cast
 
 

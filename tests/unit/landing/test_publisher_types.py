@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ def test_later_decimals_need_no_more_digits(publisher, read) -> None:
         ("string", rows(1234), "string", ["1234"]),
         ("string", pd.DataFrame({"v": [1234]}), "string", ["1234"]),
         ("date", rows("2026-01-31"), "date", [pd.Timestamp("2026-01-31").date()]),
+        ("date", pd.DataFrame({"v": pd.to_datetime(["2026-01-31"])}), "date", [date(2026, 1, 31)]),
         ("long", column(pa.string(), "7", None), "long", [7, None]),
         ("double", rows(None), "double", [None]),
         ("timestamp", rows(NOON), "timestamp", [NOON.replace(tzinfo=timezone.utc)]),
@@ -124,6 +125,7 @@ def test_a_declared_type_holds_for_later_rows_of_an_iterator(publisher) -> None:
         ({"w": "long"}, rows(1), "types contains 'w', which is not a column"),
         ({"v": "decimal(18,2)"}, rows(1, 5.255), "does not fit decimal"),
         ({"v": "long"}, rows("7", "x"), "does not fit long"),
+        ({"v": "date"}, rows(NOON), "does not fit date: the time of day would be lost"),
         ({"v": "boolean"}, rows(1), "is long, but declared as boolean"),
         ({"v": "binary"}, rows("x"), "is string, but declared as binary"),
     ],

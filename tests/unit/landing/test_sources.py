@@ -436,7 +436,7 @@ def test_a_value_that_does_not_fit_is_named_and_never_changed(values, known):
         (pa.array([1]), "timestamp"),
         (pa.array([datetime(2020, 1, 1)]), "timestamp"),
         (pa.array([datetime(2020, 1, 1, tzinfo=timezone.utc)]), "timestamp_ntz"),
-        (pa.array([datetime(2020, 1, 1)]), "date"),
+        (pa.array([datetime(2020, 1, 1, tzinfo=timezone.utc)]), "date"),
         (pa.array([[1]]), "long"),
     ],
     ids=str,
