@@ -302,8 +302,9 @@ class Lake:
     ) -> PublishedFiles:
         r"""Publish rows, or files in the order of their names; skip files published before.
 
-        You can repeat an interrupted call: a file with the name and content of a published file is
-        skipped. This works as long as the landing zone keeps the applied files (7 days).
+        You can repeat an interrupted call: a file is skipped if its last published state had the
+        same name and content. This works as long as the landing zone keeps the applied files
+        (7 days). Afterwards, an old file is published again, so move published files away.
 
         Args:
             table: the table's name. If the table does not exist, the mirror creates it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -312,6 +313,19 @@ class Publisher:
             footer: See `write`.
         """
         return self._publish(rows, None, token, footer, warn=False)
+
+    def token_of(self, file: Path) -> str:
+        """Return a token for a file: that of its last published state if the content is the same.
+
+        A file whose content changed back to an earlier state has a new token.
+        """
+        digest = file_hash(Storage(file.parent), file.name)
+        token = f"{file.name} {digest}"
+        newest = self._tokens.newest(rf"{re.escape(file.name)} [0-9a-f]+( after \d+)?")
+        if newest is None:
+            return token
+        number, last = newest
+        return last if last.startswith(token) else f"{token} after {number}"
 
     def publish(self, rows: Any, marker: str = "", *, token: str | None = None) -> Published:
         """Publish rows with a marker given by name, for parameters and command line options.
@@ -713,7 +727,7 @@ def publish_files(
     """Publish files in order; for arguments and errors see `Lake.publish`."""
     batches = []
     for file in files:
-        token = f"{file.name} {file_hash(Storage(file.parent), file.name)}"
+        token = publisher.token_of(file)
         batches.append(publisher.publish(file, marker, token=token))
     sources = tuple(file.name for file in files)
     return PublishedFiles(str(publisher.table), sources, tuple(batches), dry_run)

@@ -8,6 +8,7 @@ cleaned up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -198,17 +199,27 @@ class TokenIndex:
 
     def find(self, token: str) -> str | None:
         """Return the path of the file with a token, relative to the lake's root, or None."""
-        found = None
-        seen: dict[tuple[str, int], bytes | None] = {}
+        found = [path for _, path, known in self._read() if known == token]
+        return found[-1] if found else None
+
+    def newest(self, pattern: str) -> tuple[int, str] | None:
+        """Return the number and the token of the highest-numbered file whose token matches."""
+        found = [
+            (number, known) for number, _, known in self._read() if re.fullmatch(pattern, known)
+        ]
+        return max(found, default=None)
+
+    def _read(self) -> list[tuple[int, str, str]]:
+        """Return the number, the path and the token of each file; without a token, it is empty."""
+        found, seen = [], {}
         for path, entry in every_file(self._storage, self._table):
-            if file_number(entry.name) is None:
+            if (number := file_number(entry.name)) is None:
                 continue
             key = (entry.name, entry.size)
             if key not in self._seen:
                 self._seen[key] = read_footer(self._storage, path).get(TOKEN)
             seen[key] = self._seen[key]
-            if seen[key] == token.encode():
-                found = path
+            found.append((number, path, (seen[key] or b"").decode(errors="replace")))
         self._seen = seen  # without files that were deleted since
         return found
 
