@@ -283,10 +283,13 @@ class Operations:
         Returns:
             The ledger, one entry per file.
 
+        Raises:
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+
         Example:
             >>> lake.operations.ledger("orders")  # doctest: +SKIP
         """
-        return read_ledger(self._storage, as_table(table), last=last)
+        return read_ledger(self._storage, self.find(str(table)), last=last)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """Return the skipped rows and files, with reasons.
@@ -297,12 +300,14 @@ class Operations:
         Returns:
             A Spark DataFrame, one row per skipped row or file.
 
+        Raises:
+            TableNotFoundError: There is no such table; the hint has the nearest names.
+
         Example:
             >>> lake.operations.quarantine("orders").show()  # doctest: +SKIP
         """
-        return read_quarantine(
-            self._spark(), self._storage, None if table is None else as_table(table)
-        )
+        name = None if table is None else self.find(str(table))
+        return read_quarantine(self._spark(), self._storage, name)
 
     def run(
         self,
