@@ -172,7 +172,7 @@ def count_ticks(*along: Axis) -> None:
 
 def whole_ticks(axis: Axis, values: Iterable[object]) -> None:
     """Put ticks at integers only, if all values along the axis are integers."""
-    found = list(values)
+    found = [value for value in values if value == value]  # without NaN
     if found and all(isinstance(v, (int, float)) and float(v).is_integer() for v in found):
         count_ticks(axis)
 
@@ -260,9 +260,13 @@ def _sentences(axes: Axes) -> Iterator[str]:
             yield f"{bars.get_label()}: {heights}" if heights else ""
     for line in axes.lines:
         points = np.asarray(line.get_ydata(), dtype=float)
+        gaps = int(np.isnan(points).sum())
+        points = points[~np.isnan(points)]
         if points.size and not str(line.get_label()).startswith("_"):
             ends = f"{_figure(points[0])} to {_figure(points[-1])}"
-            yield f"{line.get_label()} from {ends}, at most {_figure(points.max())}"
+            most = f"at most {_figure(points.max())}"
+            without = f", {gaps} without a number" if gaps else ""
+            yield f"{line.get_label()} from {ends}, {most}{without}"
 
 
 def _texts(found: Iterable[Text]) -> list[str]:

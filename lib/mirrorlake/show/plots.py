@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -39,8 +41,13 @@ from mirrorlake.show.chart import (
 if TYPE_CHECKING:
     import ipywidgets
 
+_log = logging.getLogger(__name__)
 _BANDS = 24
 _ROWS = 400
+_NO_PLOT = (
+    "No plot was drawn: it needs at least two rows whose values in the first column differ, and a"
+    " further column that has only numbers and a name of its own."
+)
 _MOST_BARS = 40
 _MOST_LINES = 4
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
@@ -52,7 +59,7 @@ def plot_bars(
     """Draw horizontal bars, the first entry on top, with the value at the end of each bar.
 
     Args:
-        values: length by name, in order.
+        values: length by name, in order; NaN has no bar.
         title: the chart's title.
         label: the values, with their unit.
         fmt: a format of `x` for the values.
@@ -76,8 +83,10 @@ def plot_spans(
     with start_chart(title, 1.1 + ROW_INCHES * (len(spans) or 2)) as (chart, axes):
         begins = [begin for begin, _ in spans.values()]
         lengths = [end - begin for begin, end in spans.values()]
-        bars = axes.barh(list(spans), lengths, height=0.7, left=begins)
-        axes.bar_label(bars, [fmt.format(x=x) for x in lengths], padding=4, color="#444444")
+        # `bar_label` writes nothing at NaN; a bar of length 0 is not visible either.
+        bars = axes.barh(list(spans), np.nan_to_num(lengths), height=0.7, left=begins)
+        ends = ["no number" if math.isnan(x) else fmt.format(x=x) for x in lengths]
+        axes.bar_label(bars, ends, padding=4, color="#444444")
         axes.invert_yaxis()
         axes.margins(x=0.1)
         axes.grid(visible=False, axis="y")
@@ -114,19 +123,21 @@ def plot_lines(
     title: str,
     label: str = "",
     x_label: str = "",
+    joined: bool = True,
 ) -> Chart:
     """Draw lines over a common x axis.
 
     Args:
         x: the positions on the x axis.
-        series: values by line, as long as `x`.
+        series: values by line, as long as `x`; NaN is a gap.
         title: the chart's title.
         label: the values, with their unit.
         x_label: the x axis, with its unit.
+        joined: join the points of a series; False for categories.
     """
     with start_chart(title) as (chart, axes):
         for name, values in series.items():
-            axes.plot(x, values, label=name)
+            axes.plot(x, values, label=name, linestyle="-" if joined else "")
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_xlabel(x_label)
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
@@ -424,24 +435,28 @@ def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
         >>> plot_rows(TextTable(("item",), (("bolt",), ("nut",)))) is None
         True
     """
+    count = len(shown.rows)
     rows = [row for row in shown.rows[:_MOST_BARS] if row[0] is not None]
     numbers = [
         index
         for index in range(1, len(shown.columns))
-        if any(_is_number(row[index]) for row in rows)
-        and all(row[index] is None or _is_number(row[index]) for row in rows)
+        if all(row[index] is None or _is_number(row[index]) for row in rows)
+        and not all(math.isnan(_height(row[index])) for row in rows)
     ][:_MOST_LINES]
-    if len(rows) < 2 or not numbers:
-        return None
     names = [shown.columns[index] for index in numbers]
-    title = title or f"{', '.join(names)} by {shown.columns[0]}"
-    by_number = all(_is_number(row[0]) for row in rows)
-    if len({_short(row[0]) for row in rows}) < len(rows) or len(set(names)) < len(names):
+    distinct = len({_short(row[0]) for row in rows}) == len(rows) and len(set(names)) == len(names)
+    if len(rows) < 2 or not numbers or not distinct:
+        _log.warning(_NO_PLOT)
         return None
+    title = title or f"{', '.join(names)} by {shown.columns[0]}"
+    if count > _MOST_BARS:
+        title += f" (first {_MOST_BARS} of {'more than ' * shown.more}{count:,} rows)"
+    by_number = all(_is_number(row[0]) for row in rows)
     if len(numbers) == 1 and not by_number:
         heights = {_short(row[0]): _height(row[numbers[0]]) for row in rows}
-        whole = all(h == int(h) for h in heights.values())
-        long = max(map(abs, heights.values())) >= 1000  # `g` would write 38620.5 as 3.862e+04
+        known = [h for h in heights.values() if not math.isnan(h)]
+        whole = all(h == int(h) for h in known)
+        long = max(map(abs, known)) >= 1000  # `g` would write 38620.5 as 3.862e+04
         fmt = "{x:,.0f}" if whole else "{x:,.2f}" if long else "{x:,.4g}"
         return plot_bars(heights, title=title, label=names[0], fmt=fmt)
     if by_number:
@@ -451,7 +466,9 @@ def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
         name: [_height(row[i]) for row in rows] for name, i in zip(names, numbers, strict=True)
     }
     label = names[0] if len(names) == 1 else ""
-    return plot_lines(x, series, title=title, label=label, x_label=shown.columns[0])
+    # Timestamps are strings, too; they and other numbered texts are in an order.
+    joined = not any(isinstance(row[0], str) and not row[0][:1].isdigit() for row in rows)
+    return plot_lines(x, series, title=title, label=label, x_label=shown.columns[0], joined=joined)
 
 
 def _is_number(value: Any) -> bool:
@@ -459,8 +476,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _height(value: Any) -> float:
-    height = float("nan") if value is None else float(value)
-    return 0.0 if height != height or height in (float("inf"), float("-inf")) else height
+    """Return a number to draw; NaN, which leaves a gap, for NULL and infinity."""
+    height = math.nan if value is None else float(value)
+    return height if math.isfinite(height) else math.nan
 
 
 def _short(value: Any) -> str:

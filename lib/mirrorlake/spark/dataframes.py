@@ -32,15 +32,16 @@ class ShownRows(TextTable):
     def plot(self, *, title: str = "") -> Chart | None:
         """Draw the rows: the first column names them, each further column of numbers is drawn.
 
-        One column of numbers becomes bars, several become lines. A first column of numbers makes
-        lines, too. At most 40 rows are drawn.
+        One column of numbers becomes bars; several become points, which lines join unless the rows
+        have texts as names. A first column of numbers makes lines, too. NULL leaves a gap. At most
+        40 rows are drawn; the title says so.
 
         Args:
             title: the chart's title; by default the names of the columns.
 
         Returns:
-            None for a single row, without a column of numbers besides the first, or if two rows
-            have the same name.
+            None, after a warning, for a single row, without a column of numbers besides the first,
+            or if two rows have the same name.
         """
         from mirrorlake.show.plots import plot_rows
 

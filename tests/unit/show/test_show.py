@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -60,6 +61,52 @@ def test_money_has_separators_and_no_exponent() -> None:
     lines = plots.plot_rows(results.TextTable(*by_number))
     assert lines is not None
     assert "e" not in "".join(label.get_text() for label in ticks(lines))
+
+
+def drawn(*rows: tuple[Any, ...], more: bool = False) -> charts.Chart:
+    names = ("name", "n", "m")[: len(rows[0])]
+    chart = plots.plot_rows(results.TextTable(names, rows, more))
+    assert chart is not None
+    return chart
+
+
+def test_null_is_a_gap() -> None:
+    bars = drawn(("EUR", 4), ("USD", None), ("GBP", float("inf")), ("CHF", 2))
+    assert bars.describe() == "n by name. n. EUR 4, USD no number, GBP no number, CHF 2."
+    assert [bar.get_width() for bar in bars.axes[0].patches] == [4, 0, 0, 2]
+    points = drawn(("EUR", 4, 1), ("USD", None, 5), ("CHF", 2, 3))
+    assert "n from 4 to 2, at most 4, 1 without a number. m from 1 to 3" in points.describe()
+    assert math.isnan(points.axes[0].lines[0].get_ydata()[1])
+    assert points.to_png().startswith(PNG)
+
+
+@pytest.mark.parametrize(("more", "said"), [(False, "298 rows"), (True, "more than 298 rows")])
+def test_a_plot_of_the_first_rows_only_says_so(more: bool, said: str) -> None:
+    chart = drawn(*((f"row {n}", n) for n in range(298)), more=more)
+    assert len(chart.axes[0].patches) == 40
+    assert chart.axes[0].get_title(loc="left") == f"n by name (first 40 of {said})"
+    assert chart.describe().startswith(f"n by name (first 40 of {said}). ")
+
+
+@pytest.mark.parametrize(
+    "rows", [(), (("a", 1),), (("a", "x"), ("b", "y")), (("a", None), ("b", None)), (("a", 1),) * 2]
+)
+def test_rows_that_can_not_be_drawn_are_said(
+    rows: tuple[Any, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert plots.plot_rows(results.TextTable(("name", "n"), rows)) is None
+    (said,) = caplog.messages
+    assert "at least two rows" in said
+    assert "only numbers" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "style"),
+    [(("a", "b"), "None"), (("2026-01-01 00:00:00", "2027"), "-"), ((1, 2), "-")],
+)
+def test_a_line_does_not_join_categories(names: tuple[Any, Any], style: str) -> None:
+    chart = drawn((names[0], 1, 2), (names[1], 3, 4))
+    assert {line.get_linestyle() for line in chart.axes[0].lines} == {style}
 
 
 def ticks(chart: charts.Chart) -> list[Any]:
