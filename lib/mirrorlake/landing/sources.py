@@ -539,9 +539,12 @@ def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Recor
 def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
+    is_csv = name.lower().endswith((".csv", ".csv.gz"))
     return DataFileError(
-        f"The file is not a readable Parquet or CSV file: {first}.",
+        f"The file is not a readable {'CSV' if is_csv else 'Parquet'} file: {first}.",
         file=name,
         row=int(found[1]) - 1 if found else None,  # Arrow counts the header
-        hint="check the format of the file.",
+        hint="export the file again with commas between the values, in UTF-8."
+        if is_csv
+        else "check the format of the file.",
     )

@@ -263,9 +263,9 @@ def preview_rows(storage: Storage, path: str, around: int = 1) -> TextTable:
     try:
         with storage.open(path) as source:
             if path.lower().endswith((".parquet", ".parq")):
-                return _slice(pq.ParquetFile(source).iter_batches(1024), first)
+                return slice_rows(pq.ParquetFile(source).iter_batches(1024), first)
             reader = pacsv.open_csv(pa.PythonFile(_unpacked(source, path), mode="r"))
-            return _slice(reader, first)
+            return slice_rows(reader, first)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFileError(
             f"The file can't be read: {first_line(error)}.", file=path.rpartition("/")[2]
@@ -280,7 +280,7 @@ def _unpacked(source: Any, path: str) -> Any:
     return source
 
 
-def _slice(batches: Any, first: int) -> TextTable:
+def slice_rows(batches: Any, first: int = 1) -> TextTable:
     """Return 20 rows of a stream from row `first` on; batches after them are not read."""
     before = 0
     kept: list[tuple[Any, ...]] = []

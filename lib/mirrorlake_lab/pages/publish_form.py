@@ -15,11 +15,11 @@ import ipywidgets as widgets
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Published
+from mirrorlake.landing.sources import open_source
 from mirrorlake.names import as_table
 from mirrorlake.results import TextTable, counted
-from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.controls import Guarded, label, preview_rows
+from mirrorlake_lab.pages.controls import Guarded, label, slice_rows
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -90,15 +90,15 @@ class PublishForm(Guarded):
         Example:
             >>> publish_form(lake, "stock").take("exports/stock.csv")  # doctest: +SKIP
         """
-        path = Path(file).expanduser()
+        self._unchecked()
+        self._file = path = Path(file).expanduser()  # also of a bad file: Check repeats its error
+        self.keys.options, self.shown.value = (), ""
         if not path.is_file() or not path.name.lower().endswith(ENDINGS):
             raise UsageError(
                 f"{path.name} can't be published.",
                 hint=f"choose an existing file with the extension {', '.join(ENDINGS)}.",
             )
-        self._unchecked()
-        rows = preview_rows(Storage(path.parent), path.name)
-        self._file = path
+        rows = slice_rows(open_source(path))
         names = list(rows.columns[1:])
         self.keys.options = [(html.plain_text(name), name) for name in names]
         self._declared()
@@ -163,11 +163,11 @@ class PublishForm(Guarded):
         return done
 
     def _run(self, *, dry_run: bool) -> Published:
-        file, table, keys, marker = self._choices()
-        if not file or not table:
+        _, table, keys, marker = self._choices()
+        if self._file is None or not table:
             raise UsageError("The form needs a file and a table.", hint="fill in both.")
         publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
-        return publisher.publish(Path(file[0]), "" if marker == UNCHANGED else marker)
+        return publisher.publish(self._file, "" if marker == UNCHANGED else marker)
 
     def _choices(self) -> tuple[Any, ...]:
         file: tuple[Any, ...] = ()

@@ -104,9 +104,10 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     assert len(zone(lake)) == len(names)  # a second click publishes nothing
 
 
-def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
+def test_values_are_shown_as_they_will_be_published_and_then_their_types(lake: Lake) -> None:
     form = publish_form(lake, "stock")
-    uploaded(form, "stock.csv", b"zip,price\n01234,1.5\n")
+    uploaded(form, "stock.csv", b"zip,price\n01234,1.50\n")
+    assert re.findall(r"<td[^>]*>(.*?)</td>", form.shown.value) == ["1", "01234", "1.5"]
     form.check_button.click()
     cells = re.findall(r"<td[^>]*>(.*?)</td>", form.shown.value)
     assert cells == ["zip", "string", "price", "double"]
@@ -161,9 +162,19 @@ def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
     assert "can&#x27;t be published" in form.message.value
     shutil.copyfile(__file__, tmp_path / "x.parquet")
     form.path.value = str(tmp_path / "x.parquet")
-    assert "can&#x27;t be read" in form.message.value
+    assert "not a readable Parquet file" in form.message.value
     form.check_button.click()
     assert "needs a file and a table" in form.message.value
+    form.table.value = "stock"
+    for content, said in ((b"id;price\n1;2,5\n", "commas between the values"), (b"", "Hint: ")):
+        uploaded(form, "other.csv", content)
+        assert said in form.message.value
+        before = form.message.value
+        form.check_button.click()
+        assert form.message.value == before
+    form.path.value = str(tmp_path / "gone.csv")
+    form.check_button.click()
+    assert "gone.csv" in form.message.value
     form.table.value = "../x"
     form.check_button.click()
     assert zone(lake) == []

@@ -243,6 +243,7 @@ def test_a_row_of_another_length_is_named(file: Path, text: str, row: int) -> No
     with pytest.raises(MirrorlakeError) as caught:
         read(file, text)
     assert (caught.value.file, caught.value.row) == ("rows.csv", row)
+    assert "commas between the values, in UTF-8" in caught.value.hint
 
 
 def test_the_page_on_csv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
