@@ -43,7 +43,7 @@ from mirrorlake.spark.sql import literal, query_errors
 
 _OTHER_NAMES = {
     "count": "read().count()",
-    "head": "read().limit(5)",
+    "head": "read().show(5)",
     "show": "read().show()",
     "files": "files_by_version()",
     "columns": "schema.names",

@@ -101,7 +101,7 @@ def test_files_are_shown_version_by_version(parted: Lake) -> None:
     ("name", "call"),
     [
         ("count", "read().count()"),
-        ("head", "read().limit(5)"),
+        ("head", "read().show(5)"),
         ("files", "files_by_version()"),
         ("histry", "history"),
     ],

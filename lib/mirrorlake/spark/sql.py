@@ -25,6 +25,7 @@ _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
 )
 _TRIES = 5
+_NO_COLUMN = re.compile(r"UNRESOLVED_COLUMN[^`]*`([^`]*)`(?!\.)")
 
 
 def literal(text: str) -> str:
@@ -99,7 +100,11 @@ def query_errors() -> Iterator[None]:
     except MirrorlakeError:
         raise
     except Exception as error:
-        raise QueryError(spark_message(error)) from error
+        message = spark_message(error)
+        name = _NO_COLUMN.search(message)
+        quoted = literal(name[1]) if name else ""
+        hint = f"use an existing column, or put a text into quotes: {quoted}." if name else ""
+        raise QueryError(message, hint=hint) from error
 
 
 @contextmanager

@@ -34,9 +34,9 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     assert page.count(" changed") == 2
     assert ">70</td>" in page
     assert page.count("<tr>") == 4
-    rows.where.value = "nothing > 1"
+    rows.where.value = "item = bolt"
     rows.guard(rows.read)
-    assert "nothing" in rows.message.value
+    assert "put a text into quotes: &#x27;bolt&#x27;" in rows.message.value
     assert not visible(rows._rows.widget)
     assert visible(rows._changes.widget)
     parts = rows.widget.children
