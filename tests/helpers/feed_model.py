@@ -1,12 +1,14 @@
-"""Reference models: net changes and dimensions as simple loops over changes."""
+"""Reference models: net changes and dimensions as simple loops over changes, and their checks."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Row = tuple[Any, ...]
+GOES = {"delete": 0, "update_preimage": 0, "update_postimage": 1, "insert": 1}
 
 
 def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int, str, Row]]:
@@ -14,13 +16,12 @@ def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int,
     before: dict[Row, Counter[Row]] = {}
     after: dict[Row, Counter[Row]] = {}
     last: dict[Row, int] = {}
-    goes = {"delete": 0, "update_preimage": 0, "update_postimage": 1, "insert": 1}
-    for version, kind, row in sorted(changes, key=lambda c: (c[0], goes[c[1]])):
+    for version, kind, row in sorted(changes, key=lambda c: (c[0], GOES[c[1]])):
         key = row[:keys]
         rows = after.setdefault(key, Counter())
         was = before.setdefault(key, Counter())
         last[key] = version
-        if goes[kind]:
+        if GOES[kind]:
             rows[row] += 1
         elif rows[row]:
             rows[row] -= 1
@@ -108,3 +109,40 @@ def type_2_model(
             current = [key, row, event.sequence, None]
             periods.append(current)
     return Counter(tuple(period) for period in periods)
+
+
+def check_equal(what: str, found: Counter[Row], expected: Counter[Row]) -> None:
+    """Fail with the rows that are too many, and with those that are missing."""
+    if found != expected:
+        raise AssertionError(f"{what}: {found - expected} instead of {expected - found}")
+
+
+def check_fold(
+    changes: Counter[Row], expected: Mapping[int, Counter[Row]], before: Counter[Row] | None = None
+) -> None:
+    """Check that changes lead to the rows of each version.
+
+    Args:
+        changes: the changes, as `(version, kind, *row)`.
+        expected: the rows by version.
+        before: the rows before the first change; by default none.
+    """
+    by_version: dict[int, Counter[Row]] = {version: Counter() for version in expected}
+    for (version, kind, *row), count in changes.items():
+        found = by_version.setdefault(version, Counter())
+        found[tuple(row)] += count if GOES[kind] else -count
+    rows = Counter(before)
+    for version in sorted(by_version):
+        rows.update(by_version[version])
+        if version in expected:
+            check_equal(f"the changes up to version {version}", rows, expected[version])
+
+
+def check_periods(periods: Counter[Row], expected: Mapping[int, Counter[Row]]) -> None:
+    """Check that a type 2 dimension, as `(*row, start, end)`, has the rows of each version."""
+    changes: Counter[Row] = Counter()
+    for (*row, start, end), count in periods.items():
+        changes[(start, "insert", *row)] += count
+        if end is not None:
+            changes[(end, "delete", *row)] += count
+    check_fold(changes, expected)

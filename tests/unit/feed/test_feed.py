@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade, metadata
-from helpers.feed_model import Event, net_model, type_1_model, type_2_model
+from helpers.feed_model import (
+    Event,
+    check_fold,
+    check_periods,
+    net_model,
+    type_1_model,
+    type_2_model,
+)
 from mirrorlake import Lake
 from mirrorlake.delta.commits import Timeline
 from mirrorlake.errors import FeedError
@@ -167,3 +175,22 @@ def test_an_end_beyond_the_newest_version(start: int, end: int | None, wrong: st
         ranges.resolve_span(no_session, timeline, start, end, "error")
     assert e.value.hint.startswith(f"choose an earlier {wrong}, or ")
     assert "Latest" not in e.value.message
+
+
+def test_the_checks_of_histories_find_errors() -> None:
+    """Check the check of a feed and that of a dimension, with a row that is updated and deleted."""
+    old, new = (1, "a"), (1, "b")
+    rows = {0: Counter(), 1: Counter([old]), 2: Counter([new]), 3: Counter()}
+    feed = [(1, "insert", *old), (2, "update_preimage", *old), (2, "update_postimage", *new)]
+    feed.append((3, "delete", *new))
+    periods = [(*old, 1, 2), (*new, 2, 3)]
+    check_fold(Counter(feed), rows)
+    check_fold(Counter(feed[1:]), {2: rows[2]}, rows[1])
+    check_periods(Counter(periods), rows)
+    for missing in (*feed, None):
+        found = [change for change in feed if change != missing] + [feed[0]] * (missing is None)
+        with pytest.raises(AssertionError, match="the changes up to version"):
+            check_fold(Counter(found), rows)
+    for wrong in ([], periods[:1], periods + periods[1:], [(*old, 1, 3)], [(*old, 1, None)]):
+        with pytest.raises(AssertionError, match="the changes up to version"):
+            check_periods(Counter(wrong), rows)
