@@ -198,6 +198,9 @@ class Table(TableHandle):
     ) -> pd.DataFrame:
         """Return all rows as a pandas DataFrame; they must fit in the memory of this process.
 
+        As by Spark's `toPandas`, a column of whole numbers with NULLs becomes one of doubles, which
+        store whole numbers up to 2^53 exactly. `to_arrow` keeps the type.
+
         Args:
             version: as for `read`.
             timestamp: as for `read`.
