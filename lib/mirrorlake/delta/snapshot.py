@@ -204,8 +204,8 @@ def mapping_problem(columns: Iterable[str]) -> str:
     unsafe = next((name for name in columns if safe_column(name) != name), None)
     why = "" if unsafe is None else f" because of the name of column {unsafe!r}"
     return (
-        f"The table uses Delta's column mapping{why}. pandas by delta-rs reads NULL in every"
-        " column, and Polars refuses the table."
+        f"The table uses Delta's column mapping{why}. delta-rs' to_pandas reads NULL in every"
+        " column or, with deletion vectors, raises an error, and Polars refuses the table."
     )
 
 
