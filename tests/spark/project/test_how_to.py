@@ -32,7 +32,9 @@ from helpers.small_notebooks import RECORD, put_notebook
 from mirrorlake import Lake
 from mirrorlake_runs.plan import load_plan
 
-RUN_HERE = {"any-publisher", "database", "dimension", "every-night", "forget", "publish", "s3"}
+RUN_HERE = {
+    *("any-publisher", "database", "dimension", "every-night", "forget", "publish", "s3", "undo")
+}
 # By the tests of these subjects:
 RUN_ELSEWHERE = {"cluster", "csv", "other-sparks", "read-elsewhere"}
 _CRONTAB = """#!/bin/sh
@@ -93,6 +95,29 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
     assert lake.sql("SELECT name FROM customers_history").collect() == [("Bob",)]
     assert pq.read_table([*archive.glob("*.parquet")], columns=["id"]).to_pydict() == {"id": [4712]}
     assert lake.sql("SELECT city FROM dim_customers WHERE __END_AT IS NULL").count()
+
+
+@pytest.mark.long
+def test_undo(commands: Callable[..., str], tmp_path: Path) -> None:
+    """The rows of files 1 and 3 remain; those of file 2 are reverted, and file 4 is skipped."""
+    lake = Lake(tmp_path / "lake")
+    orders = lake.publisher("orders", keys=["id"])
+    for rows in ([{"id": 1, "n": 1}, {"id": 2, "n": 1}], [{"id": 2, "n": 2}], [{"id": 3, "n": 3}]):
+        orders.upsert(rows)
+        assert not lake.mirror().failed
+    orders.delete([1])
+    commands("undo")
+    table, expected = lake.table("orders"), [(1, 1), (2, 1), (3, 3)]
+    assert sorted(map(tuple, table.read().collect())) == expected
+    version = table.version
+    lake.sql("DELETE FROM orders")
+    assert table.read().isEmpty()
+    table.restore(version, apply=True)
+    lake.publisher("orders").upsert([{"id": 2, "n": 4}])
+    for block in blocks("how-to/undo", "python", data=tmp_path):
+        exec(compile(block, "undo.md", "exec"), {"__name__": "page"})
+    assert not lake.mirror().failed
+    assert sorted(map(tuple, table.read().collect())) == expected
 
 
 def test_steps_that_a_page_adds_to_the_plan(tmp_path: Path) -> None:
