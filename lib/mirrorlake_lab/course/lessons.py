@@ -393,9 +393,13 @@ def course_page() -> str:
 
 _TEACHERS = """## For teachers
 
-`./mirrorlake course DIR --solutions` writes copies for nbgrader, a tool that grades notebooks. The
-folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a graded
-cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
+`./mirrorlake course DIR --solutions` writes copies for nbgrader, a tool that grades notebooks.
+mirrorlake does not contain nbgrader. Install it in a Python environment of its own
+(`pip install nbgrader`). Its kernel must have mirrorlake:
+`.venv/bin/python -m ipykernel install --prefix ENVIRONMENT --name python3`.
+
+The folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a
+graded cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
 mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake` grades what they
 submit. The lakes of each student are in the folder of the student's notebooks.
 
