@@ -395,8 +395,9 @@ _TEACHERS = """## For teachers
 
 `./mirrorlake course DIR --solutions` writes copies for nbgrader, a tool that grades notebooks.
 mirrorlake does not contain nbgrader. Install it in a Python environment of its own
-(`pip install nbgrader`). Its kernel must have mirrorlake:
-`.venv/bin/python -m ipykernel install --prefix ENVIRONMENT --name python3`.
+(`pip install nbgrader`). Its kernel must have mirrorlake. Replace the kernel, with the folder of
+that environment:
+`.venv/bin/python -m ipykernel install --prefix FOLDER --name python3`.
 
 The folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a
 graded cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
