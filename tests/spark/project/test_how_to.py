@@ -109,10 +109,6 @@ def test_undo(commands: Callable[..., str], tmp_path: Path) -> None:
     commands("undo")
     table, expected = lake.table("orders"), [(1, 1), (2, 1), (3, 3)]
     assert sorted(map(tuple, table.read().collect())) == expected
-    version = table.version
-    lake.sql("DELETE FROM orders")
-    assert table.read().isEmpty()
-    table.restore(version, apply=True)
     lake.publisher("orders").upsert([{"id": 2, "n": 4}])
     for block in blocks("how-to/undo", "python", data=tmp_path):
         exec(compile(block, "undo.md", "exec"), {"__name__": "page"})
