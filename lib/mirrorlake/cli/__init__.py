@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirrorlake.errors import UsageError
-from mirrorlake.names import TABLES, ZONE
 from mirrorlake.storage.paths import may_be_lake
 
 if TYPE_CHECKING:
@@ -55,10 +54,10 @@ def verbs(noun: str, text: str) -> typer.Typer:
 
 
 def open_lake(root: str) -> Lake:
-    """Open a lake whose folder exists, and is empty or has a lake's folders; a URI is not checked.
+    """Open a lake whose folder exists; a URI is not checked.
 
     Raises:
-        UsageError: the folder does not exist, or contains something else.
+        UsageError: the folder does not exist.
     """
     from mirrorlake.lake import Lake
 
@@ -67,16 +66,7 @@ def open_lake(root: str) -> Lake:
             f"{root} is not a lake: the folder does not exist.",
             hint="check ROOT, or publish a file there first.",
         )
-    lake = Lake(root)
-    if lake.storage.local is not None:
-        found = lake.storage.list("")
-        known = {ZONE.partition("/")[0], TABLES}
-        if (found.files or found.folders) and known.isdisjoint(found.folders):
-            raise UsageError(
-                f"{root} is not a lake: it has neither {ZONE} nor {TABLES}.",
-                hint="check ROOT; it is the folder that contains Files and Tables.",
-            )
-    return lake
+    return Lake(root)
 
 
 def open_table(root: str, table: str) -> Table:

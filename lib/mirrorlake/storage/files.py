@@ -198,14 +198,10 @@ class Storage:
             text = url2pathname(urlsplit(text).path)  # drops the slash before a drive
         self.local: Path | None = None if URI.match(text) else Path(text).expanduser().absolute()
         self.root = one_uri(text) if self.local is None else str(self.local)
+        self._store: Any = (
+            LocalStore(self.local, mkdir=True) if self.local is not None else open_store(self.root)
+        )
         self._in_cloud = self.local is None and scheme_of(self.root) in CLOUDS
-
-    @cached_property
-    def _store(self) -> Any:
-        # Creates the folder, which only checking something in a new lake must not do.
-        if self.local is not None:
-            return LocalStore(self.local, mkdir=True)
-        return open_store(self.root)
 
     def __repr__(self) -> str:
         return f"Storage({self.root!r})"
@@ -281,8 +277,6 @@ class Storage:
         Raises:
             FileNotFoundError: the file does not exist.
         """
-        if self.local is not None and not self.local.exists():
-            raise FileNotFoundError(self.path(path))
         return bytes(obstore.get(self._store, path).bytes())
 
     def read_range(self, path: str, start: int, end: int) -> bytes:

@@ -103,16 +103,6 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
 
 
-@pytest.mark.parametrize("command", ["status", "mirror", "monitor", "ledger"])
-def test_a_folder_with_other_content_is_no_lake(run: Run, tmp_path: Path, command: str) -> None:
-    (tmp_path / "notes.txt").touch()
-    arguments = ["orders"] if command == "ledger" else []
-    shown = run(command, tmp_path, *arguments, status=2)
-    assert "is not a lake: it has neither Files/LandingZone nor Tables" in " ".join(
-        shown.err.split()
-    )
-
-
 @pytest.mark.parametrize("command", ["ledger", "quarantine"])
 def test_a_misspelled_table_is_not_empty(run: Run, tmp_path: Path, command: str) -> None:
     Lake(tmp_path).publisher("orders").insert([{"id": 1}])

@@ -180,7 +180,7 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
         file.write_text(f"id,n\n{number},1\n")
     tried = lake.publish("t", files, keys="id", marker="upsert", dry_run=True)
     assert (tried.count, tried.rows) == (0, 2)
-    assert not (tmp_path / "lake").exists()
+    assert not (tmp_path / "lake" / "Files").exists()
     assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
     done = lake.publish("t", files, keys=["id"], marker="upsert")
     assert (done.count, done.rows) == (1, 1)
