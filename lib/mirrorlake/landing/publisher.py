@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -314,14 +315,18 @@ class Publisher:
         """
         return self._publish(rows, None, token, footer, warn=False)
 
-    def token_of(self, file: Path) -> str:
+    def token_of(self, file: Path, *, is_only: bool = True) -> str:
         """Return a token for a file: that of its last published state if the content is the same.
 
         A file whose content changed back to an earlier state has a new token.
+
+        Args:
+            file: the file.
+            is_only: False if other files have this name; then its earlier states are not known.
         """
-        digest = file_hash(Storage(file.parent), file.name)
-        token = f"{file.name} {digest}"
-        newest = self._tokens.newest(rf"{re.escape(file.name)} [0-9a-f]+( after \d+)?")
+        token = f"{file.name} {file_hash(Storage(file.parent), file.name)}"
+        pattern = rf"{re.escape(file.name)} [0-9a-f]+( after \d+)?"
+        newest = self._tokens.newest(pattern) if is_only else None
         if newest is None:
             return token
         number, last = newest
@@ -725,9 +730,9 @@ def publish_files(
     publisher: Publisher, files: Sequence[Path], marker: str, *, dry_run: bool
 ) -> PublishedFiles:
     """Publish files in order; for arguments and errors see `Lake.publish`."""
-    batches = []
+    batches, by_name = [], Counter(file.name for file in files)
     for file in files:
-        token = publisher.token_of(file)
+        token = publisher.token_of(file, is_only=by_name[file.name] == 1)
         batches.append(publisher.publish(file, marker, token=token))
     sources = tuple(file.name for file in files)
     return PublishedFiles(str(publisher.table), sources, tuple(batches), dry_run)

@@ -197,5 +197,11 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
         files[0].write_text(f"id,n\n0,{n}\n")
         assert lake.publish("t", files[:1], keys="id", marker="upsert").count == 1
         assert lake.publish("t", files, keys="id", marker="upsert").count == 0
+    alike = [tmp_path / year / "day.csv" for year in ("2024", "2025")]
+    for number, file in enumerate(alike):
+        file.parent.mkdir()
+        file.write_text(f"id,n\n{number},9\n")
+    counts = [lake.publish("t", alike, keys="id", marker="upsert").count for _ in range(2)]
+    assert counts == [2, 0]
     with pytest.raises(UsageError, match="There is no marker 'merge'"):
         lake.publish("t", files, keys="id", marker="merge")
