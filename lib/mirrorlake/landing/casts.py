@@ -19,7 +19,6 @@ from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.text import UNFIT, converter
 from mirrorlake.landing.types import (
-    WIDEN_HINT,
     arrow_of,
     column_type,
     fits,
@@ -30,7 +29,6 @@ from mirrorlake.landing.types import (
 )
 from mirrorlake.storage.files import Storage
 
-_DAY_HINT = f"remove the time of day, or {WIDEN_HINT}"
 _SAMPLE_ROWS = 10_000  # the number of rows of the first batch that are counted
 _MOST_DISTINCT = (
     0.5  # distinct values per row; with more, a dictionary costs time and saves nothing
@@ -261,7 +259,6 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.Reco
                 message=f"The value of {column.name!r} does not fit {type_name(column.type)}",
                 before=before,
                 column=column.name,
-                hint=_DAY_HINT if pt.is_date(column.type) and pt.is_timestamp(values.type) else "",
             )
         arrays.append(values)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

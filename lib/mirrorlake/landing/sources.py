@@ -514,7 +514,7 @@ def _open_file(
 ) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:
-        if path.lower().endswith((".csv", ".csv.gz")):
+        if _is_csv(path):
             csv = open_csv(path, name, known, declared, widen=widen, rename=rename)
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
@@ -536,10 +536,14 @@ def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Recor
         raise _unreadable(name, error) from error
 
 
+def _is_csv(name: str) -> bool:
+    return name.lower().endswith((".csv", ".csv.gz"))
+
+
 def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
-    is_csv = name.lower().endswith((".csv", ".csv.gz"))
+    is_csv = _is_csv(name)
     return DataFileError(
         f"The file is not a readable {'CSV' if is_csv else 'Parquet'} file: {first}.",
         file=name,

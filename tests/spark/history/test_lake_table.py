@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.spark.sql import setting
 
 ROWS = [{"id": n, "text": f"t{n}"} for n in range(6)]
 
@@ -32,12 +33,8 @@ def test_a_lake_in_a_thread_joins_the_running_session(lake: Lake) -> None:
 
     def found() -> str | None:
         running = SparkSession.active()  # other test processes may have sessions in this JVM
-        before = running.conf.get(name)
-        running.conf.set(name, "7")
-        try:
+        with setting(running, name, "7"):
             return Lake(lake.storage.root).spark.conf.get(name)
-        finally:
-            running.conf.set(name, before)
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(found).result() == "7"  # the settings of a launch are not set again
