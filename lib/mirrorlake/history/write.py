@@ -343,6 +343,8 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
     )
     if not apply:
         return plan
+    if version == now.version:  # Delta does nothing, and returns no row
+        return replace(plan, dropped_files=0, applied=True)
     statement = f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
     (done,) = table.spark.sql(statement).collect()
     return replace(

@@ -380,6 +380,8 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
     assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
     lake.mirror()  # nothing is applied again
     assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
+    same = table.restore(3, apply=True)
+    assert (same.applied, same.returned_files, same.dropped_files) == (True, 0, 0)
     assert table.snapshot().version == 3
     with pytest.raises(UsageError, match="A publisher feeds t"):
         lake.write("t", [{"id": 3, "v": "x"}])
