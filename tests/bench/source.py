@@ -4,7 +4,8 @@ The peer of the first load is COPY to CSV, read by pyarrow. The peer of the chan
 `pg_recvlogical`, which writes the same changes to a file. Without a peer, the bench measures the
 latency of an inserted row at 1,000 a second: from its insertion to a file in the zone, and to a row
 of the Delta table. The part "sustained" doubles the rate until the 99th percentile of this latency
-exceeds 5 seconds.
+exceeds 5 seconds. The part "verify" compares 10,000,000 rows with their database; its peer is the
+first load of the same table.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from mirrorlake.landing.metadata import read_identity
 from mirrorlake.names import TableName
 from mirrorlake.spark.session import get_spark
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources import PostgresSource, run_source
+from mirrorlake_sources import PostgresSource, run_source, verify_postgres
 
 ROWS = 1_000_000
+VERIFIED = 10_000_000
 CHANGES = 300_000
 RATE, TRANSACTIONS, SECONDS = 1_000, 50, 30  # rows and transactions a second, and for how long
 LONGEST = 5.0  # seconds: the accepted 99th percentile of the latency at a sustained rate
@@ -43,12 +45,12 @@ FILL = "SELECT i, i, 'word ' || i, i / 7.0, now() FROM generate_series({}, {}) i
 class Bench:
     """A server with two tables; each measurement uses a new lake or new changes."""
 
-    def __init__(self, server: PostgresServer, folder: Path) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, rows: int = ROWS) -> None:
         self.server, self.folder = server, folder
         self._count = 0
         self._end = ""
         server.execute(f"CREATE TABLE t ({COLUMNS}); ALTER TABLE t REPLICA IDENTITY FULL")
-        server.execute(f"INSERT INTO t {FILL.format(1, ROWS)}; ANALYZE t")
+        server.execute(f"INSERT INTO t {FILL.format(1, rows)}; ANALYZE t")
         server.execute(f"CREATE TABLE c ({COLUMNS}); ALTER TABLE c REPLICA IDENTITY FULL")
         self._drain()
 
@@ -110,6 +112,27 @@ def _part(pairs: int, name: str) -> BenchResult:
             if name == "load":
                 return compare("source", "load", bench.load, bench.copy, pairs)
             return compare("source", "drain", bench.drain, bench.receive, pairs)
+    finally:
+        server.remove()
+
+
+def _verify(pairs: int) -> BenchResult:
+    """Measure the comparison of a mirrored table with its database."""
+    get_spark()
+    server = PostgresServer()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            bench, lake = Bench(server, Path(folder), VERIFIED), Lake(f"{folder}/verified")
+            run_source(lake.storage, PostgresSource(server.dsn(), ["t"]))
+            lake.mirror()
+
+            def verify() -> float:
+                began = time.monotonic()
+                found = verify_postgres(lake, ["t"], server.dsn())
+                assert not found.failed, found
+                return time.monotonic() - began
+
+            return compare("source", "verify", verify, bench.load, pairs, warm_up=verify)
     finally:
         server.remove()
 
@@ -231,6 +254,7 @@ PARTS = {
     **{name: partial(_part, name=name) for name in ("load", "drain")},
     "end to end": lake_part(_end_to_end),
     "sustained": _sustained,
+    "verify": _verify,
 }
 
 
