@@ -217,7 +217,10 @@ class TokenIndex:
                 continue
             key = (entry.name, entry.size)
             if key not in self._seen:
-                self._seen[key] = read_footer(self._storage, path).get(TOKEN)
+                footer = _footer(self._storage, path)
+                if footer is None:  # moved after the listing; the next folder contains it
+                    continue
+                self._seen[key] = footer.get(TOKEN)
             seen[key] = self._seen[key]
             found.append((number, path, (seen[key] or b"").decode(errors="replace")))
         self._seen = seen  # without files that were deleted since

@@ -17,7 +17,7 @@ from helpers.places import PROCESSED, READY_TO_DELETE
 from mirrorlake import Publisher
 from mirrorlake.landing import zone
 from mirrorlake.names import TableName
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Listing, Storage
 
 T = TableName(None, "t")
 WRITER = """
@@ -74,6 +74,25 @@ def test_a_file_that_the_mirror_has_moved_is_known(any_storage: Storage, folder:
     assert Publisher(any_storage, T).insert([{"id": 1}], token="a").repeated
     any_storage.delete(f"{T.folder}/{folder}/{file}")  # deleted, so its token is no longer known
     assert not publisher.insert([{"id": 1}], token="a").repeated
+
+
+def test_a_file_that_the_mirror_moves_meanwhile_is_known(
+    any_storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Publisher(any_storage, T, keys=["id"])
+    file = publisher.insert([{"id": 1}], token="a").file
+    publisher.insert([{"id": 2}], token="b")
+    again = Publisher(any_storage, T, keys=["id"])
+
+    def list_then_move(storage: Storage, folder: str) -> Listing:
+        found = listed(storage, folder)
+        if folder == T.folder and any(entry.name == file for entry in found.files):
+            storage.rename(f"{folder}/{file}", f"{folder}/{PROCESSED}/{file}")
+        return found
+
+    listed = Storage.list
+    monkeypatch.setattr(Storage, "list", list_then_move)
+    assert again.insert([{"id": 1}], token="a").repeated
 
 
 def test_a_folder_that_was_made_again_forgets(storage: Storage) -> None:
