@@ -206,7 +206,11 @@ class Mirror(Actor):
 
     def do(self, *_step: Any) -> None:
         """Run a cycle."""
-        self.lake.scheduler.log(repr(self.engine.run_cycle()))
+        self.lake.cycles += 1
+        try:
+            self.lake.scheduler.log(repr(self.engine.run_cycle()))
+        finally:
+            self.lake.cycles -= 1
 
 
 class Operator(Actor):
@@ -240,6 +244,8 @@ class Operator(Actor):
             storage.delete_folder(name.folder)
             lake.excuse(table)
         elif action == "rename":
+            if lake.cycles:
+                lake.taken_in_cycle.add(table)
             storage._store.move_below(f"{name.folder}/", f"{name.folder}2/")
             lake.renamed[table] = f"{table}2"
         else:

@@ -54,9 +54,8 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: A number was used twice.
     """
-    found = read_identity(storage, identity.table)
-    if found is not None and found.incarnation != identity.incarnation:
-        return  # a reseed began during the cycle, and applies these files again
+    if _is_reseeded(storage, identity):
+        return
     # By the names in the plan: the folder may number files without numbers in another way, and
     # files that were not applied must stay, as must files that were replaced after the listing.
     listed = {entry.name: entry for entry in folder.listing.files}
@@ -68,6 +67,12 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     same = [(n, e) for name, n in ordered if (e := here.get(name)) and e == listed.get(name)]
     if (reused := _move_all(storage, identity, same)) is not None:
         raise reused
+
+
+def _is_reseeded(storage: Storage, identity: Identity) -> bool:
+    """Return whether a reseed began during the cycle; it applies the files again."""
+    found = read_identity(storage, identity.table)
+    return found is not None and found.incarnation != identity.incarnation
 
 
 def move_leftovers(
@@ -116,7 +121,9 @@ def _move_all(
         The error of the first file that can't be moved, or `None`. The others are moved.
     """
     done = map_concurrently(storage, lambda file: _move(storage, identity, *file), files)
-    storage.delete_files(path for path in done if isinstance(path, str))
+    copied = [path for path in done if isinstance(path, str)]
+    if copied and not _is_reseeded(storage, identity):  # this process may have been suspended
+        storage.delete_files(copied)
     return next((error for error in done if isinstance(error, SequenceError)), None)
 
 
