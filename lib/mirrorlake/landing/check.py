@@ -42,6 +42,7 @@ from mirrorlake.storage.files import Storage
 SMALL = 2**20
 """The largest size in bytes of a file that is read at once, so that its hash costs nothing."""
 MOST_REJECTS = 10_000  # the most bad rows of a file that are left out
+_MOST_KEYS = 1_000_000  # the most rows whose keys are compared; all of them are in memory
 UNCHANGED_TYPE = pa.list_(pa.string())
 Bounds = tuple[Any, Any]
 """The smallest and the largest value of a column; (None, None) if they are not known."""
@@ -73,6 +74,8 @@ class FileFacts:
         unchanged: the columns that some update of the file keeps as they are in the table.
         sha256: the hash of the file's bytes; None if not all of them were read.
         bounds: the smallest and largest values of the keys from footers, by lower-case name.
+        repeated_key: the first row of a key that rows without a marker repeat, and a sentence that
+            names the key and two of its rows; None if there is none, or keys were not compared.
     """
 
     name: str
@@ -89,6 +92,7 @@ class FileFacts:
     unchanged: tuple[str, ...] = ()
     sha256: str | None = None
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)
+    repeated_key: tuple[int, str] | None = None
 
     @property
     def row_count(self) -> int:
@@ -105,6 +109,7 @@ def inspect_file(
     number: int = 0,
     staged: str | None = None,
     skip_rows: bool = False,
+    compare_keys: bool = False,
 ) -> FileFacts:
     """Check one file and return the facts about it.
 
@@ -117,6 +122,8 @@ def inspect_file(
         staged: the path for the Parquet file of delimited text, relative to the root; by default
             that file is temporary.
         skip_rows: whether bad rows are left out and reported, instead of an error.
+        compare_keys: whether to look for a key that rows without a marker repeat; files with more
+            than 1,000,000 rows are not searched.
 
     Raises:
         DataFileError: the file can't be read, or a marker or key is invalid; the error names the
@@ -146,7 +153,7 @@ def inspect_file(
             convert_text(storage, path, metadata, where, source, name or own, data, rejects)
             in_text = len(rejects.found)
             published = opened.enter_context(where.open(source))
-        facts = _inspect_parquet(published, metadata, name or own, rejects)
+        facts = _inspect_parquet(published, metadata, name or own, rejects, compare_keys)
     found = tuple(rejects.found)
     left_out = tuple(reject.row - 1 for reject in found[in_text:])
     if in_text and left_out:  # the text's bad rows are missing in its Parquet file
@@ -233,7 +240,11 @@ def convert_text(
 
 
 def _inspect_parquet(
-    source: IO[bytes], metadata: TableMetadata, name: str, rejects: Rejects
+    source: IO[bytes],
+    metadata: TableMetadata,
+    name: str,
+    rejects: Rejects,
+    compare_keys: bool,  # noqa: FBT001 - private
 ) -> FileFacts:
     try:
         with pq.ParquetFile(source) as parquet:
@@ -249,6 +260,8 @@ def _inspect_parquet(
             rows = count_rows(parquet, marker, keys, metadata, rejects)
             unchanged = unchanged_names(parquet, marker, columns.data, keys)
             bounds = footer_bounds(parquet, keys)
+            inserted = compare_keys and marker is None and not metadata.upsert_by_default
+            repeated = _repeated_key(parquet, keys) if inserted and keys else None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFileError(
             f"The file is not a readable Parquet file: {first_line(error).rstrip('.')}.",
@@ -256,8 +269,41 @@ def _inspect_parquet(
         ) from error
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
     return FileFacts(
-        name, 0, columns.data, marker, rows, marker_read, unchanged=unchanged, bounds=bounds
+        name,
+        0,
+        columns.data,
+        marker,
+        rows,
+        marker_read,
+        unchanged=unchanged,
+        bounds=bounds,
+        repeated_key=repeated,
     )
+
+
+def _repeated_key(parquet: pq.ParquetFile, keys: list[str]) -> tuple[int, str] | None:
+    """Return the first row of the first repeated key and a sentence about it, or None."""
+    if parquet.metadata.num_rows > _MOST_KEYS:
+        return None
+    rows = (
+        parquet.read(columns=keys, use_threads=len(keys) > 1)
+        .select(keys)
+        .rename_columns([f"key {key}" for key in keys])
+    )
+    rows = rows.append_column("row", pa.array(range(1, len(rows) + 1), pa.int64()))
+    names = rows.column_names[:-1]
+    try:
+        groups = rows.group_by(names).aggregate([("row", "min"), ("row", "max")])
+    except pa.ArrowException:  # Arrow can't compare values of this type
+        return None
+    groups = groups.filter(pc.less(groups["row_min"], groups["row_max"])).sort_by("row_min")
+    if not len(groups):
+        return None
+    one = groups.slice(0, 1).to_pylist()[0]
+    key = ", ".join(f"{name}={one[of]}" for name, of in zip(keys, names, strict=True))
+    more = f", and {len(groups) - 1:,} more keys are repeated" if len(groups) > 1 else ""
+    text = f"Rows {one['row_min']:,} and {one['row_max']:,} have the same key ({key}){more}."
+    return one["row_min"], text
 
 
 def codec_fault(parquet: pq.ParquetFile) -> DataFileError | None:

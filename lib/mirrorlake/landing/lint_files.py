@@ -117,7 +117,7 @@ def _lint_parquet(
     facts: FileFacts | None = None
     refused: MirrorlakeError | None = None
     try:
-        facts = inspect_file(storage, path, metadata, name=name)
+        facts = inspect_file(storage, path, metadata, name=name, compare_keys=True)
     except MirrorlakeError as error:
         refused = error
     findings: list[LintFinding] = []
@@ -135,6 +135,9 @@ def _lint_parquet(
         findings.append(report("file-unreadable", refused.message, column=refused.column))
     if facts is not None and facts.row_count == 0:
         findings.append(report("file-without-rows", "The file has no rows."))
+    if facts is not None and facts.repeated_key is not None:
+        row, text = facts.repeated_key
+        findings.append(report("key-twice", text, row=row))
     return FileLint(name, schema, columns.data if columns else None, facts, tuple(findings))
 
 

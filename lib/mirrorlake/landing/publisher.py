@@ -91,8 +91,8 @@ class Published(Result):
         rows: the number of rows.
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
-        warning: why the batch may not do what is intended: the table may get rows twice, or an
-            update or upsert adds a column; otherwise None.
+        warning: why the batch may not do what is intended: the table may get rows twice, an update
+            or upsert adds a column, or a CSV file has another separator; otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -434,7 +434,7 @@ class Publisher:
                 storage = Storage(opened.enter_context(TemporaryDirectory()))
             try:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
-                facts = inspect_file(storage, staged, self._metadata, name=label)
+                facts = inspect_file(storage, staged, self._metadata, name=label, compare_keys=warn)
                 warning = self._warn(facts, label) if warn else None
                 if marker in (Marker.UPDATE, Marker.UPSERT):
                     warning = self._warn_of_new_columns(facts.columns, marker)
@@ -465,14 +465,26 @@ class Publisher:
         )
 
     def _warn(self, facts: FileFacts, label: str) -> str | None:
-        """Log and return a warning if rows without markers may have keys of the table."""
+        """Log and return a warning if rows without markers repeat keys, or may have the table's."""
         unmarked = facts.row_count and not facts.marker and not self._metadata.upsert_by_default
         if not self.keys or not unmarked:
             return None
         if self._has_rows is None:
             self._has_rows = has_files(self._storage, self.table)
         # An initial load may consist of several files with different keys.
-        if not self._seen.add(facts.bounds) and not self._has_rows:
+        may_repeat = self._seen.add(facts.bounds) or self._has_rows
+        if facts.repeated_key is not None:
+            _, repeated = facts.repeated_key
+            warning = (
+                f"{label}: {repeated} Rows without a marker are all inserted into {self.table}."
+            )
+            hint = (
+                "publish one row per key, or pass marker='upsert' (--marker upsert): then the last"
+                " row of a key replaces the others."
+            )
+            _log.warning("%s Hint: %s", warning, hint)
+            return warning
+        if not may_repeat:
             return None
         warning = (
             f"{self.table} has keys, but the rows of {label} have no marker. They are inserted "

@@ -169,6 +169,22 @@ def test_rows_without_markers_that_may_repeat_keys_are_a_warning(any_storage, ta
     assert dry.publish(ROWS).warning
 
 
+def test_a_key_that_rows_without_markers_repeat_is_a_warning(any_storage, table, caplog):
+    rows = [{"id": 7, "day": "a"}, {"id": 7, "day": "b"}, {"id": 7, "day": "a"}]
+    first = Publisher(any_storage, table, keys=["id", "day"])
+    assert first.write(rows[:2]).warning is None
+    warning = first.write(rows).warning
+    assert "the batch: Rows 1 and 3 have the same key (id=7, day=a)." in warning
+    assert "Hint: publish one row per key, or pass marker='upsert'" in caplog.messages[-1]
+    many = Publisher(any_storage, TableName(None, "u"), keys=["id"])
+    assert (
+        "(id=0), and 4 more keys are repeated"
+        in many.write([{"id": n % 5} for n in range(9)] + [{"id": 4}]).warning
+    )
+    nested = Publisher(any_storage, TableName(None, "v"), keys=["id"])
+    assert nested.write([{"id": [1]}, {"id": [1]}]).warning is None  # Arrow can't compare lists
+
+
 def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog):
     load = Publisher(any_storage, table, keys=["id"])
     parts = [load.write([{"id": n, "item": "a"}, {"id": n + 5, "item": "b"}]) for n in (20, 10, 0)]
@@ -177,7 +193,10 @@ def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog)
     marked.append(again.write([{"id": 1, MARKER: 4}]))
     without_rows = again.write(pa.table({"id": pa.array([], pa.int64())}))
     assert {done.warning for done in (*parts, *marked, without_rows)} == {None}
+    twice = [*ROWS, *ROWS]
+    assert {again.publish(twice, marker).warning for marker in ("insert", "upsert")} == {None}
     without_keys = Publisher(any_storage, TableName(None, "u"))
+    assert without_keys.write(twice).warning is None
     assert [without_keys.write(ROWS).warning for _ in range(2)] == [None, None]
     by_default = {"keyColumns": ["id"], "isUpsertDefaultRowMarker": True}
     any_storage.write_json("Files/LandingZone/v/_metadata.json", by_default)
