@@ -244,7 +244,7 @@ def _inspect_parquet(
     metadata: TableMetadata,
     name: str,
     rejects: Rejects,
-    compare_keys: bool,  # noqa: FBT001 - private
+    compare_keys: bool,
 ) -> FileFacts:
     try:
         with pq.ParquetFile(source) as parquet:

@@ -44,7 +44,7 @@ from mirrorlake.landing.metadata import (
     read_identity,
     read_own_snapshot,
 )
-from mirrorlake.landing.sources import open_source
+from mirrorlake.landing.sources import CSV_HINT, is_csv, open_source
 from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import (
     VALUES_HINT,
@@ -418,7 +418,9 @@ class Publisher:
         reader = self._open(rows)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
-        label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
+        is_file = isinstance(rows, (str, os.PathLike))
+        label = os.path.basename(rows) if is_file else "the batch"
+        misread = is_file and is_csv(label) and _has_other_separator(reader.schema.names)
         batch = uuid.uuid4().hex
         footer = self._footer | dict(footer or {})
         carried = {key.encode(): value.encode() for key, value in footer.items()}
@@ -438,6 +440,12 @@ class Publisher:
                 warning = self._warn(facts, label) if warn else None
                 if marker in (Marker.UPDATE, Marker.UPSERT):
                     warning = self._warn_of_new_columns(facts.columns, marker)
+                if misread:
+                    warning = (
+                        f"{label} has only one column, {reader.schema.names[0]!r}; commas must"
+                        " separate its values."
+                    )
+                    _log.warning("%s Hint: %s", warning, CSV_HINT)
                 if self._undeclared:  # before the file, so that its keys are always declared
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()
@@ -453,7 +461,9 @@ class Publisher:
                     and error.hint == KEY_HINT
                     and error.column in self._given
                 ):
-                    error.hint = "name columns of the rows in keys (--keys)."
+                    error.hint = (
+                        CSV_HINT if misread else "name columns of the rows in keys (--keys)."
+                    )
                 raise
             if token is not None and name is None and (found := self._tokens.find(token)):
                 storage.delete(staged)  # another writer published the same batch first
@@ -627,6 +637,11 @@ class Publisher:
             columns = footer_columns(self._storage, path)
             _unite(found, {name: column.table for name, column in columns.items()})
         return found
+
+
+def _has_other_separator(columns: list[str]) -> bool:
+    """Return whether the name of a file's only column contains another separator than a comma."""
+    return len(columns) == 1 and re.search(r"[;\t|]", columns[0]) is not None
 
 
 def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:

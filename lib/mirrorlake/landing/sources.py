@@ -276,6 +276,7 @@ def _refused(misfits: list[_Column], name: str, hint: str) -> DataFileError:
 
 
 BATCH_ROWS = 50_000
+CSV_HINT = "export the file again with commas between the values, in UTF-8."
 
 
 def read_dicts(
@@ -514,7 +515,7 @@ def _open_file(
 ) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:
-        if _is_csv(path):
+        if is_csv(path):
             csv = open_csv(path, name, known, declared, widen=widen, rename=rename)
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
@@ -536,19 +537,18 @@ def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Recor
         raise _unreadable(name, error) from error
 
 
-def _is_csv(name: str) -> bool:
+def is_csv(name: str) -> bool:
+    """Return whether a file to publish is CSV, by its extension."""
     return name.lower().endswith((".csv", ".csv.gz"))
 
 
 def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
-    is_csv = _is_csv(name)
+    text = is_csv(name)
     return DataFileError(
-        f"The file is not a readable {'CSV' if is_csv else 'Parquet'} file: {first}.",
+        f"The file is not a readable {'CSV' if text else 'Parquet'} file: {first}.",
         file=name,
         row=int(found[1]) - 1 if found else None,  # Arrow counts the header
-        hint="export the file again with commas between the values, in UTF-8."
-        if is_csv
-        else "check the format of the file.",
+        hint=CSV_HINT if text else "check the format of the file.",
     )

@@ -125,7 +125,7 @@ class PublishForm(Guarded):
         told, keys = f"{counted(found.rows, 'row')} would be published.", self.keys.value
         if found.warning:
             told += f" {found.warning}"
-            told += " Choose upsert to replace such rows." * (self.marker.value == UNCHANGED)
+            told += " Choose upsert to replace such rows." * ("inserted" in found.warning)
         elif not (keys := keys or self._declared_keys()):
             told += (
                 f" No key is chosen, so rows of {found.table} can only be inserted. Choose the"

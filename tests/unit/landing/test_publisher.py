@@ -169,6 +169,21 @@ def test_rows_without_markers_that_may_repeat_keys_are_a_warning(any_storage, ta
     assert dry.publish(ROWS).warning
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_csv_file_with_another_separator_is_a_warning(
+    any_storage, table, tmp_path, caplog, separator
+):
+    source = tmp_path / "stock.csv"
+    source.write_text(f"id{separator}n\n1{separator}2\n")
+    done = Publisher(any_storage, table).write(source)
+    assert "stock.csv has only one column" in (done.warning or "")
+    assert "Hint: export the file again with commas" in caplog.messages[-1]
+    with pytest.raises(DataFileError, match="Hint: export the file again with commas"):
+        Publisher(any_storage, TableName(None, "u"), keys=["id"]).upsert(source)
+    source.write_text(f"id\n1{separator}2\n")
+    assert Publisher(any_storage, TableName(None, "v")).write(source).warning is None
+
+
 def test_a_key_that_rows_without_markers_repeat_is_a_warning(any_storage, table, caplog):
     rows = [{"id": 7, "day": "a"}, {"id": 7, "day": "b"}, {"id": 7, "day": "a"}]
     first = Publisher(any_storage, table, keys=["id", "day"])
