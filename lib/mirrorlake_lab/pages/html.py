@@ -174,14 +174,11 @@ def join(*parts: str) -> Html:
     return Html("".join(parts))
 
 
-def wide(message: str, more: str = "") -> Html:
-    """Return a sentence for a wide table cell, with an optional second one below it."""
-    if not message and not more:
-        return Html("")
-    below = f'<span class="soft">{text(more)}</span>' if more else ""
-    return Html(
-        f'<span class="wide">{text(message)}{"<br>" * bool(message and more)}{below}</span>'
-    )
+def wide(message: str, *more: str) -> Html:
+    """Return a sentence for a wide table cell, with further lines below it."""
+    lines = [text(message), *(f'<span class="soft">{text(line)}</span>' for line in more)]
+    shown = "<br>".join(filter(None, lines))
+    return Html(f'<span class="wide">{shown}</span>' if shown else "")
 
 
 def unbroken(words: str) -> Html:

@@ -13,9 +13,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.storage.paths import shown_path
+from mirrorlake.errors import MirrorlakeError, UsageError, with_place
+from mirrorlake.names import file_number
+from mirrorlake.results import Result, TextTable, counted, moment_text
+from mirrorlake.storage.paths import PROGRAM, shown_path
 from mirrorlake_lab.pages import html
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 BATCHES = 20
+_MOST_ERRORS = 3
+_MOST_LINTED = 32 << 20  # bytes of waiting files; the page checks those of a failed table each time
 _AT_ONCE = 8
 _LEVELS = ("bad", "warn", "idle", "good")
 
@@ -38,11 +41,13 @@ class TableHealth:
         status: the table's entry in `Lake.status`.
         lags: seconds from publication to commit of the newest files, the newest last.
         applied: when the newest of them was applied, ISO-8601 UTC; None if unknown.
+        more_errors: further errors that the linter finds in the waiting files of a failed table.
     """
 
     status: TableStatus
     lags: tuple[float, ...] = ()
     applied: str | None = None
+    more_errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,17 +109,29 @@ def read_health(lake: Lake) -> LakeHealth:
 
 
 def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
-    """Return a table's status with the lag of its newest batches."""
-    table = line.table
+    """Return a table's status with the lag of its newest batches, and all errors of its files."""
+    table, more = line.table, _more_errors(lake, line)
     if not line.last_file or table is None:
-        return TableHealth(line)
+        return TableHealth(line, more_errors=more)
     try:
         ledger = lake.operations.ledger(table, last=BATCHES)
     except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
-        return TableHealth(line)
+        return TableHealth(line, more_errors=more)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
     lags = tuple(entry.lag_seconds or 0.0 for entry in done)
-    return TableHealth(line, lags, done[-1].applied if done else None)
+    return TableHealth(line, lags, done[-1].applied if done else None, more)
+
+
+def _more_errors(lake: Lake, line: TableStatus) -> tuple[str, ...]:
+    """Return the linter's errors in a failed table's files, without the one that stopped it."""
+    if not line.error or line.table is None or line.backlog_bytes > _MOST_LINTED:
+        return ()
+    try:
+        found = lake.lint(line.table).errors
+    except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
+        return ()
+    texts = (with_place(one.message, one.as_dict()) for one in found)
+    return tuple(text for text in texts if text != line.problem)
 
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
@@ -150,7 +167,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
             (
                 s.full_name,
                 html.dot(s.level, s.shown_state),
-                problem_and_fix(s),
+                problem_and_fix(s, one.more_errors),
                 s.rows,
                 s.last_file,
                 moment_text(one.applied or ""),
@@ -162,9 +179,21 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
     return html.table(TextTable(columns, tuple(rows)))
 
 
-def problem_and_fix(status: TableStatus) -> html.Html:
+def problem_and_fix(status: TableStatus, more_errors: Sequence[str] = ()) -> html.Html:
     """Return a table's problem and its fix as a cell; empty if all is well."""
-    return html.wide(status.shown_problem, f"Fix: {status.fix}" if status.fix else "")
+    lines = list(more_errors[:_MOST_ERRORS])
+    if left := len(more_errors) - len(lines):
+        lines.append(f"The linter finds {counted(left, 'more error')}.")
+    if status.fix:
+        lines.append(f"Fix: {status.fix}")
+    name = (status.error or {}).get("file") or ""
+    if status.table and (number := file_number(name)):
+        skip = f"{PROGRAM} skip ROOT {status.full_name} {number}"
+        lines.append(
+            f"Store a corrected file as {status.table.folder}/{name}, or skip the file ({skip}"
+            " --apply). The next cycle of the mirror continues there."
+        )
+    return html.wide(status.shown_problem, *lines)
 
 
 def view_table(views: Sequence[ViewStatus]) -> TextTable:

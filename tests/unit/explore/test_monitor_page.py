@@ -10,13 +10,17 @@ import time
 from pathlib import Path
 from threading import Event, Thread
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers.html_tags import Tags
 from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import DataFileError, UsageError
+from mirrorlake.mirror.state import TableState, failed, save_states
+from mirrorlake.names import TableName, file_name
 from mirrorlake_lab import monitor
 from mirrorlake_lab.pages import html
 
@@ -55,6 +59,24 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
     assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
     assert page.index("problem and fix</th>") < page.index("rows applied</th>")
     assert sorted(mirrored.storage.local.rglob("*")) == before
+
+
+def test_a_failed_table_shows_its_errors_and_the_next_step(lake: Lake) -> None:
+    table = TableName(None, "stock")
+    lake.storage.write_json(f"{table.folder}/_metadata.json", {"keyColumns": ["id"]})
+    for number, ids in enumerate([[None, None], [1, None], [None, 2], [None], [None]], start=1):
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "n": range(len(ids))})
+        pq.write_table(rows, Path(lake.landing_zone) / "stock" / file_name(number))
+    place = f"file {file_name(1)}, row 1, column id"
+    error = DataFileError("Key column 'id' is NULL.", file=file_name(1), row=1, column="id")
+    save_states(lake.storage, {table.folder: failed(TableState(None, "stock"), error)})
+    page = monitor(lake).to_html()
+    assert html.text(f"Key column 'id' is NULL. [{place}]") in page
+    assert html.text(f"Key column 'id' is NULL, in 2 rows. [{place}]") in page
+    assert html.text(f"Key column 'id' is NULL. [file {file_name(2)}, row 2") in page
+    assert "The linter finds 2 more errors." in page
+    assert f"Store a corrected file as {table.folder}/{file_name(1)}, or skip the file" in page
+    assert "mirrorlake skip ROOT stock 1 --apply). The next cycle" in page
 
 
 def test_names_from_outside_stay_text(lake: Lake) -> None:
