@@ -45,6 +45,13 @@ def show_notices() -> None:
     if not logger.hasHandlers():
         logger.addHandler(_Lines())
         logger.setLevel(logging.INFO)
+        # After Ctrl-C, Py4J logs a traceback with the root logger.
+        logging.getLogger().addFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Return whether a record is anything but the traceback of a KeyboardInterrupt."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def watch_cells() -> None:

@@ -30,6 +30,8 @@ logging.getLogger("mirrorlake").debug("details")
         ("", "old, sys.stderr = sys.stderr, io.StringIO();"
          "logging.getLogger('mirrorlake').info('into the cell'); sys.stderr = old",
          "mirrorlake: fetching jars\n"),
+        ("", "try: raise KeyboardInterrupt\nexcept KeyboardInterrupt: logging.exception('sending')",
+         "mirrorlake: fetching jars\n"),
     ],
 )  # fmt: skip
 def test_where_they_go(before: str, after: str, expected: str) -> None:

@@ -18,6 +18,7 @@ from mirrorlake.cli.printing import (
     print_rows,
     progress,
     tell,
+    warn,
 )
 from mirrorlake.names import TableName
 from mirrorlake.results import Outcome
@@ -147,8 +148,13 @@ def forget(
 
     lake = open_lake(root)
     wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))
-    with progress("searching …"):
-        done = lake.forget(table, wanted, apply=apply)
+    try:
+        with progress("searching …"):
+            done = lake.forget(table, wanted, apply=apply)
+    except KeyboardInterrupt:
+        hint = "run the same command again to complete the work; if the table is then paused,"
+        warn(f"mirrorlake: forget was interrupted.{f' Hint: {hint} resume it.' * apply}")
+        raise
     document = done.document()
     tell(as_json, document, *first_rows(document, 50), done)
 

@@ -24,6 +24,7 @@ from mirrorlake import Lake
 from mirrorlake.cli import main as cli
 from mirrorlake.cli import zone
 from mirrorlake.cli.printing import say
+from mirrorlake.mirror import forget as mirror_forget
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
@@ -365,6 +366,20 @@ def test_a_dry_run_of_an_operation_changes_nothing(verb: str, run: Run, storage:
     assert "a dry run" in run(verb, storage.root, "t", "--dry-run").out
     assert "dry run" not in run(verb, storage.root, "t").out
     assert everything_below(zone.local) != before
+
+
+def test_an_interrupted_forget_says_how_to_complete_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    Lake(tmp_path).publisher("t", keys=["id"]).upsert([{"id": 1}])
+    monkeypatch.setattr(mirror_forget, "key_columns", lambda *_: {"id": "long"})  # needs a table
+    monkeypatch.setattr(Lake, "forget", interrupted)
+    shown = " ".join(run("forget", tmp_path, "t", "id=1", "--apply", status=130).err.split())
+    assert "forget was interrupted. Hint: run the same command again" in shown
+    assert "Hint" not in run("forget", tmp_path, "t", "id=1", status=130).err
 
 
 def test_a_file_is_passed_over_only_when_told(run: Run, storage: Storage) -> None:
