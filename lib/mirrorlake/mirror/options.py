@@ -264,8 +264,13 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     names = (entry.name for entry in storage.list(table.folder).files)
     found = {file_number(name) for name in names if not name.startswith(("_", "."))}
     # A file with another name than a number gets its number from its time.
-    exists = not found.isdisjoint((number, None)) or number <= last_applied(storage, table)
-    effect = f"file {number}{'' if exists else ', which does not exist yet,'} is skipped"
+    if number <= last_applied(storage, table):
+        effect = (
+            f"file {number} was already applied, so nothing changes until a reseed leaves it out"
+        )
+    else:
+        exists = not found.isdisjoint((number, None))
+        effect = f"file {number}{'' if exists else ', which does not exist yet,'} is skipped"
     return Outcome("skip", str(table), effect, applied=apply)
 
 

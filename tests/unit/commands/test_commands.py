@@ -382,6 +382,15 @@ def test_an_interrupted_forget_says_how_to_complete_it(
     assert "Hint" not in run("forget", tmp_path, "t", "id=1", status=130).err
 
 
+def test_skip_says_that_a_file_is_already_applied(run: Run, storage: Storage) -> None:
+    zone = Zone(storage)
+    zone.put(1)
+    zone.mirrored({"id": "long"}, last=1)
+    shown = " ".join(run("skip", storage.root, "t", 1, "--apply").out.split())
+    assert "file 1 was already applied, so nothing changes until a reseed leaves it out" in shown
+    assert "already" not in run("skip", storage.root, "t", 2).out
+
+
 def test_a_file_is_passed_over_only_when_told(run: Run, storage: Storage) -> None:
     zone = Zone(storage)
     zone.put(2)
