@@ -111,10 +111,12 @@ class Lake:
             lake = Lake(path, spark=spark)
             if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
                 return lake
-        make = f"{PROGRAM} sample {shlex.quote(path)}"
+        place = shlex.quote(path)
         raise UsageError(
             f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
-            hint=f"check the root; `{make}` makes a sample lake there.",
+            hint="correct the root, or publish a file there:"
+            f" `{PROGRAM} publish {place} TABLE FILE`."
+            f" `{PROGRAM} sample {place}` makes a sample lake there.",
         )
 
     def __repr__(self) -> str:

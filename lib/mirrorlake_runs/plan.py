@@ -558,7 +558,7 @@ class Prepared:
                 try:
                     Lake.open(root)
                 except UsageError as error:
-                    hint = f"give another lake with `-p root=…`, or {error.hint}"
+                    hint = f"give another lake with `-p root=…`, {error.hint}"
                     raise UsageError(f"Step {step.name}: {error.message}", hint=hint) from None
 
 

@@ -51,6 +51,8 @@ def test_a_mistyped_root_is_an_error_before_the_start(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"Step opens: .*/mistyped is not a lake") as refused:
         run.run_plan(put_plan(folder, f"steps: [{', '.join(steps[::-1])}]"))
     assert "`-p root=…`" in str(refused.value)
+    hint = str(refused.value)
+    assert hint.index(f" publish {folder}/mistyped TABLE") < hint.index(" sample ")
     assert f" sample {folder}/mistyped` makes a sample lake there" in str(refused.value)
     assert not (folder / "home").exists()
     plan, _ = plans.with_overrides(load_plan(put_plan(folder, f"steps: [{', '.join(steps)}]")), {})
