@@ -38,6 +38,10 @@ def demo(
     )
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
     finish_run(summary, *(f"✓ {question}: {text}" for question, text in answers.items()))
+    say(
+        f"Next: {PROGRAM} lab opens JupyterLab; start with the lesson learn/01_publish.ipynb",
+        f"Your own data: {PROGRAM} publish ROOT TABLE FILE (docs/how-to/csv.md)",
+    )
 
 
 @app.command()

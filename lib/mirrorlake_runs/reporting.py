@@ -25,6 +25,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -407,6 +408,7 @@ def write_metrics(path: Path, document: dict[str, Any], roots: Iterable[str]) ->
 
 _TEMPLATES = Path(__file__).parent
 _WIDGETS = "application/vnd.jupyter.widget"
+_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![\w+.-]+:|#|/)[^)\s]+\)")
 
 
 def render_report(document: dict[str, Any], folder: Path) -> str:
@@ -454,6 +456,8 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
         return f"<p>The notebook can't be shown: {html.escape(str(error))}</p>"
     cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     for cell in cells:
+        if cell.cell_type == "markdown":  # the linked files are not in the run's folder
+            cell.source = _RELATIVE_LINK.sub(r"\1", cell.source)
         for output in cell.get("outputs", []):
             for kind in [k for k in output.get("data", {}) if k.startswith(_WIDGETS)]:
                 del output["data"][kind]

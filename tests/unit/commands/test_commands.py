@@ -28,6 +28,8 @@ from mirrorlake.mirror import forget as mirror_forget
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
+from mirrorlake_runs import RunSummary
+from mirrorlake_runs import run as plan_runs
 
 DOCS = PROJECT / "docs"
 VERBS = {
@@ -380,6 +382,16 @@ def test_an_interrupted_forget_says_how_to_complete_it(
     shown = " ".join(run("forget", tmp_path, "t", "id=1", "--apply", status=130).err.split())
     assert "forget was interrupted. Hint: run the same command again" in shown
     assert "Hint" not in run("forget", tmp_path, "t", "id=1", status=130).err
+
+
+def test_the_demo_ends_with_the_next_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = RunSummary("demo", "runs/1", "", (), "", {}, "1", 0)
+    monkeypatch.setattr(plan_runs, "run_plan", lambda *_, **__: summary)  # needs Spark
+    *_, lesson, own_data = run("demo").out.splitlines()
+    assert "learn/01_publish.ipynb" in lesson
+    page = re.search(r"docs/\S+\.md", own_data)
+    assert page is not None
+    assert (PROJECT / page[0]).is_file()
 
 
 def test_skip_says_that_a_file_is_already_applied(run: Run, storage: Storage) -> None:

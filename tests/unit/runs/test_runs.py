@@ -49,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write(
         folder / "notebooks" / "good.ipynb",
-        new_markdown_cell("# Title"),
+        new_markdown_cell("# Title\n[next](bad.ipynb) [page](../docs/a.md) [site](https://a.org)"),
         head,
         new_code_cell(recording),
         new_code_cell("record(number=8)"),
@@ -215,6 +215,8 @@ class TestRunPlan:
         names = sorted(path.name for path in Path(summary.folder).iterdir())
         made = ["01-good.ipynb", "02-bad.ipynb", "report.html", "run.json", "summary.json"]
         assert names == made
+        page = (Path(summary.folder) / "report.html").read_text(encoding="utf-8")
+        assert 'next page <a href="https://a.org"' in page  # the report's folder lacks the others
 
     def test_records_come_back_as_they_were_made(self, ran) -> None:
         done = ran[0].steps[0]
