@@ -436,7 +436,7 @@ def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
         True
     """
     count = len(shown.rows)
-    rows = [row for row in shown.rows[:_MOST_BARS] if row[0] is not None]
+    rows = list(shown.rows[:_MOST_BARS])
     numbers = [
         index
         for index in range(1, len(shown.columns))
@@ -467,7 +467,8 @@ def plot_rows(shown: TextTable, *, title: str = "") -> Chart | None:
     }
     label = names[0] if len(names) == 1 else ""
     # Timestamps are strings, too; they and other numbered texts are in an order.
-    joined = not any(isinstance(row[0], str) and not row[0][:1].isdigit() for row in rows)
+    ordered = (not isinstance(row[0], str) or row[0][:1].isdigit() for row in rows)
+    joined = all(ordered) and all(row[0] is not None for row in rows)
     return plot_lines(x, series, title=title, label=label, x_label=shown.columns[0], joined=joined)
 
 
@@ -482,7 +483,7 @@ def _height(value: Any) -> float:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = "NULL" if value is None else str(value)
     return text if len(text) <= 30 else f"{text[:29]}…"
 
 

@@ -80,6 +80,13 @@ def test_null_is_a_gap() -> None:
     assert points.to_png().startswith(PNG)
 
 
+def test_a_null_in_the_first_column_has_a_label() -> None:
+    assert drawn(("EUR", 4), (None, 3)).describe() == "n by name. n. EUR 4, NULL 3."
+    assert drawn((None, 3), (2013, 4)).describe() == "n by name. n. NULL 3, 2013 4."
+    (line, _) = drawn((None, 3, 1), (2013, 4, 2)).axes[0].lines
+    assert (line.get_xdata()[0], line.get_linestyle()) == ("NULL", "None")
+
+
 @pytest.mark.parametrize(("more", "said"), [(False, "298 rows"), (True, "more than 298 rows")])
 def test_a_plot_of_the_first_rows_only_says_so(more: bool, said: str) -> None:
     chart = drawn(*((f"row {n}", n) for n in range(298)), more=more)
