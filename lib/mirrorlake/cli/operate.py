@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -150,6 +151,9 @@ def forget(
     wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))
     try:
         with progress("searching …"):
+            _ = lake.spark
+            # PySpark's own handler calls the JVM, which fails while another call is running.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             done = lake.forget(table, wanted, apply=apply)
     except KeyboardInterrupt:
         hint = "run the same command again to complete the work; if the table is then paused,"

@@ -378,6 +378,7 @@ def test_an_interrupted_forget_says_how_to_complete_it(
 
     Lake(tmp_path).publisher("t", keys=["id"]).upsert([{"id": 1}])
     monkeypatch.setattr(mirror_forget, "key_columns", lambda *_: {"id": "long"})  # needs a table
+    monkeypatch.setattr(Lake, "spark", None)
     monkeypatch.setattr(Lake, "forget", interrupted)
     shown = " ".join(run("forget", tmp_path, "t", "id=1", "--apply", status=130).err.split())
     assert "forget was interrupted. Hint: run the same command again" in shown
