@@ -255,6 +255,7 @@ def read_text(
     *,
     name: str,
     rejects: Rejects | None = None,
+    as_written: bool = False,
 ) -> pa.RecordBatchReader:
     """Return the rows of a text file in their declared types; undeclared columns are strings.
 
@@ -263,6 +264,7 @@ def read_text(
         metadata: the declarations of the table's folder.
         name: the file's name in errors.
         rejects: collects bad rows, which are left out; without it the first bad row is an error.
+        as_written: whether all values are returned as strings, also those of declared columns.
 
     Raises:
         DataFileError: a row has too few or too many columns, a value does not fit its type, or
@@ -275,7 +277,7 @@ def read_text(
         data = _Bytes(text, name)
         reader = _parse(open_file(), data, written, rejects)
     types = {column.lower(): arrow_type(kind) for column, kind in metadata.columns.items()}
-    types[MARKER.lower()] = pa.int32()
+    types = {} if as_written else types | {MARKER.lower(): pa.int32()}
     columns = [_plain(found, text) for found in written]
     schema = pa.schema([(column, types.get(column.lower(), pa.string())) for column in columns])
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, first_line
+from mirrorlake.landing.check import is_text
+from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.text import read_text
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
@@ -248,36 +251,35 @@ _ROWS = 20
 _MOST_COLUMNS = 20
 
 
-def preview_rows(storage: Storage, path: str, around: int = 1) -> TextTable:
+def preview_rows(storage: Storage, table: TableName, file: str, around: int = 1) -> TextTable:
     """Return rows of a published file, unchanged, around one of them.
 
     Args:
-        storage: the storage of the file.
-        path: the file, relative to the storage's root.
+        storage: the storage of the lake.
+        table: the table.
+        file: the name of a file in the table's folder.
         around: the row to center on, counted from 1.
 
     Raises:
-        DataFileError: the file is not valid Parquet or CSV.
+        DataFileError: the file is not valid Parquet or delimited text.
     """
     first = max(1, around - _AROUND)
+    path = f"{table.folder}/{file}"
+    metadata = read_metadata(storage, table)
     try:
+        if is_text(file, metadata.text):
+            with ExitStack() as opened:
+                rows = read_text(
+                    lambda: opened.enter_context(storage.open(path)),
+                    metadata,
+                    name=file,
+                    as_written=True,
+                )
+                return slice_rows(rows, first)
         with storage.open(path) as source:
-            if path.lower().endswith((".parquet", ".parq")):
-                return slice_rows(pq.ParquetFile(source).iter_batches(1024), first)
-            reader = pacsv.open_csv(pa.PythonFile(_unpacked(source, path), mode="r"))
-            return slice_rows(reader, first)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataFileError(
-            f"The file can't be read: {first_line(error)}.", file=path.rpartition("/")[2]
-        ) from error
-
-
-def _unpacked(source: Any, path: str) -> Any:
-    if path.lower().endswith(".gz"):
-        import gzip
-
-        return gzip.open(source)
-    return source
+            return slice_rows(pq.ParquetFile(source).iter_batches(1024), first)
+    except (pa.ArrowException, OSError) as error:
+        raise DataFileError(f"The file can't be read: {first_line(error)}.", file=file) from error
 
 
 def slice_rows(batches: Any, first: int = 1) -> TextTable:

@@ -108,11 +108,9 @@ class ZoneTab(Tab):
         if self.file.value not in self.file.options:
             self.show_message("Choose one of the folder's files.", "bad")
             return
-        path = f"{self.folder.value.folder}/{self.file.value}"
-        shown = preview_rows(self.lake.storage, path, self.row.value)
-        self._rows.value = html.view(
-            html.table(shown, caption=f"Rows of {self.file.value}", data=True)
-        )
+        name = self.file.value
+        shown = preview_rows(self.lake.storage, self.folder.value, name, self.row.value)
+        self._rows.value = html.view(html.table(shown, caption=f"Rows of {name}", data=True))
 
 
 def list_folders(lines: list[TableStatus]) -> TextTable:

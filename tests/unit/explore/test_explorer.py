@@ -160,14 +160,32 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     assert (zone.file.value, zone.row.value) == (bad.name, 2)
     zone.read_rows()
     assert "<td>b</td>" in zone._rows.value
-    path = f"{TableName(None, 'stock').folder}/00000000000000000001.parquet"
-    rows = controls.preview_rows(lake.storage, path, 30)
+    stock_name = TableName(None, "stock")
+    rows = controls.preview_rows(lake.storage, stock_name, "00000000000000000001.parquet", 30)
     assert [row[0] for row in rows.rows] == list(range(25, 40))
     zone.file.value = "../../_partnerEvents.json"
     zone.read_rows()
     assert "Choose one" in zone.message.value
     tables = explorer.open("Tables")
     assert "no Delta tables yet" in tables.message.value
+
+
+def test_texts_of_a_published_file_are_shown_as_they_are_written(lake: Lake) -> None:
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    folder = Path(lake.storage.path("Files/LandingZone/stock"))
+    (folder / "_metadata.json").write_text(
+        '{"keyColumns": ["id"], "fileFormat": "DelimitedText",'
+        ' "FileFormatTypeProperties": {"ColumnSeparator": ";"}}',
+        encoding="utf-8",
+    )
+    written = ("01234", "2026-03-01", "1.50", "x")
+    text = f"id;day;price;__rowMarker__\r\n{';'.join(written)}\r\n"
+    (folder / "00000000000000000002.csv").write_bytes(text.encode())
+    zone = explore(lake).open("Zone")
+    zone.file.value = "00000000000000000002.csv"
+    zone.read_rows()
+    for value in written:  # also a marker that the mirror refuses
+        assert f">{value}</td>" in zone._rows.value
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:
