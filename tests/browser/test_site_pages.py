@@ -62,4 +62,9 @@ def test_search_works_from_a_file(site: Path, page: Any) -> None:
     assert "Measure the lag of a mirror" in page.locator("#search-results").inner_text()
     page.locator("#search-results li a", has_text="Operate a mirror").click()
     page.wait_for_selector("h1:has-text('Operate a mirror')")
+    firsts = {"undo": "Undo a bad load", "forget": "Delete personal data",
+              "corrupt": "The landing zone"}  # fmt: skip
+    for query, title in firsts.items():
+        page.goto(f"file://{site}/search.html?q={query}")
+        page.wait_for_selector(f"#search-results li:first-child a:text-is('{title}')")
     assert page.faults == []

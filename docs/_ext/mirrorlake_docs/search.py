@@ -15,18 +15,19 @@ from mirrorlake_runs.notebook_files import first_words, nbformat
 _LONGEST = 160
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _NO_TEXT = ("#", "|", "```", "- ", "!", "<", ":", "{", "1.")
-# The numbers are Sphinx's own, which a scorer must define as well.
+# The numbers are Sphinx's own, except `objPrio`: a method does not precede the pages on its task.
 _SCRIPT = """
 const EXCERPTS = %s;
 var Scorer = {
   score: (result) => {
     const page = result[0];
     result[3] = result[3] || EXCERPTS[page] || "";
-    return result[4] + (page.startsWith("docs/how-to/") ? 10 : 0);
+    const more = page.startsWith("docs/how-to/") ? 10 : page.startsWith("docs/") ? 3 : 0;
+    return result[4] + more;
   },
   objNameMatch: 11,
   objPartialMatch: 6,
-  objPrio: {0: 15, 1: 5, 2: -5},
+  objPrio: {0: 0, 1: 0, 2: -5},
   objPrioDefault: 0,
   title: 15,
   partialTitle: 7,
@@ -37,7 +38,7 @@ var Scorer = {
 
 
 def write_scorer(sources: Path, target: Path) -> None:
-    """Write the script that orders the hits, how-to pages first, and adds their excerpts."""
+    """Write the script that orders the hits, how-to pages and docs first, and adds excerpts."""
     found = {}
     for path in sorted((*sources.rglob("*.md"), *sources.rglob("*.ipynb"))):
         page = path.relative_to(sources).with_suffix("").as_posix()
