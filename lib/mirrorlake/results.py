@@ -185,8 +185,21 @@ def _text(value: Any) -> str:
         return "NULL"
     if isinstance(value, Count):
         return f"{value:,}"
+    if isinstance(value, Decimal):
+        return decimal_text(value)
     # Floating-point sums differ in the last digits from run to run.
     return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def decimal_text(value: Decimal) -> str:
+    """Return a decimal without the trailing zeros of its type, but with two places if it has any.
+
+    Example:
+        >>> decimal_text(Decimal("957539.80000000")), decimal_text(Decimal("0.12300"))
+        ('957539.80', '0.123')
+    """
+    whole, point, places = f"{value:f}".partition(".")
+    return f"{whole}{point}{places[:2]}{places[2:].rstrip('0')}"
 
 
 def size_text(size: float) -> str:

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, decimal_text
 from mirrorlake_runs.records import write_whole
 
 STYLE = """
@@ -38,7 +38,7 @@ STYLE = """
 .ml table {border-collapse: collapse; margin: 4px 0; font-size: 13px; color: inherit}
 .ml th, .ml td {padding: 3px 8px; border-bottom: 1px solid var(--ml-line); vertical-align: top;
  text-align: left; white-space: normal; max-width: 34em}
-.ml .wide {display: inline-block; min-width: 11em}
+.ml .path {overflow-wrap: anywhere} .ml .wide {display: inline-block; min-width: 11em}
 .ml thead th {background: var(--ml-band); color: inherit}
 .ml caption {text-align: left; font-weight: 600; white-space: nowrap}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
@@ -81,6 +81,8 @@ def text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.10g}"  # `.6g` writes a million as 1e+06
+    if isinstance(value, Decimal):
+        return decimal_text(value)
     if isinstance(value, datetime):
         value = f"{value:%Y-%m-%d %H:%M:%S}"
     shown = escape(plain_text(str(value)))
@@ -179,6 +181,11 @@ def wide(message: str, *more: str) -> Html:
     lines = [text(message), *(f'<span class="soft">{text(line)}</span>' for line in more)]
     shown = "<br>".join(filter(None, lines))
     return Html(f'<span class="wide">{shown}</span>' if shown else "")
+
+
+def breaking(name: str) -> Html:
+    """Return a path that may break anywhere, so that a narrow window shows the other columns."""
+    return Html(f'<span class="wide path">{text(name)}</span>')
 
 
 def unbroken(words: str) -> Html:

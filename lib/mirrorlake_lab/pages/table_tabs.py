@@ -323,8 +323,15 @@ class FilesTab(Tab):
 def list_files(files: Sequence[TableFile]) -> TextTable:
     """Return one row per data file."""
     rows = tuple(
-        (file.path, size_text(file.size), file.rows, file.deleted, file.partition, file.ordered)
-        for file in files
+        (
+            html.breaking(one.path),
+            size_text(one.size),
+            one.rows,
+            one.deleted,
+            one.partition,
+            one.ordered,
+        )
+        for one in files
     )
     return TextTable(("file", "size", "rows", "deleted", "partition", "V-Order"), rows)
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import nbformat
@@ -286,3 +287,18 @@ def test_a_tab_that_is_filled_reads_the_lake_once(
     asked.clear()
     tab.folder.value = other
     assert asked == [other.folder]
+
+
+def test_a_long_file_name_may_break_anywhere(many: Lake) -> None:
+    listed = table_tabs.list_files(many.inspect(EVIL).files[:1])
+    assert 'class="wide path">part=' in listed.rows[0][0]
+
+
+def test_decimals_are_shown_without_the_zeros_of_their_type() -> None:
+    values = tuple(map(Decimal, ("957539.80000000", "0.12345000", "5.00000", "-7.5", "3", "0E-8")))
+    shown = results.TextTable(("n",), tuple((value,) for value in values))
+    texts = ["957539.80", "0.12345", "5.00", "-7.5", "3", "0.00"]
+    assert [line.strip() for line in repr(shown).splitlines()[1:]] == texts
+    for table in (shown._repr_html_(), html.table(shown), html.table(shown, data=True)):
+        assert all(f">{text}</td>" in table for text in texts)
+    assert shown.document()["rows"][0] == {"n": values[0]}  # the data are unchanged
