@@ -392,6 +392,22 @@ def test_nothing_that_is_named_is_missing() -> None:
         assert sum(map(bool, sources)) == 1
 
 
+def test_no_printed_line_has_all_texts_of_a_later_answer() -> None:
+    for path in (NOTEBOOKS / "learn").glob("*.ipynb"):
+        lines: list[str] = []
+        for cell in nbformat.read(path, as_version=4).cells:
+            for task in ALL:
+                answer = task.answers[0] if task.answers else None
+                # Letters of choices are in every line.
+                texts = isinstance(answer, list) and all(len(str(one)) > 2 for one in answer)
+                if f"### Task {task.number}:" in cell.source and texts and len(answer) > 1:
+                    given = [line for line in lines if all(str(one) in line for one in answer)]
+                    assert given == [], task.number
+            for output in cell.get("outputs", ()):
+                text = output.get("text") or output.get("data", {}).get("text/plain", "")
+                lines += text.splitlines()
+
+
 @pytest.mark.parametrize("number", list(lessons()))
 def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
     lesson, path = lessons()[number], course.lesson_paths()[number]
