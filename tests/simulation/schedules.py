@@ -95,8 +95,8 @@ def make_schedule(seed: int) -> Schedule:
         ]
     parts = draw.choice(([None], [None], [None, None], ["1/2", "2/2"], [None, "1/2", "2/2"]))
     patience = draw.choice((None, 5, 30))
-    if any(step[0] in ("reseed", "skip") for step in steps.get("operator", ())):
-        patience = patience or 5  # these operations need mirrors that take a lease
+    if "operator" in steps:
+        patience = patience or 5  # operations need mirrors that take a lease
     for number, shard in enumerate(parts):
         steps[f"mirror{number}"] = [("cycle", shard, patience) for _ in range(draw.randint(1, 4))]
     odds = Odds(

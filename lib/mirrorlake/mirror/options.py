@@ -50,7 +50,8 @@ class MirrorOptions:
         driver_bytes: the largest file that the driver checks itself if Spark runs on a cluster, in
             bytes. Executors check larger files and convert them to Parquet.
         patience: how long to wait for another mirror of this lake, in seconds; None takes no lease.
-            Without a lease, the caller must not skip files or reseed a table during a cycle.
+            Without a lease, no operation may run, and no folder be deleted or renamed, during a
+            cycle.
         tables_at_once: the number of tables that are processed concurrently. None is the number of
             cores + 1, because a small commit sometimes waits: at most 8 on this machine, at most
             32 on a cluster.
