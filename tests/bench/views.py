@@ -14,6 +14,10 @@ times as long.
 
 Each view and share is a part, which takes less than 5 minutes for one pair on two cores.
 `python tests/bench/views.py --rows 1000000 --part "join, 0.1 %"` uses fewer rows.
+
+The part `tpch` runs only if it is named. It creates the 22 queries of TPC-H as views, and refreshes
+them after 0.1 % of the orders, with their lines, and of partsupp have changed through the mirror.
+The peer writes the same query over an equal Delta table. `--part tpch --scale 0.01` uses less data.
 """
 
 from __future__ import annotations
@@ -21,13 +25,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from helpers.bench import BenchResult, join_results
+from helpers.bench_data import timed
+from helpers.tpch import make_tpch
 from mirrorlake import Lake
 from mirrorlake.spark.session import get_spark
 
@@ -77,11 +85,62 @@ def run_part(pairs: int, rows: int, query: str, shares: tuple[str, ...]) -> Benc
     )
 
 
+def run_tpch(pairs: int, scale: float = 1) -> BenchResult:
+    """Measure the creation and the refreshes of the 22 queries; print each on stderr."""
+    get_spark("batch")
+    seconds: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    incremental = set()
+
+    def add(what: str, note: str, ours: float, peer: float) -> None:
+        seconds[what].append(ours)
+        seconds[f"{what}, recomputed"].append(peer)
+        ratios[what].append(peer / ours)
+        line = f"{what}: {ours:.2f} s ({note}), recomputed {peer:.2f} s, ratio {peer / ours:.2f}"
+        print(line, file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(f"{folder}/lake")
+        tpch = make_tpch(Path(folder, "tpch"), scale, pairs + 1, nth=1000, answers=False)
+        tpch.fill(lake)
+        views = {f"q{number}": sql for number, sql in tpch.queries.items()}
+        for name, sql in views.items():
+            lake.sql(sql).write.format("noop").mode("overwrite").save()  # as warm-up
+            taken = timed(partial(lake.views.create, name, sql))
+            explained = lake.views.explain(name)
+            rules = [one.method for one in explained.stages or (explained,)]
+            add(f"{name}, creation", ", ".join(rules), taken, recompute(lake, name, sql))
+        for cycle in range(1, pairs + 2):  # the first one is a warm-up
+            tpch.change(lake, cycle)
+            for name, sql in views.items():
+                began = time.perf_counter()
+                done = lake.views.refresh(name, how="incremental" if cycle == 1 else "auto")
+                taken = time.perf_counter() - began
+                runs = ", ".join(f"{one.mode} {one.seconds:.2f}" for one in done.stages or (done,))
+                if cycle > 1:
+                    add(name, runs, taken, recompute(lake, name, sql))
+                    incremental |= {name} if done.mode == "incremental" else set()
+    medians = {what: round(statistics.median(found), 2) for what, found in ratios.items()}
+    created = [ratio for what, ratio in medians.items() if what not in views]
+    refreshed = [medians[name] for name in views]
+    return BenchResult(
+        "views",
+        {what: round(statistics.median(found), 3) for what, found in seconds.items()},
+        {
+            **medians,
+            "creation, median": round(statistics.median(created), 2),
+            "refresh, median": round(statistics.median(refreshed), 2),
+            "refresh, lowest": min(refreshed),
+            "queries that were refreshed incrementally": len(incremental),
+        },
+    )
+
+
 BY_PART = {f"{name}, {share}": (name, (share,)) for name in VIEWS for share in SHARES}
 PARTS = {
     part: partial(run_part, rows=ROWS, query=name, shares=shares)
     for part, (name, shares) in BY_PART.items()
-}
+} | {"tpch": run_tpch}
 
 
 def measure(
@@ -159,9 +218,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--pairs", type=int, default=1)
-    parser.add_argument("--part", choices=BY_PART, default="join, 0.1 %")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--part", choices=PARTS, default="join, 0.1 %")
     given = parser.parse_args()
-    found = run_part(given.pairs, given.rows, *BY_PART[given.part])
+    if given.part == "tpch":
+        found = run_tpch(given.pairs, given.scale)
+    else:
+        found = run_part(given.pairs, given.rows, *BY_PART[given.part])
     print(json.dumps(asdict(found), indent=2))
 
 

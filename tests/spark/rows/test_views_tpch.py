@@ -1,0 +1,53 @@
+"""The queries of TPC-H as views: after each change, their rows equal the answers of DuckDB."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from helpers.tpch import make_tpch
+from mirrorlake import Lake
+
+SCALE, CYCLES, NTH = 0.1, 5, 200
+Row = tuple[object, ...]
+
+
+def equal(ours: object, theirs: object) -> bool:
+    """Compare two values. DuckDB has floats where Spark has averages and quotients of decimals."""
+    if isinstance(theirs, float):
+        assert isinstance(ours, (float, Decimal)), ours
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-6)
+    return ours == theirs
+
+
+def ordered(rows: list[Row]) -> list[Row]:
+    """Sort rows by their exact values first, so that rounding does not affect the order."""
+
+    def exact(row: Row) -> tuple[list[str], list[float]]:
+        inexact = [float(one) for one in row if isinstance(one, (float, Decimal))]
+        return [str(one) for one in row if not isinstance(one, (float, Decimal))], inexact
+
+    return sorted(rows, key=exact)
+
+
+@pytest.mark.long
+def test_all_queries_follow_the_changes(lake: Lake, tmp_path: Path) -> None:
+    tpch = make_tpch(tmp_path / "tpch", SCALE, CYCLES, nth=NTH, answers=True)
+    tpch.fill(lake)
+    for number, sql in tpch.queries.items():
+        lake.views.create(f"q{number}", sql)
+    incremental = set()
+    for cycle in range(CYCLES + 1):
+        if cycle:
+            tpch.change(lake, cycle)
+        for number, answer in tpch.answers(cycle).items():
+            done = lake.views.refresh(f"q{number}", how="incremental")
+            incremental |= {number} if done.mode == "incremental" else set()
+            found = ordered([tuple(row) for row in lake.views.read(f"q{number}").collect()])
+            assert len(found) == len(answer), (number, cycle)
+            for ours, theirs in zip(found, ordered(answer), strict=True):
+                assert all(map(equal, ours, theirs)), (number, cycle, ours, theirs)
+    assert incremental == set(tpch.queries)
