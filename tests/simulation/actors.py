@@ -246,6 +246,7 @@ class Operator(Actor):
         elif action == "rename":
             if lake.cycles:
                 lake.taken_in_cycle.add(table)
+                lake.replayed.add(f"{name.table_path}2")  # it can mix files of both folders
             storage._store.move_below(f"{name.folder}/", f"{name.folder}2/")
             lake.renamed[table] = f"{table}2"
         else:

@@ -68,6 +68,19 @@ def test_a_reseed_during_a_cycle_keeps_the_files_of_the_folder() -> None:
     assert result.error is None, report(result)
 
 
+def test_a_suspended_mirror_deletes_no_file_of_a_new_folder() -> None:
+    """It had copied the applied files, and deleted those that were published meanwhile."""
+    steps = {
+        "publisher0": [("a", 1, False), ("a", 1, False), ("a", 3, False), ("a", 2, True)],
+        "publisher1": [("a", 2, True), ("a", 1, False), ("a", 2, False), ("a", 1, True)],
+        "operator": [("drop", "a", 1, 2.85)],
+        "mirror0": [("cycle", None, 5), ("cycle", None, 5)],
+    }
+    decisions = {("mirror0#1.8", 36): (SUSPEND, 17), ("publisher1#1", 38): (SUSPEND, 46)}
+    result = run(Schedule(3721, steps, Odds(), decisions), detailed=True)
+    assert result.error is None, report(result)
+
+
 def test_a_fault_of_the_store_stops_no_table_of_a_source() -> None:
     """The check for conditional writes failed, and its error stopped the table."""
     steps = {"source0": [("s", 1, 0)]}

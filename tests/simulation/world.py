@@ -410,8 +410,9 @@ class SimulatedLake:
         # A publisher used a number that was skipped before the file existed.
         if number in skipped and "was replaced by other content" in message:
             return True
-        # A folder was deleted file by file, while it was published again.
-        return "was deleted after the folder was listed" in message and state.name in self.taken
+        # A folder was renamed, or deleted file by file, while it was published again.
+        taken = any(state.name in self.family(table) for table in self.taken)
+        return taken and "was deleted after the folder was listed" in message
 
     def _is_skipped(self, batch: Published) -> bool:
         """Return whether an operator skipped the file of a batch, or may have."""

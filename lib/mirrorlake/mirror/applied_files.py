@@ -54,7 +54,7 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: A number was used twice.
     """
-    if _is_reseeded(storage, identity):
+    if not _is_same_folder(storage, identity):
         return
     # By the names in the plan: the folder may number files without numbers in another way, and
     # files that were not applied must stay, as must files that were replaced after the listing.
@@ -69,10 +69,13 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
         raise reused
 
 
-def _is_reseeded(storage: Storage, identity: Identity) -> bool:
-    """Return whether a reseed began during the cycle; it applies the files again."""
+def _is_same_folder(storage: Storage, identity: Identity) -> bool:
+    """Return whether the folder was neither reseeded nor recreated during the cycle.
+
+    Otherwise its files are not those that were applied, or will be applied again.
+    """
     found = read_identity(storage, identity.table)
-    return found is not None and found.incarnation != identity.incarnation
+    return found is not None and found.incarnation == identity.incarnation
 
 
 def move_leftovers(
@@ -122,7 +125,7 @@ def _move_all(
     """
     done = map_concurrently(storage, lambda file: _move(storage, identity, *file), files)
     copied = [path for path in done if isinstance(path, str)]
-    if copied and not _is_reseeded(storage, identity):  # this process may have been suspended
+    if copied and _is_same_folder(storage, identity):  # this process may have been suspended
         storage.delete_files(copied)
     return next((error for error in done if isinstance(error, SequenceError)), None)
 
