@@ -22,7 +22,7 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
-from mirrorlake.mirror.options import VIEW_PROPERTY, map_concurrently
+from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.status import TableStatus as TableStatus
 from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
 from mirrorlake.names import TableName
@@ -36,7 +36,7 @@ from mirrorlake.results import (
     optional_figure,
 )
 from mirrorlake.source_status import SourceReport, source_reports
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Storage, map_concurrently
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

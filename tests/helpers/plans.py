@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.landing import check
-from mirrorlake.landing.metadata import Identity
+from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror import next_batch
 from mirrorlake.storage.files import Storage
 
@@ -22,7 +22,8 @@ def facts_of(
 def plan_files(
     storage: Storage, identity: Identity, first: int, names: list[str]
 ) -> next_batch.Plan:
-    """Return the plan that starts with these files; create it if it does not exist."""
+    """Return the plan that starts with these files; create it and the identity if missing."""
+    write_identity(storage, identity, make_folder=True)
     return next_batch.make_plan(
         storage, identity, first, facts_of(storage, identity, first, names), "stop"
     )

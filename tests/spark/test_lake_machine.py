@@ -87,6 +87,7 @@ class LakeMachine(RuleBasedStateMachine):
     Attributes:
         model: the rows after the last step.
         pending: the published batches that are not mirrored.
+        deleted: the keys that the last cycle deleted; it may have inserted them again.
         rows: the rows of each version.
         tracked: the rows of each version by key, each with its row id and its commit version.
         kinds: what each version did; of a restore, the restored version.
@@ -103,6 +104,7 @@ class LakeMachine(RuleBasedStateMachine):
         self.exists, self.types = True, TYPES
         self.model = TableModel(("id",))
         self.pending: list[list[Change]] = []
+        self.deleted: set[int] = set()
         self.rows: dict[int, Counter[Row]] = {}
         self.tracked: dict[int, dict[int, tuple[Row, int, int]]] = {}
         self.kinds: dict[int, str | int] = {}
@@ -149,6 +151,8 @@ class LakeMachine(RuleBasedStateMachine):
         kind, found = self.kinds[version], self.tracked[version]
         same = kind if isinstance(kind, int) else version - 1  # the version that it starts from
         before = {} if kind == REPLACED else self.tracked.get(same, {})
+        if kind == CHANGED:
+            before = {key: row for key, row in before.items() if key not in self.deleted}
         for key, (row, number, since) in found.items():
             at = f"row {row} of version {version} ({kind}): id {number}, since {since}"
             if key in before:
@@ -183,8 +187,9 @@ class LakeMachine(RuleBasedStateMachine):
             vectors = True if way == "vectors" else None
             report = self.lake.mirror(deletion_vectors=vectors, widen=True)
         assert not report.failed
-        for batch in self.pending:
-            self.model.apply_all(batch)
+        changes = [change for batch in self.pending for change in batch]
+        self.deleted = {row["id"] for marker, row in changes if marker is Marker.DELETE}
+        self.model.apply_all(changes)
         self.pending = []
         self.committed(kind)
 
@@ -375,7 +380,7 @@ def test_any_order_of_operations_ends_as_the_model_does(
             database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, *([Phase.shrink] if long else [])],
+            phases=[Phase.generate],  # a run takes 10 seconds, so shrinking would take hours
         ),
     )
 

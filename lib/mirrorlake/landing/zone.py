@@ -29,10 +29,11 @@ from mirrorlake.names import (
     file_number,
     place_of,
 )
-from mirrorlake.storage.files import Entry, Listing, Storage
+from mirrorlake.storage.files import Entry, Listing, Storage, map_concurrently
 
 TOKEN = b"mirrorlake.token"
 BATCH = b"mirrorlake.batch"
+_LISTINGS = 5  # a listed file can be missing because the mirror moves it, or as a dangling link
 _LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
 
 
@@ -211,20 +212,25 @@ class TokenIndex:
 
     def _read(self) -> list[tuple[int, str, str]]:
         """Return the number, the path and the token of each file; without a token, it is empty."""
-        found, seen = [], {}
-        for path, entry in every_file(self._storage, self._table):
-            if (number := file_number(entry.name)) is None:
-                continue
-            key = (entry.name, entry.size)
-            if key not in self._seen:
-                footer = _footer(self._storage, path)
-                if footer is None:  # moved after the listing; the next folder contains it
-                    continue
-                self._seen[key] = footer.get(TOKEN)
-            seen[key] = self._seen[key]
-            found.append((number, path, (seen[key] or b"").decode(errors="replace")))
-        self._seen = seen  # without files that were deleted since
-        return found
+        for _ in range(_LISTINGS):
+            files = [
+                (number, path, (entry.name, entry.size))
+                for path, entry in every_file(self._storage, self._table)
+                if (number := file_number(entry.name)) is not None
+            ]
+            new = [(key, path) for _, path, key in files if key not in self._seen]
+            footers = map_concurrently(
+                self._storage, lambda path: _footer(self._storage, path), [path for _, path in new]
+            )
+            read = {key: f for (key, _), f in zip(new, footers, strict=True) if f is not None}
+            if read.keys() >= {key for key, _ in new}:
+                break  # otherwise, the mirror has moved a file since its folder was listed
+        tokens = self._seen | {key: footer.get(TOKEN) for key, footer in read.items()}
+        self._seen = {key: tokens.get(key) for _, _, key in files}  # without files deleted since
+        return [
+            (number, path, (self._seen[key] or b"").decode(errors="replace"))
+            for number, path, key in files
+        ]
 
 
 def read_footer(storage: Storage, path: str) -> dict[bytes, bytes]:

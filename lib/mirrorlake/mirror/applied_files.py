@@ -39,11 +39,11 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
-from mirrorlake.mirror.options import MirrorOptions, map_concurrently, paused, read_settings
+from mirrorlake.mirror.options import MirrorOptions, paused, read_settings
 from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome, counted
-from mirrorlake.storage.files import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage, map_concurrently
 
 _IN_PROCESSED = 1 / 7  # the share of the retention in `_ProcessedFiles`: a day of a week
 

@@ -60,7 +60,6 @@ from mirrorlake.mirror.options import (
     concurrent_tables,
     has_partitioning_policy,
     is_stale_incarnation,
-    map_concurrently,
     new_table_properties,
     read_defaults,
     retention,
@@ -99,7 +98,7 @@ from mirrorlake.notices import noop
 from mirrorlake.query.catalog import keep_registered
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.session import cluster_cores
-from mirrorlake.storage.files import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage, map_concurrently
 
 _log = logging.getLogger(__name__)
 _TRIES = 3

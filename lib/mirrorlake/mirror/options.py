@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import Identity, TableMetadata, last_applied
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import AT_ONCE, Storage
+from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 SETTINGS_FORMAT = 1
@@ -33,8 +32,6 @@ _DEFAULTS = f"{STATE}/defaults.json"
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
-_One = TypeVar("_One")
-_Done = TypeVar("_Done")
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
@@ -110,19 +107,6 @@ def concurrent_tables(options: MirrorOptions, cores: int | None = None) -> int:
     if cores is not None:
         return min(_MOST_OF_A_CLUSTER, cores + 1)
     return min(_MOST_HERE, (os.cpu_count() or 1) + 1)
-
-
-def map_concurrently(
-    storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
-) -> list[_Done]:
-    """Return the result for each item: concurrently in an object store, one by one on a disk.
-
-    On a disk, a step is so short that threads would only wait for each other.
-    """
-    if storage.local is not None:
-        return [do(item) for item in items]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(do, items))
 
 
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:

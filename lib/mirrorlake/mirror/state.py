@@ -27,10 +27,9 @@ from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError, with_place
 from mirrorlake.landing.metadata import SEQUENTIAL
-from mirrorlake.mirror.options import map_concurrently
 from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
-from mirrorlake.storage.files import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage, map_concurrently
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import PAUSE, busy, is_held, only_one
 

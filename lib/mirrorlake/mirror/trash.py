@@ -48,14 +48,13 @@ from mirrorlake.mirror.options import (
     OperatorSettings,
     copy_settings,
     declared_keys,
-    map_concurrently,
     write_settings,
 )
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.notices import noop
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage, map_concurrently
 from mirrorlake.storage.kept import read_kept
 
 _log = logging.getLogger(__name__)

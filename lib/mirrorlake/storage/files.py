@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -49,7 +49,9 @@ from mirrorlake.storage.object_stores import (
 from mirrorlake.storage.paths import ON_WINDOWS, URI
 
 PAGE = 1000  # the most entries per request of a listing
-AT_ONCE = 16  # the number of concurrent listings
+AT_ONCE = 16  # the number of concurrent requests
+_One = TypeVar("_One")
+_Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True)
@@ -554,3 +556,16 @@ def _rename_without_links(source: Path, target: Path) -> bool:
         return True
     finally:
         os.close(folder)
+
+
+def map_concurrently(
+    storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
+) -> list[_Done]:
+    """Return the result for each item: concurrently in an object store, one by one on a disk.
+
+    On a disk, a step is so short that threads would only wait for each other.
+    """
+    if storage.local is not None:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(do, items))
