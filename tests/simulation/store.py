@@ -180,6 +180,8 @@ def _call(store: Bucket, effect: Callable[[], _Answer], request: str, *paths: st
     if request in _CHANGES:
         repeats = store.retried and request != "RENAME"
         kinds = (*_WRITE, *([TWICE] if repeats else []))
+    if request == "DELETE":  # no deletion is conditional, so a late one can not be detected
+        kinds = tuple(kind for kind in kinds if kind not in (SUSPEND, LATER))
     fault = scheduler.point(kinds, request, *paths)
     if fault == FAIL:
         raise GenericError("the store answered 503")

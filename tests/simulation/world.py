@@ -430,6 +430,7 @@ class SimulatedLake:
             for entry in read_ledger(storage, table).entries
             if entry.version is not None and entry.skipped is None
         }
-        if dict(files) != ledger:
+        mixed = any(str(table) == self.renamed.get(name) for name in self.taken_in_cycle)
+        if dict(files) != ledger and not mixed:  # a renamed folder that was published meanwhile
             raise Violation(f"{table} has {dict(files)}, but its ledger {ledger}")
         return {change["id"] for change in changes}

@@ -53,7 +53,7 @@ SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
 WRITERS = 3
 FAULTS = 0.03  # the share of faulty requests
 LONGEST = 900  # seconds that the end may take
-LIGHT, HEAVY = (2.0, 5.0), (20.0, 45.0)  # seconds between two kills of processes without, with JVM
+LIGHT, HEAVY = (3.0, 8.0), (30.0, 60.0)  # seconds between two kills of processes without, with JVM
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Actor:
     """A process that is started again after each kill."""
 
     def __init__(self, place: Place, folder: Path, kind: str, number: int = 0) -> None:
-        self.kind, self.number, self.kills = kind, number, 0
+        self.kind, self.number, self.kills, self.lines_at_kill = kind, number, 0, 0
         self.log, self.output = (folder / f"{kind}-{number}{end}" for end in (".log", ".txt"))
         arguments = [
             kind,
@@ -139,6 +139,7 @@ class Actor:
         assert self._process.poll() is None, self.printed()[-3000:]
         self.end()
         self.kills += 1
+        self.lines_at_kill = self.lines_at_kill or len(entries(self.log)) + 1
 
     def end(self) -> None:
         if self._process is not None:
@@ -153,11 +154,21 @@ class Actor:
 
 
 def has_worked(actors: list[Actor]) -> bool:
-    """Check whether each kind of operation was done twice, and each kind of process killed."""
-    done = Counter(entry.get("done") for actor in actors for entry in entries(actor.log))
+    """Check whether each kind of operation was done twice, and each kind of process killed.
+
+    Each publisher must have published after a kill, and one must have completed a batch by token.
+    """
+    logs = {actor: entries(actor.log) for actor in actors}
+    done = Counter(entry.get("done") for log in logs.values() for entry in log)
     kinds = ("publish", "cycle", "read", *MAINTENANCE)
     killed = {actor.kind for actor in actors if actor.kills}
-    return min(done[kind] for kind in kinds) >= 2 and killed == {actor.kind for actor in actors}
+    publishers = [actor for actor in actors if actor.kind == "publisher"]
+    return (
+        min(done[kind] for kind in kinds) >= 2
+        and killed == {actor.kind for actor in actors}
+        and all(len(logs[actor]) > actor.lines_at_kill > 0 for actor in publishers)
+        and any(entry.get("repeated") for actor in publishers for entry in logs[actor])
+    )
 
 
 def kill_at_random(actors: list[Actor], chance: random.Random) -> None:
