@@ -134,7 +134,7 @@ def publish(lake: Lake, log: Log, writer: int, *, only_complete: bool = False) -
         if log.done["publish"] == log.started:
             if only_complete:
                 return
-            time.sleep(random.uniform(0, 0.4))
+            time.sleep(random.uniform(0.5, 2))  # leave the cores to the JVMs
             log.write(started=log.started + 1)
         log.attempt("publish", send)
 
@@ -187,7 +187,7 @@ def read(lake: Lake, log: Log) -> None:
     def twice() -> dict[str, Any]:
         version = lake.table("t").version
         rows = bag(lake, "t", COLUMNS, version)
-        time.sleep(random.uniform(0, 2))
+        time.sleep(random.uniform(1, 4))
         again = bag(lake, "t", COLUMNS, version)
         return {"version": version, "digests": [digest(r.elements()) for r in (rows, again)]}
 

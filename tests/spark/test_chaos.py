@@ -53,7 +53,7 @@ SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
 WRITERS = 3
 FAULTS = 0.03  # the share of faulty requests
 LONGEST = 900  # seconds that the end may take
-LIGHT, HEAVY = (3.0, 8.0), (30.0, 60.0)  # seconds between two kills of processes without, with JVM
+LIGHT, HEAVY = (4.0, 10.0), (45.0, 90.0)  # seconds between two kills of processes without, with JVM
 
 
 @dataclass
