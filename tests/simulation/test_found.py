@@ -13,6 +13,7 @@ from mirrorlake.storage.lease import Lease, LeaseHeldError
 from simulation.scheduler import (
     KILL,
     KILL_AFTER,
+    LATER,
     LOST,
     SUSPEND,
     SWITCH,
@@ -78,6 +79,30 @@ def test_a_suspended_mirror_deletes_no_file_of_a_new_folder() -> None:
     }
     decisions = {("mirror0#1.8", 36): (SUSPEND, 17), ("publisher1#1", 38): (SUSPEND, 46)}
     result = run(Schedule(3721, steps, Odds(), decisions), detailed=True)
+    assert result.error is None, report(result)
+
+
+def test_a_mirror_whose_lease_expired_saves_no_states() -> None:
+    """It was suspended, and its old states replaced those of mirrors that had run meanwhile."""
+    steps = {
+        "publisher0": [("b", 2, False), ("b", 3, True)],
+        "original": [("o", 2, False)],
+        "source0": [("s", 3, 0)],
+        "source1": [("s", 3, 0)],
+        "operator": [("rename", "b", 4, 3.0496603168024623)],
+        "mirror0": [("cycle", None, 5)],
+        "mirror1": [("cycle", "1/2", 5), ("cycle", "1/2", 5)],
+        "mirror2": [("cycle", "2/2", 5)],
+    }
+    decisions: dict[Key, Decision] = {
+        ("hub", 1): (SWITCH, 1),
+        ("hub", 2): (SWITCH, 5),
+        ("hub", 3): (SWITCH, 1),
+        ("hub", 4): (SWITCH, 3),
+        ("publisher0#1", 15): (LATER, 51),
+        ("mirror0#1.13", 31): (SUSPEND, 1),
+    }
+    result = run(Schedule(1764, steps, Odds(), decisions), detailed=True)
     assert result.error is None, report(result)
 
 

@@ -99,6 +99,7 @@ from mirrorlake.query.catalog import keep_registered
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage.files import Listing, Storage, map_concurrently
+from mirrorlake.storage.lease import Lease
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
@@ -154,10 +155,10 @@ class Engine:
         """
         if only is not None and self._options.shard is not None:
             raise UsageError("A table and a shard exclude each other.", hint="choose one.")
-        with mirror_lease(self._storage, self._options.patience, self._shard):
-            return self._run_cycle(only)
+        with mirror_lease(self._storage, self._options.patience, self._shard) as lease:
+            return self._run_cycle(only, lease)
 
-    def _run_cycle(self, only: TableName | None) -> MirrorReport:
+    def _run_cycle(self, only: TableName | None, lease: Lease | None) -> MirrorReport:
         kept = self._documents.load()
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
@@ -208,7 +209,7 @@ class Engine:
         if new:
             # Save new tables before their first commit, so that a drop after a kill is noticed.
             states |= {state.folder: state for state in new}
-            self._documents.save(states)
+            self._save(states, lease)
         saved = dict(states)
         with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
@@ -221,13 +222,13 @@ class Engine:
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != saved:
-                        self._documents.save(states)
+                        self._save(states, lease)
                         saved = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_running(self._storage):
-            self._documents.save(states)
+            self._save(states, lease)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
         latest |= {state.folder: (state, status_of(state, None)) for state in stuck}
@@ -235,6 +236,11 @@ class Engine:
         tables = (_mirrored(before.get(one), *latest[one]) for one in folders)
         names = tuple(str(table) for table in dropped)
         return MirrorReport(tuple(tables), names, storage=self._storage)
+
+    def _save(self, states: dict[str, TableState], lease: Lease | None) -> None:
+        """Save the states, unless another mirror took the lease over and has newer ones."""
+        if lease is None or lease.is_kept():
+            self._documents.save(states)
 
     def close(self) -> None:
         """Record in the monitoring files that the mirror has stopped."""

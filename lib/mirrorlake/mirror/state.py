@@ -31,7 +31,7 @@ from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, pl
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Entry, Storage, map_concurrently
 from mirrorlake.storage.kept import read_kept
-from mirrorlake.storage.lease import PAUSE, busy, is_held, only_one
+from mirrorlake.storage.lease import PAUSE, Lease, busy, is_held, only_one
 
 _WRITTEN = re.compile(r"(\d{1,4})/(\d{1,4})", re.ASCII)
 _LOCK = f"{STATE}/mirror.lock"
@@ -108,8 +108,10 @@ ALL = Shard(1, 1)
 
 
 @contextmanager
-def mirror_lease(storage: Storage, patience: float | None, shard: Shard = ALL) -> Iterator[None]:
-    """Hold the lease of the mirror of a lake, or of one shard.
+def mirror_lease(
+    storage: Storage, patience: float | None, shard: Shard = ALL
+) -> Iterator[Lease | None]:
+    """Hold the lease of the mirror of a lake, or of one shard, and yield it.
 
     Mirrors of different shards run concurrently; each has its own lease. None starts while a mirror
     holds the lease of the whole lake, and that mirror waits until no lease of a shard is held.
@@ -125,7 +127,7 @@ def mirror_lease(storage: Storage, patience: float | None, shard: Shard = ALL) -
         BusyError: Another mirror still holds the lease after `patience` seconds.
     """
     if patience is None:
-        yield
+        yield None
         return
     deadline = time.monotonic() + patience
     what, path = "mirror of this lake", _LOCK
@@ -133,11 +135,11 @@ def mirror_lease(storage: Storage, patience: float | None, shard: Shard = ALL) -
         what, path = f"{what}'s shard {shard}", f"{STATE}/{_SHARD_LOCK}{shard.label}{_LOCK_ENDING}"
     while True:
         left = max(0.0, deadline - time.monotonic())
-        with only_one(storage, path, left, what):
+        with only_one(storage, path, left, what) as lease:
             if shard == ALL:
                 _await_shards(storage, deadline)
             if shard == ALL or not is_held(storage, _LOCK):
-                yield
+                yield lease
                 return
         # The mirror of a shard releases its lease, so that the two do not wait for each other.
         if time.monotonic() >= deadline:

@@ -82,6 +82,8 @@ class Lease:
         self._stack = contextlib.ExitStack()
         self._renewing = threading.Lock()
         self._seen: Seen | None = None
+        self._renewed = 0.0  # when the last successful renewal began, on the monotonic clock
+        self._expired = False
         self.lost = False
 
     def __enter__(self) -> Lease:
@@ -110,6 +112,16 @@ class Lease:
                 found = self.storage.look_at(self.path)
                 holder = "another process" if found is None else name_holder(found[0].decode())
                 raise LeaseHeldError(self.what, holder)
+
+    def is_kept(self) -> bool:
+        """Return whether all renewals were in time, so that no other process took the lease."""
+        self._check_age()
+        return not self.lost and not self._expired
+
+    def _check_age(self) -> float:
+        now = time.monotonic()
+        self._expired |= self.storage.local is None and now - self._renewed > self.ttl
+        return now
 
     @contextlib.contextmanager
     def _locked(self, root: Path) -> Iterator[None]:
@@ -143,6 +155,7 @@ class Lease:
 
     @contextlib.contextmanager
     def _remote(self) -> Iterator[None]:
+        self._renewed = time.monotonic()
         self._seen = self._take()
         self._holder["renewals"] = 1
         done = threading.Event()
@@ -191,8 +204,10 @@ class Lease:
     def _renew(self) -> None:
         with self._renewing:
             if not self.lost:
+                began = self._check_age()
                 seen = self.storage.replace(self.path, self._data(), self._seen)
                 self._seen, self.lost = seen or self._seen, seen is None
+                self._renewed = began
                 # After an error the next attempt must write the same: the store may have it.
                 self._holder["renewals"] = int(self._holder["renewals"]) + 1
 
