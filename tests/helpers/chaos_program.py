@@ -1,4 +1,4 @@
-"""The processes of the chaos test: a publisher, a mirror, maintenance, a reader; all but the end.
+"""Processes of the chaos test: publisher, mirror, maintenance, reader, and `settle` for the end.
 
 Each process runs until it is killed, and logs each completed operation as one line of JSON. A new
 process continues with the log of the killed one.
@@ -131,9 +131,11 @@ def publish(lake: Lake, log: Log, writer: int, *, only_complete: bool = False) -
         return {"turn": log.started, "file": done.file, "repeated": done.repeated}
 
     while True:
+        if only_complete:
+            if log.done["publish"] < log.started:
+                log.write(done="publish", **send())
+            return
         if log.done["publish"] == log.started:
-            if only_complete:
-                return
             time.sleep(random.uniform(0.5, 2))  # leave the cores to the JVMs
             log.write(started=log.started + 1)
         log.attempt("publish", send)

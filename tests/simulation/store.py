@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import obstore
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
+from mirrorlake.names import file_number
 from simulation.scheduler import (
     DELAY,
     FAIL,
@@ -180,7 +181,8 @@ def _call(store: Bucket, effect: Callable[[], _Answer], request: str, *paths: st
     if request in _CHANGES:
         repeats = store.retried and request != "RENAME"
         kinds = (*_WRITE, *([TWICE] if repeats else []))
-    if request == "DELETE":  # no deletion is conditional, so a late one can not be detected
+    if request == "DELETE" and any(file_number(path.rpartition("/")[2]) for path in paths):
+        # A deletion is not conditional, so a late one of a published file cannot be detected.
         kinds = tuple(kind for kind in kinds if kind not in (SUSPEND, LATER))
     fault = scheduler.point(kinds, request, *paths)
     if fault == FAIL:

@@ -222,13 +222,16 @@ class TokenIndex:
             footers = map_concurrently(
                 self._storage, lambda path: _footer(self._storage, path), [path for _, path in new]
             )
-            read = {key: f for (key, _), f in zip(new, footers, strict=True) if f is not None}
-            if read.keys() >= {key for key, _ in new}:
+            pairs = zip(new, footers, strict=True)
+            self._seen |= {
+                key: footer.get(TOKEN) for (key, _), footer in pairs if footer is not None
+            }
+            if all(key in self._seen for key, _ in new):
                 break  # otherwise, the mirror has moved a file since its folder was listed
-        tokens = self._seen | {key: footer.get(TOKEN) for key, footer in read.items()}
-        self._seen = {key: tokens.get(key) for _, _, key in files}  # without files deleted since
+        there = {key for _, _, key in files}
+        self._seen = {key: token for key, token in self._seen.items() if key in there}
         return [
-            (number, path, (self._seen[key] or b"").decode(errors="replace"))
+            (number, path, (self._seen.get(key) or b"").decode(errors="replace"))
             for number, path, key in files
         ]
 

@@ -30,6 +30,7 @@ from mirrorlake.landing.metadata import (
     Identity,
     Marker,
     TableMetadata,
+    is_in_folder,
     last_applied,
     read_identity,
     read_metadata,
@@ -54,8 +55,8 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: A number was used twice.
     """
-    if not _is_same_folder(storage, identity):
-        return
+    if not is_in_folder(storage, identity.table, identity):
+        return  # reseeded or recreated: the files will be applied again, or are new
     # By the names in the plan: the folder may number files without numbers in another way, and
     # files that were not applied must stay, as must files that were replaced after the listing.
     listed = {entry.name: entry for entry in folder.listing.files}
@@ -67,15 +68,6 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     same = [(n, e) for name, n in ordered if (e := here.get(name)) and e == listed.get(name)]
     if (reused := _move_all(storage, identity, same)) is not None:
         raise reused
-
-
-def _is_same_folder(storage: Storage, identity: Identity) -> bool:
-    """Return whether the folder was neither reseeded nor recreated during the cycle.
-
-    Otherwise its files are not those that were applied, or will be applied again.
-    """
-    found = read_identity(storage, identity.table)
-    return found is not None and found.incarnation == identity.incarnation
 
 
 def move_leftovers(
@@ -125,7 +117,7 @@ def _move_all(
     """
     done = map_concurrently(storage, lambda file: _move(storage, identity, *file), files)
     copied = [path for path in done if isinstance(path, str)]
-    if copied and _is_same_folder(storage, identity):  # this process may have been suspended
+    if copied and is_in_folder(storage, identity.table, identity):  # it can have been suspended
         storage.delete_files(copied)
     return next((error for error in done if isinstance(error, SequenceError)), None)
 
@@ -140,9 +132,12 @@ def _move(
     folder = identity.table.folder
     source = f"{folder}/{entry.name}"
     target = f"{folder}/{PROCESSED}/{_processed_name(number, entry.name)}"
-    is_copied = storage.is_s3 and entry.size <= SMALL
+    is_copied = storage.local is None
+    move = storage.copy if is_copied else storage.rename
+    if storage.is_s3 and entry.size <= SMALL:
+        move = storage.copy_small
     try:
-        moved = (storage.copy_small if is_copied else storage.rename)(source, target)
+        moved = move(source, target)
     except FileNotFoundError:
         return None  # another mirror moved it, or the folder was deleted
     if moved:

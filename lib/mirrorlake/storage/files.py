@@ -33,6 +33,7 @@ from mirrorlake.storage.object_stores import (
     CLOUDS,
     Seen,
     Writer,
+    copy_object,
     create_object,
     head_object,
     one_uri,
@@ -406,6 +407,20 @@ class Storage:
             if self.local is None:
                 raise
             return _rename_without_links(self.local / source, self.local / target)
+
+    def copy(self, source: str, target: str) -> bool:
+        """Copy an object without overwriting; return False if the target exists.
+
+        Raises:
+            FileNotFoundError: the source does not exist.
+        """
+        if self._in_cloud:
+            return copy_object(self._store, self._unrepeated, source, target)
+        try:
+            obstore.copy(self._store, source, target, overwrite=False)
+            return True
+        except AlreadyExistsError:
+            return False
 
     def copy_small(self, source: str, target: str) -> bool:
         """Copy a file that fits into memory without overwriting; return False if the target exists.

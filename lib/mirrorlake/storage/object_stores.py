@@ -246,7 +246,15 @@ def replace_object(store: Any, path: str, data: bytes, seen: Seen | None) -> See
 
 
 def rename_object(store: Any, unrepeated: Any, source: str, target: str) -> bool:
-    """Copy an object to a path where none exists and delete the source; return False if one exists.
+    """Copy an object as `copy_object`, and delete the source; return False if a target exists."""
+    copied = copy_object(store, unrepeated, source, target)
+    if copied:
+        obstore.delete(store, source)
+    return copied
+
+
+def copy_object(store: Any, unrepeated: Any, source: str, target: str) -> bool:
+    """Copy an object to a path where none exists; return False if one exists.
 
     A copy carries no id. The copy is requested once at a time, so that a refusal is due to another
     writer's object. Only after a lost answer a target with the source's content counts as this
@@ -280,7 +288,6 @@ def rename_object(store: Any, unrepeated: Any, source: str, target: str) -> bool
                 continue
             if not _is_copy(store, source, target):
                 return False
-        obstore.delete(store, source)
         return True
     raise AssertionError("unreachable")
 

@@ -95,6 +95,18 @@ def test_a_file_that_the_mirror_moves_meanwhile_is_known(
     assert again.insert([{"id": 1}], token="a").repeated
 
 
+def test_a_file_that_was_missing_at_first_is_read_later(
+    any_storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Publisher(any_storage, T, keys=["id"])
+    publisher.insert([{"id": 1}], token="a")
+    again = Publisher(any_storage, T, keys=["id"])
+    with monkeypatch.context() as patch:
+        patch.setattr(zone, "_footer", lambda *_: None)
+        assert not again.insert([{"id": 2}], token="b").repeated
+    assert again.insert([{"id": 1}], token="a").repeated
+
+
 def test_a_folder_that_was_made_again_forgets(storage: Storage) -> None:
     publisher = Publisher(storage, T)
     publisher.insert([{"id": 1}], token="a")
