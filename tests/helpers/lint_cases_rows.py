@@ -49,8 +49,8 @@ add("key-repeated", at(SECOND), None, {"id": [2, 1, 3], "item": ["a", "b", "c"]}
 add("key-repeated", at(THIRD), {"id": [1], "nr": [1]}, {"id": [1], "nr": [2]},
     {"id": [1], "nr": [1]}, metadata={"keyColumns": ["id", "nr"]})  # fmt: skip
 
-add("key-twice", at(FIRST, 2), {"id": [1, 2, 2], "item": ["a", "b", "c"]})
-add("key-twice", at(FIRST, 1), {"id": [1, 1, 1], "nr": [1, 2, 1]},
+add("key-twice-in-file", at(FIRST, 2), {"id": [1, 2, 2], "item": ["a", "b", "c"]})
+add("key-twice-in-file", at(FIRST, 1), {"id": [1, 1, 1], "nr": [1, 2, 1]},
     metadata={"keyColumns": ["id", "nr"]})  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.text import COMPRESSED, Reject, Rejects, original_rows, read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA, is_reserved
+from mirrorlake.results import counted
 from mirrorlake.storage.files import Storage
 
 SMALL = 2**20
@@ -299,11 +300,17 @@ def _repeated_key(parquet: pq.ParquetFile, keys: list[str]) -> tuple[int, str] |
     groups = groups.filter(pc.less(groups["row_min"], groups["row_max"])).sort_by("row_min")
     if not len(groups):
         return None
-    one = groups.slice(0, 1).to_pylist()[0]
-    key = ", ".join(f"{name}={one[of]}" for name, of in zip(keys, names, strict=True))
-    more = f", and {len(groups) - 1:,} more keys are repeated" if len(groups) > 1 else ""
-    text = f"Rows {one['row_min']:,} and {one['row_max']:,} have the same key ({key}){more}."
-    return one["row_min"], text
+    first = groups.slice(0, 1)
+    try:
+        values = [str(first[of][0]) for of in names]
+    except (ValueError, OverflowError):  # invalid UTF-8, or a date after the year 9999
+        values = ["…"] * len(names)
+    key = ", ".join(f"{name}={value[:100]}" for name, value in zip(keys, values, strict=True))
+    more = len(groups) - 1
+    verb = "is" if more == 1 else "are"
+    tail = f", and {counted(more, 'more key')} {verb} repeated" if more else ""
+    row, other = (first[of][0].as_py() for of in ("row_min", "row_max"))
+    return row, f"Rows {row:,} and {other:,} have the same key ({key}){tail}."
 
 
 def codec_fault(parquet: pq.ParquetFile) -> DataFileError | None:

@@ -137,7 +137,7 @@ def _lint_parquet(
         findings.append(report("file-without-rows", "The file has no rows."))
     if facts is not None and facts.repeated_key is not None:
         row, text = facts.repeated_key
-        findings.append(report("key-twice", text, row=row))
+        findings.append(report("key-twice-in-file", text, row=row))
     return FileLint(name, schema, columns.data if columns else None, facts, tuple(findings))
 
 

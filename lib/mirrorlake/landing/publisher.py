@@ -92,7 +92,7 @@ class Published(Result):
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
         warning: why the batch may not do what is intended: the table may get rows twice, an update
-            or upsert adds a column, or a CSV file has another separator; otherwise None.
+            or upsert adds a column, or the separator of a CSV file is not a comma; otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -392,9 +392,10 @@ class Publisher:
         Raises:
             MirrorlakeError: The rows can't be read, or do not fit the table.
         """
-        reader = self._open(rows)
+        opened = self._open(rows)
         batches = []
-        if reader is not None:
+        if opened is not None:
+            reader = self._renamed(opened)
             target = self._target(reader.schema)
             batches = [cast_batch(batch, target, 0) for batch in reader]
         spelled = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
@@ -415,12 +416,12 @@ class Publisher:
     ) -> Published:
         if token is not None and (found := self._tokens.find(token)):
             return self._repeated(found)
-        reader = self._open(rows)
-        if reader is None:
+        found_rows = self._open(rows)
+        if found_rows is None:
             return Published(str(self.table), None, 0, 0)
-        is_file = isinstance(rows, (str, os.PathLike))
-        label = os.path.basename(rows) if is_file else "the batch"
-        misread = is_file and is_csv(label) and _has_other_separator(reader.schema.names)
+        label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
+        misread = has_other_separator(label, found_rows.schema.names)
+        reader = self._renamed(found_rows)
         batch = uuid.uuid4().hex
         footer = self._footer | dict(footer or {})
         carried = {key.encode(): value.encode() for key, value in footer.items()}
@@ -442,7 +443,7 @@ class Publisher:
                     warning = self._warn_of_new_columns(facts.columns, marker)
                 if misread:
                     warning = (
-                        f"{label} has only one column, {reader.schema.names[0]!r}; commas must"
+                        f"{label} has only one column, {found_rows.schema.names[0]!r}; commas must"
                         " separate its values."
                     )
                     _log.warning("%s Hint: %s", warning, CSV_HINT)
@@ -549,7 +550,7 @@ class Publisher:
     def _open(self, rows: Any) -> pa.RecordBatchReader | None:
         if isinstance(rows, (str, os.PathLike)):
             self._reread_columns()  # the current types of the columns determine how text is read
-        reader = open_source(
+        return open_source(
             rows,
             self.known_columns,
             self._declared,
@@ -557,7 +558,6 @@ class Publisher:
             keys=self.keys,
             rename=self._published_name,
         )
-        return None if reader is None else self._renamed(reader)
 
     def _published_name(self, column: str) -> str:
         """Return the name under which a column is published; see `safe_names`."""
@@ -639,9 +639,14 @@ class Publisher:
         return found
 
 
-def _has_other_separator(columns: list[str]) -> bool:
-    """Return whether the name of a file's only column contains another separator than a comma."""
-    return len(columns) == 1 and re.search(r"[;\t|]", columns[0]) is not None
+def has_other_separator(file: str, columns: list[str]) -> bool:
+    """Return whether the only column's name contains a semicolon, tab or vertical bar.
+
+    Args:
+        file: the name of the file; only CSV files have separators.
+        columns: the names of the columns in the file.
+    """
+    return is_csv(file) and len(columns) == 1 and re.search(r"[;\t|]", columns[0]) is not None
 
 
 def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:

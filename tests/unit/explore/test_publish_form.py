@@ -89,7 +89,7 @@ def test_the_check_warns_of_a_repeated_key_and_of_another_separator(lake: Lake) 
     form.check()
     assert "Rows 1 and 2 have the same key (id=1)" in form.message.value
     assert "Choose upsert" in form.message.value
-    uploaded(form, "other.csv", b"id;item\n1;a\n")
+    uploaded(form, "other.csv", b"id;inserted\n1;a\n")
     form.check()
     assert "commas must separate" in form.message.value
     assert "upsert" not in form.message.value

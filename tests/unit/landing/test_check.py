@@ -37,6 +37,20 @@ def refused(storage: Storage, data, metadata=KEYED, **options) -> MirrorlakeErro
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (pa.array([3000000, 3000000], pa.date32()), "…"),  # after the year 9999
+        (pa.array([b"\xff", b"\xff"]).view(pa.string()), "…"),
+        (pa.array(["x" * 1000] * 2), "x" * 100),
+    ],
+    ids=["date", "utf-8", "long"],
+)
+def test_repeated_keys_of_every_value_are_found(storage: Storage, ids, shown):
+    facts = check.inspect_file(storage, put(storage, {"id": ids}), KEYED, compare_keys=True)
+    assert facts.repeated_key == (1, f"Rows 1 and 2 have the same key (id={shown}).")
+
+
 @pytest.mark.promise("LZ-16")
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)
 def test_markers_of_every_whole_number_type(any_storage: Storage, kind):

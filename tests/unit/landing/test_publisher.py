@@ -180,6 +180,8 @@ def test_a_csv_file_with_another_separator_is_a_warning(
     assert "Hint: export the file again with commas" in caplog.messages[-1]
     with pytest.raises(DataFileError, match="Hint: export the file again with commas"):
         Publisher(any_storage, TableName(None, "u"), keys=["id"]).upsert(source)
+    safe = Publisher(any_storage, TableName(None, "s"), safe_names=True).write(source)
+    assert f"only one column, {f'id{separator}n'!r};" in (safe.warning or "")
     source.write_text(f"id\n1{separator}2\n")
     assert Publisher(any_storage, TableName(None, "v")).write(source).warning is None
 
@@ -195,6 +197,11 @@ def test_a_key_that_rows_without_markers_repeat_is_a_warning(any_storage, table,
     assert (
         "(id=0), and 4 more keys are repeated"
         in many.write([{"id": n % 5} for n in range(9)] + [{"id": 4}]).warning
+    )
+    two = Publisher(any_storage, TableName(None, "two"), keys=["id"])
+    assert (
+        "(id=0), and 1 more key is repeated."
+        in two.write([{"id": n % 2} for n in range(4)]).warning
     )
     nested = Publisher(any_storage, TableName(None, "v"), keys=["id"])
     assert nested.write([{"id": [1]}, {"id": [1]}]).warning is None  # Arrow can't compare lists
