@@ -408,7 +408,7 @@ def write_metrics(path: Path, document: dict[str, Any], roots: Iterable[str]) ->
 
 _TEMPLATES = Path(__file__).parent
 _WIDGETS = "application/vnd.jupyter.widget"
-_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![\w+.-]+:|#|/)[^)\s]+\)")
+_RELATIVE_LINK = re.compile(r'<a href="(?![\w+.-]+:|#|/)[^"]*"[^>]*>(.*?)</a>', re.DOTALL)
 
 
 def render_report(document: dict[str, Any], folder: Path) -> str:
@@ -456,8 +456,6 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
         return f"<p>The notebook can't be shown: {html.escape(str(error))}</p>"
     cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     for cell in cells:
-        if cell.cell_type == "markdown":  # the linked files are not in the run's folder
-            cell.source = _RELATIVE_LINK.sub(r"\1", cell.source)
         for output in cell.get("outputs", []):
             for kind in [k for k in output.get("data", {}) if k.startswith(_WIDGETS)]:
                 del output["data"][kind]
@@ -465,7 +463,8 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
     notebook.cells = cells
     resources = {"step": index, "failing_cell": failing[-1] if failing else None}
     text, _ = _exporter().from_notebook_node(notebook, resources)
-    return str(text)
+    # The linked files are not in the run's folder. Code is escaped in HTML, so it never matches.
+    return _RELATIVE_LINK.sub(r"\1", str(text))
 
 
 def _is_failing(cell: Any) -> bool:

@@ -265,9 +265,11 @@ def preview_rows(storage: Storage, table: TableName, file: str, around: int = 1)
     """
     first = max(1, around - _AROUND)
     path = f"{table.folder}/{file}"
-    metadata = read_metadata(storage, table)
+    # Parquet needs no declarations, so their errors do not prevent its preview.
+    is_parquet = file.lower().endswith((".parquet", ".parq"))
+    metadata = None if is_parquet else read_metadata(storage, table)
     try:
-        if is_text(file, metadata.text):
+        if metadata is not None and is_text(file, metadata.text):
             with ExitStack() as opened:
                 rows = read_text(
                     lambda: opened.enter_context(storage.open(path)),

@@ -5,6 +5,7 @@ It is read from listings, kept states and logs, without Spark.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class TableHealth:
         status: the table's entry in `Lake.status`.
         lags: seconds from publication to commit of the newest files, the newest last.
         applied: when the newest of them was applied, ISO-8601 UTC; None if unknown.
-        more_errors: further errors that the linter finds in the waiting files of a failed table.
+        more_errors: further errors that the linter finds in a failed table's waiting files.
     """
 
     status: TableStatus
@@ -109,7 +110,7 @@ def read_health(lake: Lake) -> LakeHealth:
 
 
 def _look_at(lake: Lake, line: TableStatus) -> TableHealth:
-    """Return a table's status with the lag of its newest batches, and all errors of its files."""
+    """Return a table's status, the lag of its batches, and further errors of its waiting files."""
     table, more = line.table, _more_errors(lake, line)
     if not line.last_file or table is None:
         return TableHealth(line, more_errors=more)
@@ -130,8 +131,12 @@ def _more_errors(lake: Lake, line: TableStatus) -> tuple[str, ...]:
         found = lake.lint(line.table).errors
     except (MirrorlakeError, OSError, ValueError):  # the status has the table's error
         return ()
-    texts = (with_place(one.message, one.as_dict()) for one in found)
-    return tuple(text for text in texts if text != line.problem)
+    stopped_at = tuple(line.error[name] for name in ("file", "row", "column"))
+    return tuple(
+        with_place(one.message, one.as_dict())
+        for one in found
+        if (one.file, one.row, one.column) != stopped_at  # the linter's message counts the rows
+    )
 
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
@@ -187,11 +192,14 @@ def problem_and_fix(status: TableStatus, more_errors: Sequence[str] = ()) -> htm
     if status.fix:
         lines.append(f"Fix: {status.fix}")
     name = (status.error or {}).get("file") or ""
-    if status.table and (number := file_number(name)):
-        skip = f"{PROGRAM} skip ROOT {status.full_name} {number}"
+    number = file_number(name) or 0
+    # After an error in the sequence of files, the file is applied or missing, or the backlog is 0.
+    is_waiting = status.last_file < number != status.waiting_for and status.backlog_files
+    if status.table and is_waiting:
+        skip = f"{PROGRAM} skip ROOT {shlex.quote(str(status.table))} {number}"
         lines.append(
             f"Store a corrected file as {status.table.folder}/{name}, or skip the file ({skip}"
-            " --apply). The next cycle of the mirror continues there."
+            " --apply). The next cycle of the mirror continues with this file."
         )
     return html.wide(status.shown_problem, *lines)
 

@@ -18,7 +18,7 @@ from nbconvert import HTMLExporter
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import MetadataError, TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
@@ -164,6 +164,11 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     stock_name = TableName(None, "stock")
     rows = controls.preview_rows(lake.storage, stock_name, "00000000000000000001.parquet", 30)
     assert [row[0] for row in rows.rows] == list(range(25, 40))
+    metadata = Path(lake.storage.path("Files/LandingZone/stock/_metadata.json"))
+    metadata.write_text("{", encoding="utf-8")
+    assert controls.preview_rows(lake.storage, stock_name, "00000000000000000001.parquet").rows
+    with pytest.raises(MetadataError):
+        controls.preview_rows(lake.storage, stock_name, bad.name)
     zone.file.value = "../../_partnerEvents.json"
     zone.read_rows()
     assert "Choose one" in zone.message.value

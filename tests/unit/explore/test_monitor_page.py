@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -18,7 +19,7 @@ from helpers.html_tags import Tags
 from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
-from mirrorlake.errors import DataFileError, UsageError
+from mirrorlake.errors import DataFileError, SequenceError, UsageError
 from mirrorlake.mirror.state import TableState, failed, save_states
 from mirrorlake.names import TableName, file_name
 from mirrorlake_lab import monitor
@@ -62,21 +63,38 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
 
 
 def test_a_failed_table_shows_its_errors_and_the_next_step(lake: Lake) -> None:
-    table = TableName(None, "stock")
+    table = TableName(None, "my stock")
     lake.storage.write_json(f"{table.folder}/_metadata.json", {"keyColumns": ["id"]})
-    for number, ids in enumerate([[None, None], [1, None], [None, 2], [None], [None]], start=1):
+    file_ids = [[None, None], [1, None], [None, 2], [None], [None], [None]]
+    for number, ids in enumerate(file_ids, start=1):
         rows = pa.table({"id": pa.array(ids, pa.int64()), "n": range(len(ids))})
-        pq.write_table(rows, Path(lake.landing_zone) / "stock" / file_name(number))
+        pq.write_table(rows, Path(lake.landing_zone) / table.name / file_name(number))
     place = f"file {file_name(1)}, row 1, column id"
     error = DataFileError("Key column 'id' is NULL.", file=file_name(1), row=1, column="id")
-    save_states(lake.storage, {table.folder: failed(TableState(None, "stock"), error)})
+    save_states(lake.storage, {table.folder: failed(TableState(None, table.name), error)})
     page = monitor(lake).to_html()
     assert html.text(f"Key column 'id' is NULL. [{place}]") in page
-    assert html.text(f"Key column 'id' is NULL, in 2 rows. [{place}]") in page
+    assert "in 2 rows" not in page  # the linter's text for the same error
     assert html.text(f"Key column 'id' is NULL. [file {file_name(2)}, row 2") in page
     assert "The linter finds 2 more errors." in page
     assert f"Store a corrected file as {table.folder}/{file_name(1)}, or skip the file" in page
-    assert "mirrorlake skip ROOT stock 1 --apply). The next cycle" in page
+    assert html.text("mirrorlake skip ROOT 'my stock' 1 --apply). The next cycle") in page
+    reused = SequenceError("The number was applied before.", file=file_name(1), hint="delete it.")
+    states = {table.folder: failed(TableState(None, table.name, last_file=1), reused)}
+    save_states(lake.storage, states)
+    page = monitor(lake).to_html()
+    assert "Fix: delete it." in page
+    assert "Store a corrected file" not in page
+    missing = SequenceError("The file was deleted.", file=file_name(2))
+    save_states(
+        lake.storage, {table.folder: replace(states[table.folder], error=missing.as_dict())}
+    )
+    Path(lake.landing_zone, table.name, file_name(2)).unlink()
+    assert "Store a corrected file" not in monitor(lake).to_html()
+    twice = SequenceError("Two files have the same number.", file=file_name(3))
+    save_states(lake.storage, {table.folder: replace(states[table.folder], error=twice.as_dict())})
+    Path(lake.landing_zone, table.name, file_name(3)).with_suffix(".csv").write_text("id\n1\n")
+    assert "Store a corrected file" not in monitor(lake).to_html()
 
 
 def test_names_from_outside_stay_text(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -49,7 +50,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write(
         folder / "notebooks" / "good.ipynb",
-        new_markdown_cell("# Title\n[next](bad.ipynb) [page](../docs/a.md) [site](https://a.org)"),
+        new_markdown_cell(
+            '# Title\n[next](bad.ipynb) [page](../docs/a.md "A page") [site](https://a.org)'
+            '\n\nand `f[0](x)`:\n\n```\nlake["x"](a)\n```'
+        ),
         head,
         new_code_cell(recording),
         new_code_cell("record(number=8)"),
@@ -217,6 +221,8 @@ class TestRunPlan:
         assert names == made
         page = (Path(summary.folder) / "report.html").read_text(encoding="utf-8")
         assert 'next page <a href="https://a.org"' in page  # the report's folder lacks the others
+        assert "<code>f[0](x)</code>" in page
+        assert 'lake["x"](a)' in html.unescape(page)
 
     def test_records_come_back_as_they_were_made(self, ran) -> None:
         done = ran[0].steps[0]
