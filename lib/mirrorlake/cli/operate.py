@@ -156,8 +156,11 @@ def forget(
             signal.signal(signal.SIGINT, signal.default_int_handler)
             done = lake.forget(table, wanted, apply=apply)
     except KeyboardInterrupt:
-        hint = "run the same command again to complete the work; if the table is then paused,"
-        warn(f"mirrorlake: forget was interrupted.{f' Hint: {hint} resume it.' * apply}")
+        hint = (
+            " Hint: run the same command again to complete the work. If the table stays paused,"
+            " run `resume`."
+        )
+        warn(f"mirrorlake: forget was interrupted.{hint if apply else ''}")
         raise
     document = done.document()
     tell(as_json, document, *first_rows(document, 50), done)

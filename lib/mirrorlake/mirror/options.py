@@ -47,8 +47,7 @@ class MirrorOptions:
         driver_bytes: the largest file that the driver checks itself if Spark runs on a cluster, in
             bytes. Executors check larger files and convert them to Parquet.
         patience: how long to wait for another mirror of this lake, in seconds; None takes no lease.
-            Without a lease, no operation may run, and no folder be deleted or renamed, during a
-            cycle.
+            Without a lease, run no operations during a cycle, and do not delete or rename folders.
         tables_at_once: the number of tables that are processed concurrently. None is the number of
             cores + 1, because a small commit sometimes waits: at most 8 on this machine, at most
             32 on a cluster.
@@ -246,14 +245,12 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
     settings = read_settings(storage, table)
     if apply:
         write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
-    names = (entry.name for entry in storage.list(table.folder).files)
-    found = {file_number(name) for name in names if not name.startswith(("_", "."))}
-    # A file with another name than a number gets its number from its time.
     if number <= last_applied(storage, table):
-        effect = (
-            f"file {number} was already applied, so nothing changes until a reseed leaves it out"
-        )
+        effect = f"file {number} is already applied; only a reseed skips it"
     else:
+        names = (entry.name for entry in storage.list(table.folder).files)
+        found = {file_number(name) for name in names if not name.startswith(("_", "."))}
+        # A file with another name than a number gets its number from its time.
         exists = not found.isdisjoint((number, None))
         effect = f"file {number}{'' if exists else ', which does not exist yet,'} is skipped"
     return Outcome("skip", str(table), effect, applied=apply)

@@ -115,8 +115,8 @@ def mirror_lease(
 
     Mirrors of different shards run concurrently; each has its own lease. None starts while a mirror
     holds the lease of the whole lake, and that mirror waits until no lease of a shard is held.
-    Without a lease, plans and commits are still correct, and two mirrors only repeat some work. But
-    operations, and folders that are deleted or renamed, need the lease.
+    Without a lease, plans and commits are still correct, and two mirrors only repeat some work.
+    Operations, and deleted or renamed folders, need mirrors that take a lease.
 
     Args:
         storage: the lake's files.

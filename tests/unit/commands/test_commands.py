@@ -382,6 +382,7 @@ def test_an_interrupted_forget_says_how_to_complete_it(
     monkeypatch.setattr(Lake, "forget", interrupted)
     shown = " ".join(run("forget", tmp_path, "t", "id=1", "--apply", status=130).err.split())
     assert "forget was interrupted. Hint: run the same command again" in shown
+    assert shown.endswith("If the table stays paused, run `resume`.")
     assert "Hint" not in run("forget", tmp_path, "t", "id=1", status=130).err
 
 
@@ -400,7 +401,7 @@ def test_skip_says_that_a_file_is_already_applied(run: Run, storage: Storage) ->
     zone.put(1)
     zone.mirrored({"id": "long"}, last=1)
     shown = " ".join(run("skip", storage.root, "t", 1, "--apply").out.split())
-    assert "file 1 was already applied, so nothing changes until a reseed leaves it out" in shown
+    assert "file 1 is already applied; only a reseed skips it" in shown
     assert "already" not in run("skip", storage.root, "t", 2).out
 
 
