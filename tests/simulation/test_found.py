@@ -82,7 +82,7 @@ def test_a_suspended_mirror_deletes_no_file_of_a_new_folder() -> None:
     assert result.error is None, report(result)
 
 
-def test_a_mirror_whose_lease_expired_saves_no_states() -> None:
+def test_a_mirror_whose_lease_expired_keeps_the_states_of_others() -> None:
     """It was suspended, and its old states replaced those of mirrors that had run meanwhile."""
     steps = {
         "publisher0": [("b", 2, False), ("b", 3, True)],

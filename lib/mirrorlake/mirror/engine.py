@@ -209,7 +209,7 @@ class Engine:
         if new:
             # Save new tables before their first commit, so that a drop after a kill is noticed.
             states |= {state.folder: state for state in new}
-            self._save(states, lease)
+            self._save(states, kept or {}, lease)
         saved = dict(states)
         with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
@@ -222,13 +222,13 @@ class Engine:
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != saved:
-                        self._save(states, lease)
+                        self._save(states, kept or {}, lease)
                         saved = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_running(self._storage):
-            self._save(states, lease)
+            self._save(states, kept or {}, lease)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
         latest |= {state.folder: (state, status_of(state, None)) for state in stuck}
@@ -237,10 +237,23 @@ class Engine:
         names = tuple(str(table) for table in dropped)
         return MirrorReport(tuple(tables), names, storage=self._storage)
 
-    def _save(self, states: dict[str, TableState], lease: Lease | None) -> None:
-        """Save the states, unless another mirror took the lease over and has newer ones."""
-        if lease is None or lease.is_kept():
-            self._documents.save(states)
+    def _save(
+        self,
+        states: dict[str, TableState],
+        before: Mapping[str, TableState],
+        lease: Lease | None,
+    ) -> None:
+        """Save the states; if the lease expired, only those that this cycle has changed.
+
+        Args:
+            states: the states of all tables by folder.
+            before: the states at the start of the cycle.
+            lease: the lease of this mirror. After it expired, other mirrors may have saved theirs.
+        """
+        if lease is not None and not lease.is_kept():
+            changed = {folder: s for folder, s in states.items() if before.get(folder) != s}
+            states = (self._documents.load() or {}) | changed
+        self._documents.save(states)
 
     def close(self) -> None:
         """Record in the monitoring files that the mirror has stopped."""
