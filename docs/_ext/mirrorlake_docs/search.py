@@ -15,15 +15,16 @@ from mirrorlake_runs.notebook_files import first_words, nbformat
 _LONGEST = 160
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _NO_TEXT = ("#", "|", "```", "- ", "!", "<", ":", "{", "1.")
-# The numbers are Sphinx's own, except `objPrio`: a method does not precede the pages on its task.
+# The numbers are Sphinx's own, except `objPrio`: pages on a task precede the reference.
 _SCRIPT = """
 const EXCERPTS = %s;
 var Scorer = {
   score: (result) => {
     const page = result[0];
     result[3] = result[3] || EXCERPTS[page] || "";
-    const more = page.startsWith("docs/how-to/") ? 10 : page.startsWith("docs/") ? 3 : 0;
-    return result[4] + more;
+    const more = {"docs/how-to/": 10, "docs/": 3, "reference/": -5};
+    const folder = Object.keys(more).find((start) => page.startsWith(start));
+    return result[4] + (more[folder] ?? 0);
   },
   objNameMatch: 11,
   objPartialMatch: 6,
