@@ -66,5 +66,5 @@ def test_search_works_from_a_file(site: Path, page: Any) -> None:
               "corrupt": "The landing zone"}  # fmt: skip
     for query, title in firsts.items():
         page.goto(f"file://{site}/search.html?q={query}")
-        page.wait_for_selector(f"#search-results li:first-child a:text-is('{title}')")
+        page.wait_for_selector(f"#search-results li:first-child a:has-text('{title}')")
     assert page.faults == []
