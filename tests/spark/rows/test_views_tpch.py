@@ -50,5 +50,6 @@ def test_all_queries_follow_the_changes(lake: Lake, tmp_path: Path) -> None:
             found = ordered([tuple(row) for row in lake.views.read(f"q{number}").collect()])
             assert len(found) == len(answer), (number, cycle)
             for ours, theirs in zip(found, ordered(answer), strict=True):
+                assert len(ours) == len(theirs), (number, cycle)
                 assert all(map(equal, ours, theirs)), (number, cycle, ours, theirs)
     assert incremental == set(tpch.queries)
