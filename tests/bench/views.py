@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -174,7 +175,9 @@ def recompute(lake: Lake, name: str, query: str) -> float:
     table = lake.table(name)
     feed = table.snapshot().properties["delta.enableChangeDataFeed"]
     began = time.perf_counter()
-    writer = lake.sql(query).write.format("delta").option("delta.enableChangeDataFeed", feed)
+    rows = lake.sql(query)
+    rows = rows.toDF(*(re.sub(r"[ ,;{}()\n\t=]", "_", name) for name in rows.columns))
+    writer = rows.write.format("delta").option("delta.enableChangeDataFeed", feed)
     writer.mode("overwrite").save(f"{table.path}_recomputed")
     return time.perf_counter() - began
 
