@@ -165,7 +165,7 @@ def _lengthen(lake: Lake) -> None:
     last = first + HISTORY
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(add, range(first + 1, last + 1)))
-    storage.copy_small(_checkpoint(first), _checkpoint(last))
+    storage.copy(_checkpoint(first), _checkpoint(last), is_small=True)
     size = storage.read_json("Tables/t/_delta_log/_last_checkpoint")["size"]
     storage.write_json("Tables/t/_delta_log/_last_checkpoint", {"version": last, "size": size})
 

@@ -428,11 +428,11 @@ def test_names_from_some_name_on(any_storage: Storage):
 def test_files_are_deleted_together_and_copied_where_there_is_none(any_storage: Storage):
     for name in ("a", "b"):
         any_storage.write(f"f/{name}", name.encode())
-    assert any_storage.copy_small("f/a", "g/a")
-    assert not any_storage.copy_small("f/b", "g/a")
+    assert any_storage.copy("f/a", "g/a", is_small=True)
+    assert not any_storage.copy("f/b", "g/a", is_small=True)
     assert any_storage.read("g/a") == b"a"
     with pytest.raises(FileNotFoundError):
-        any_storage.copy_small("f/c", "g/c")
+        any_storage.copy("f/c", "g/c", is_small=True)
     any_storage.delete_files(["f/0", "f/a", "f/c", "f/b"])
     any_storage.delete_files([])
     assert any_storage.files_below("f") == ()

@@ -133,11 +133,11 @@ def _move(
     source = f"{folder}/{entry.name}"
     target = f"{folder}/{PROCESSED}/{_processed_name(number, entry.name)}"
     is_copied = storage.local is None
-    move = storage.copy if is_copied else storage.rename
-    if storage.is_s3 and entry.size <= SMALL:
-        move = storage.copy_small
     try:
-        moved = move(source, target)
+        if is_copied:
+            moved = storage.copy(source, target, is_small=entry.size <= SMALL)
+        else:
+            moved = storage.rename(source, target)
     except FileNotFoundError:
         return None  # another mirror moved it, or the folder was deleted
     if moved:

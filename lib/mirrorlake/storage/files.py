@@ -408,34 +408,21 @@ class Storage:
                 raise
             return _rename_without_links(self.local / source, self.local / target)
 
-    def copy(self, source: str, target: str) -> bool:
+    def copy(self, source: str, target: str, *, is_small: bool) -> bool:
         """Copy an object without overwriting; return False if the target exists.
 
+        Args:
+            source: the path of the object.
+            target: the path of the copy.
+            is_small: whether the object fits into memory. On S3, it is then read and created, which
+                takes two requests instead of three.
+
         Raises:
             FileNotFoundError: the source does not exist.
         """
-        if self._in_cloud:
+        if self._in_cloud and not (is_small and scheme_of(self.root) == "s3"):
             return copy_object(self._store, self._unrepeated, source, target)
-        try:
-            obstore.copy(self._store, source, target, overwrite=False)
-            return True
-        except AlreadyExistsError:
-            return False
-
-    def copy_small(self, source: str, target: str) -> bool:
-        """Copy a file that fits into memory without overwriting; return False if the target exists.
-
-        On S3 this takes two requests; a rename without overwriting takes four.
-
-        Raises:
-            FileNotFoundError: the source does not exist.
-        """
         return self.create(target, self.read(source))
-
-    @property
-    def is_s3(self) -> bool:
-        """Whether the files are stored on S3 or a compatible store."""
-        return self._in_cloud and scheme_of(self.root) == "s3"
 
     def touch(self, path: str) -> None:
         """Set a local file's modification time to now; object stores do so at a rename."""
