@@ -130,11 +130,11 @@ def publish(lake: Lake, log: Log, writer: int, *, only_complete: bool = False) -
         time.sleep(random.uniform(0, 0.4))  # a kill now leaves a batch that is not acknowledged
         return {"turn": log.started, "file": done.file, "repeated": done.repeated}
 
+    if only_complete:
+        if log.done["publish"] < log.started:
+            log.write(done="publish", **send())
+        return
     while True:
-        if only_complete:
-            if log.done["publish"] < log.started:
-                log.write(done="publish", **send())
-            return
         if log.done["publish"] == log.started:
             time.sleep(random.uniform(0.5, 2))  # leave the cores to the JVMs
             log.write(started=log.started + 1)

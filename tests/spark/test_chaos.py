@@ -174,7 +174,7 @@ def has_worked(actors: list[Actor]) -> bool:
     )
 
 
-def kill_at_random(actors: list[Actor], chance: random.Random) -> None:
+def kill_at_random(actors: list[Actor]) -> None:
     """Kill and restart the actors, each group in rounds of a random order.
 
     It takes longer than `SECONDS` if the machine is too slow for some work of each kind.
@@ -184,18 +184,18 @@ def kill_at_random(actors: list[Actor], chance: random.Random) -> None:
         (HEAVY, [a for a in actors if a.kind in ("mirror", "maintenance")]),
     ]
     now = time.monotonic()
-    end, due = now + SECONDS, [now + chance.uniform(*pause) for pause, _ in groups]
+    end, due = now + SECONDS, [now + random.uniform(*pause) for pause, _ in groups]
     rounds: list[list[Actor]] = [[], []]
     while min(due) < end or not has_worked(actors):
         assert time.monotonic() < end + LONGEST, "too little work was done"
         group = due.index(min(due))
         time.sleep(max(0.0, due[group] - time.monotonic()))
         pause, members = groups[group]
-        rounds[group] = rounds[group] or chance.sample(members, len(members))
+        rounds[group] = rounds[group] or random.sample(members, len(members))
         actor = rounds[group].pop()
         actor.kill()
         actor.start()
-        due[group] = time.monotonic() + chance.uniform(*pause)
+        due[group] = time.monotonic() + random.uniform(*pause)
 
 
 Logs = dict[tuple[str, int], list[dict[str, Any]]]
@@ -308,7 +308,7 @@ def test_histories_under_chaos(place: Place, tmp_path: Path) -> None:
                 actor.start()
             for actor in group:
                 actor.await_work()
-        kill_at_random(actors, random.Random())
+        kill_at_random(actors)
     finally:
         for actor in actors:
             actor.end()

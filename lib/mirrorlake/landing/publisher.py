@@ -427,7 +427,7 @@ class Publisher:
         carried = {key.encode(): value.encode() for key, value in footer.items()}
         if token is not None:
             carried[TOKEN] = token.encode()
-        # Tells batches with the same rows apart, see `take_number`.
+        # Distinguishes batches with the same rows; see `take_number`.
         carried[BATCH] = batch.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
         with ExitStack() as opened:

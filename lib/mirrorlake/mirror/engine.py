@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from threading import Event, Lock
 from typing import Any, cast
 
@@ -161,6 +162,7 @@ class Engine:
     def _run_cycle(self, only: TableName | None, lease: Lease | None) -> MirrorReport:
         kept = self._documents.load()
         states = dict(kept or {})
+        save = partial(self._save, before=kept or {}, lease=lease)
         zone = self._storage.list(ZONE).folders
         found: list[TableName | BadFolder]
         found = [only] if only else list(find_tables(self._storage, folders=zone))
@@ -209,7 +211,7 @@ class Engine:
         if new:
             # Save new tables before their first commit, so that a drop after a kill is noticed.
             states |= {state.folder: state for state in new}
-            self._save(states, kept or {}, lease)
+            save(states)
         saved = dict(states)
         with ThreadPoolExecutor(self._concurrent_tables(len(busy))) as pool:
             running = {pool.submit(run, table): table for table in busy}
@@ -222,13 +224,13 @@ class Engine:
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != saved:
-                        self._save(states, kept or {}, lease)
+                        save(states)
                         saved = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_running(self._storage):
-            self._save(states, kept or {}, lease)
+            save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
         latest |= {state.folder: (state, status_of(state, None)) for state in stuck}
