@@ -82,6 +82,26 @@ def test_a_suspended_mirror_deletes_no_file_of_a_new_folder() -> None:
     assert result.error is None, report(result)
 
 
+def test_a_reseed_moves_the_files_back_that_a_suspended_mirror_has_applied() -> None:
+    """A suspended mirror applied and moved files during the reseed, so file 1 was missing."""
+    steps = {
+        "publisher0": [("a", 1, True)],
+        "publisher1": [("a", 2, True)],
+        "operator": [("reseed", "a", 1, 0.47)],
+        "mirror0": [("cycle", None, 30)],
+        "mirror1": [("cycle", None, 30)],
+    }
+    decisions: dict[Key, Decision] = {
+        ("hub", 1): (SWITCH, 4),
+        ("hub", 9): (SWITCH, 1),
+        ("mirror0#1.8", 22): (LATER, 26),
+        ("operator#1", 35): (SWITCH, 45),
+        ("hub", 10): (SWITCH, 1),
+    }
+    result = run(Schedule(5720, steps, Odds(), decisions), detailed=True)
+    assert result.error is None, report(result)
+
+
 def test_a_mirror_whose_lease_expired_keeps_the_states_of_others() -> None:
     """It was suspended, and its old states replaced those of mirrors that had run meanwhile."""
     steps = {

@@ -332,6 +332,9 @@ def reseed(
             else:
                 _move_back_all(storage, table)
             renew_identity(storage, table)
+            if not loads:
+                # A mirror whose lease has expired may have moved files until now.
+                _move_back_all(storage, table)
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
     return done
