@@ -4,8 +4,8 @@ The peer of the first load is COPY to CSV, read by pyarrow. The peer of the chan
 `pg_recvlogical`, which writes the same changes to a file. Without a peer, the bench measures the
 latency of an inserted row at 1,000 a second: from its insertion to a file in the zone, and to a row
 of the Delta table. The part "sustained" doubles the rate until the 99th percentile of this latency
-exceeds 5 seconds. The part "verify" compares 10,000,000 rows with their database; its peer is the
-first load of the same table.
+exceeds 5 seconds. The part "verify" compares 10,000,000 rows with their database; its peers
+are the first load of the same table, with and without the cycle of the mirror.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ class Bench:
         server.execute(f"CREATE TABLE c ({COLUMNS}); ALTER TABLE c REPLICA IDENTITY FULL")
         self._drain()
 
-    def load(self) -> float:
-        """Measure a first load."""
+    def load(self, *, mirrored: bool = False) -> float:
+        """Measure a first load to the landing zone, or to the table."""
         self._count += 1
         slot = f"load{self._count}"
-        storage = Storage(self.folder / slot)
+        lake = Lake(self.folder / slot)
         began = time.monotonic()
-        run_source(storage, PostgresSource(self.server.dsn(), ["t"], slot=slot))
+        run_source(lake.storage, PostgresSource(self.server.dsn(), ["t"], slot=slot))
+        if mirrored:
+            assert not lake.mirror().failed
         seconds = time.monotonic() - began
         self.server.execute(f"SELECT pg_drop_replication_slot('{slot}')")
         return seconds
@@ -132,7 +134,17 @@ def _verify(pairs: int) -> BenchResult:
                 assert not found.failed, found
                 return time.monotonic() - began
 
-            return compare("source", "verify", verify, bench.load, pairs, warm_up=verify)
+            loads = {
+                "verify, peer with the mirror": partial(bench.load, mirrored=True),
+                "verify, peer without the mirror": bench.load,
+            }
+            return join_results(
+                "source",
+                (
+                    compare("source", name, verify, peer, pairs, warm_up=verify)
+                    for name, peer in loads.items()
+                ),
+            )
     finally:
         server.remove()
 

@@ -18,24 +18,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import inspect_file
-from mirrorlake.landing.manifest import (
+from mirrorlake.landing.digests import (
+    LONGEST,
     NO_ROWS,
     Compared,
-    KeyRange,
-    Manifest,
+    Digest,
     Sums,
-    as_checksum,
-    blake2b_digest,
+    add_sums,
     canonical_texts,
-    digest_batch,
+    digest_texts,
+    digest_values,
     identify_rows,
-    md5_digest,
-    read_manifest,
+    sum_batch,
 )
+from mirrorlake.landing.manifest import KeyRange, Manifest, read_manifest
 from mirrorlake.landing.metadata import Identity, Marker, read_identity, read_metadata
 from mirrorlake.landing.zone import every_file, no_folder
 from mirrorlake.mirror.batch import FILE_ROWS, KEPT, MARKER, POSITION, read_batch
@@ -45,10 +46,12 @@ from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName, file_number, quote
 from mirrorlake.results import Finding, Findings, counted
 from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name, setting
 from mirrorlake.storage.files import Storage
 
 _SUMS = "place int, rows long, total decimal(38,0)"
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BASE = -1  # the position of the rows of the version, before those of all files
 _ATTEMPTS = 5
 _STATE = ("rows", "total")
@@ -131,12 +134,9 @@ def _digest(
     path = delta_name(storage.path(table.table_path))
     rows = spark.sql(f"SELECT {selected} FROM {path} VERSION AS OF {version}")
     starts = [found.start for found in manifest.ranges if found.start is not None]
-    by_place = _sum_ranges(rows, manifest.columns, manifest.key, starts, blake2b_digest)
-    ours = []
-    for place, theirs in enumerate(manifest.ranges):
-        count, total = by_place.get(place, NO_ROWS)
-        ours.append(KeyRange(theirs.start, count, as_checksum(total)))
-    return ours
+    sums = _sum_ranges(rows, manifest.columns, manifest.key, starts, digest_texts)
+    ranges = enumerate(manifest.ranges)
+    return [KeyRange.of(theirs.start, sums.get(place, NO_ROWS)) for place, theirs in ranges]
 
 
 def _sum_ranges(
@@ -144,23 +144,23 @@ def _sum_ranges(
     columns: Sequence[str],
     key: str | None,
     starts: Sequence[Any],
-    digest: Callable[[bytes], int],
+    digest: Digest,
 ) -> dict[int, Sums]:
     """Return the number of rows and the sum of their digests for each range that occurs."""
 
     def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        # A sum of digests can exceed 64 bits.
+        # The sum of a batch is less than 2 to the power of 64, without a sign.
         kinds = (pa.int32(), pa.int64(), pa.decimal128(38, 0))
         for batch in batches:
-            found = zip(*digest_batch(batch, columns, key, starts, digest), strict=True)
+            found = zip(*sum_batch(batch, columns, key, starts, digest), strict=True)
             arrays = [pa.array(values, kind) for values, kind in zip(found, kinds, strict=False)]
             if arrays:
                 yield pa.RecordBatch.from_arrays(arrays, ["place", "rows", "total"])
 
     sums = map_in_arrow(rows, digested, _SUMS).groupBy("place").agg(F.sum("rows"), F.sum("total"))
-    return {row[0]: (row[1], int(row[2])) for row in sums.collect()}
+    return {place: add_sums(NO_ROWS, (rows, int(total))) for place, rows, total in sums.collect()}
 
 
 def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iterator[Finding]:
@@ -209,6 +209,7 @@ class PublishedRows:
         is_after: Callable[[Mapping[bytes, bytes]], bool | None],
     ) -> None:
         self._compared = compared
+        spark = new_session(spark)  # for the settings of `sums`
         snapshot = None if version is None else read_snapshot(storage, table.table_path, version)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -258,16 +259,33 @@ class PublishedRows:
             selected.append(f"{value} AS {quote(name)}")
         return rows.selectExpr(*selected)
 
-    def sums(self, theirs: Mapping[int, Sums]) -> dict[int, Sums]:
+    def _shortened(self, rows: DataFrame) -> DataFrame:
+        """Return the compared columns with the texts that are hashed, so that batches are small."""
+        selected = []
+        for name in self._compared.columns:
+            value, kind = quote(name), rows.schema[name].dataType
+            if name == self._compared.by or not isinstance(kind, (StringType, BinaryType)):
+                selected.append(value)
+                continue
+            is_binary = isinstance(kind, BinaryType)
+            text = f"lower(hex({value}))" if is_binary else value
+            longest = LONGEST // 2 if is_binary else LONGEST
+            short = f"IF(octet_length({value}) > {longest}, md5({text}), {text})"
+            selected.append(f"{short} AS {quote(name)}")
+        return rows.selectExpr(*selected)
+
+    def sums(self, theirs: Callable[[], Mapping[int, Sums]]) -> dict[int, Sums]:
         """Return rows and checksum of each range, and find the point: there, most ranges are equal.
 
         Args:
-            theirs: rows and checksum of each range in the source.
+            theirs: returns rows and checksum of each range in the source; called at the end.
         """
         compared, ours, steps = self._compared, dict[int, Sums](), list[_Step]()
         if self._version is not None:
-            key, starts = compared.by, compared.starts
-            ours = _sum_ranges(self._version, compared.columns, key, starts, md5_digest)
+            rows, key, starts = self._shortened(self._version), compared.by, compared.starts
+            # Spark computes the size of a batch after each row, which takes most of the time.
+            with setting(rows.sparkSession, _BATCH_BYTES, str(2**31 - 1)):
+                ours = _sum_ranges(rows, compared.columns, key, starts, digest_values)
         states = self._states()
         if states is not None:
             if compared.keys:
@@ -278,7 +296,7 @@ class PublishedRows:
             changes = states.where(F.col("position") > _BASE).groupBy(step, "place")
             found = changes.agg(F.sum("rows"), F.sum("total")).orderBy("step").collect()
             steps = [(row[0], row[1], row[2], int(row[3])) for row in found]
-        self._position, ours = _fit(ours, theirs, steps, self._border)
+        self._position, ours = _fit(ours, theirs(), steps, self._border)
         return ours
 
     def keys_in(self, places: Collection[int]) -> dict[tuple[int, str], Sums]:
@@ -297,7 +315,7 @@ class PublishedRows:
         for frame in frames:  # without key columns, both frames can have the same digest
             for place, key, rows, total in frame.where(F.col("place").isin(*places)).collect():
                 known = sums.get((place, key), NO_ROWS)
-                sums[place, key] = known[0] + rows, known[1] + int(total)
+                sums[place, key] = add_sums(known, (rows, int(total)))
         return {key: found for key, found in sums.items() if found != NO_ROWS}
 
     def texts(self, keys: Collection[str]) -> dict[str, list[str | None]]:
@@ -440,19 +458,15 @@ def _fit(
     best, most = border - 1, equal
     for position, place, *added in steps:
         equal -= is_equal(place)
-        now[place] = _plus(now.get(place, NO_ROWS), added)
+        now[place] = add_sums(now.get(place, NO_ROWS), added)
         equal += is_equal(place)
         if position < border or equal >= most:
             best, most = position, equal
     found = dict(ours)
     for position, place, *added in steps:
         if position <= best:
-            found[place] = _plus(found.get(place, NO_ROWS), added)
+            found[place] = add_sums(found.get(place, NO_ROWS), added)
     return best, found
-
-
-def _plus(one: Sums, other: Sequence[int]) -> Sums:
-    return one[0] + other[0], one[1] + other[1]
 
 
 def _total(digest: Column, copies: Column) -> Column:

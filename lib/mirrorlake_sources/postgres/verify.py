@@ -4,8 +4,8 @@ The point is the position of an exported snapshot: the snapshot has all commits 
 position. The server computes row counts and checksums of key ranges in the snapshot. Spark computes
 them for the lake, see `PublishedRows`. Single keys are read only for ranges that differ.
 
-Both sides compute digests of the texts of `canonical_texts`. `_canonical` returns the SQL
-expression of these texts.
+Both sides compute the digests of `digest_values`, and print single rows as the texts of
+`canonical_texts`. `_digest` and `canonical_text` return the SQL expressions of these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mirrorlake.errors import (
     SourceError,
     TableNotFoundError,
 )
-from mirrorlake.landing.manifest import NEXT, NO_ROWS, NULL, Compared, Sums
+from mirrorlake.landing.digests import NO_ROWS, Compared, Sums, add_sums
 from mirrorlake.names import TableName, split_names
 from mirrorlake.results import Count, Result, TextTable, counted
 from mirrorlake_sources.engine import run_source
@@ -43,8 +43,16 @@ from mirrorlake_sources.postgres.catalog import (
     column_of,
     parse_tables,
 )
-from mirrorlake_sources.postgres.connection import Server, ident, quoted
-from mirrorlake_sources.postgres.gather import printed
+from mirrorlake_sources.postgres.connection import Server, quoted
+from mirrorlake_sources.postgres.expressions import (
+    canonical_text,
+    check_digests,
+    digest_of,
+    hashed_bytes,
+    is_ordered,
+    joined_texts,
+    range_value,
+)
 from mirrorlake_sources.postgres.slot import (
     Part,
     Slot,
@@ -67,8 +75,6 @@ _SAMPLED = 500  # pages from which the starts of ranges are chosen
 _MOST = 20  # rows of a table that are reported
 _AT_ONCE = 200_000  # rows whose keys are compared at once
 _PAUSE = 0.2  # seconds between two looks at the slot
-_EPOCH_2000 = 946_684_800_000_000  # microseconds from 1970 to 2000
-_PLAIN = 6  # digits after the point up to which Arrow prints a decimal without an exponent
 _PROGRESS = (
     "SELECT active, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
 )
@@ -262,6 +268,7 @@ def verify_postgres(
     wanted = left = parse_tables(names)
     with server.explained(), closing(server.query()) as sql:
         Slot(sql, slot).check_exists()  # else the source would create it and load all tables
+        check_digests(sql)
     for _ in range(_ROUNDS):
         versions = {table: _version(lake, table) for table in left}
         with (
@@ -377,7 +384,7 @@ class _SourceRows:
         self._readers, self.table = readers, table
         self._keys = [column for column in table.columns if column.name in table.keys]
         self._keys.sort(key=lambda column: table.keys.index(column.name))
-        self._digest = f"('x' || left(md5({_joined(table.columns)}), 16))::bit(64)::bigint"
+        self._digest = digest_of(map(hashed_bytes, table.columns))
         self._pages = sum(leaf.pages for leaf in table.leaves)
         self.by: Column | None = None
         ranges = min(_RANGES, self._pages)
@@ -388,7 +395,7 @@ class _SourceRows:
     def _sample(self) -> None:
         """Choose the key column with the most different values, and the starts of its ranges."""
         share = min(100.0, 100.0 * _SAMPLED / max(1, self._pages))
-        what, rows = ", ".join(map(_ranged, self._keys)), list[tuple[Any, ...]]()
+        what, rows = ", ".join(map(range_value, self._keys)), list[tuple[Any, ...]]()
         for leaf in self.table.leaves:
             query = f"SELECT {what} FROM ONLY {leaf.quoted} TABLESAMPLE SYSTEM ({share})"
             rows += self._readers[0].execute(query.encode()).fetchall()
@@ -424,10 +431,10 @@ class _SourceRows:
 
     def _read(self, what: str, rest: str, wanted: list[Any] | None = None) -> list[Any]:
         """Read all parts of the table, as many at once as there are connections."""
-        kind = "bigint" if self.by is None or _is_ordered(self.by) else "bytea"
-        values = self._digest if self.by is None else _ranged(self.by)
-        key = _joined(self._keys) if self._keys else f"({self._digest})::text::bytea"
-        texts = ", ".join(map(_canonical, self.table.columns))
+        kind = "bigint" if self.by is None or is_ordered(self.by) else "bytea"
+        values = self._digest if self.by is None else range_value(self.by)
+        key = joined_texts(self._keys) if self._keys else f"({self._digest})::text::bytea"
+        texts = ", ".join(map(canonical_text, self.table.columns))
         rows = f"{key} AS key, {self._digest} AS digest, ARRAY[{texts}] AS texts"
         place = f"width_bucket({_escaped(values)}, %(starts)s::{kind}[]) AS place"
         given = {"starts": self.starts, "wanted": wanted}
@@ -459,57 +466,8 @@ def _added(rows: Iterable[Any]) -> dict[tuple[Any, ...], Sums]:
     found: dict[tuple[Any, ...], Sums] = {}
     for *names, count, total in rows:
         known = found.get(tuple(names), NO_ROWS)
-        found[tuple(names)] = known[0] + count, known[1] + int(total)
+        found[tuple(names)] = add_sums(known, (count, int(total)))
     return found
-
-
-def _joined(columns: Iterable[Column]) -> str:
-    """Return an expression for the bytes of `join_columns`, whatever the server's encoding."""
-    null, following = (f"'\\x{mark.encode().hex()}'::bytea" for mark in (NULL, NEXT))
-    texts = (f"coalesce(convert_to({_canonical(one)}, 'UTF8'), {null})" for one in columns)
-    return f" || {following} || ".join(texts)
-
-
-def _canonical(column: Column) -> str:
-    """Return an expression for the canonical text of a column, as the lake stores its values."""
-    kind, arrow = column.kind, column.kind.arrow
-    value = kind.selected(ident(column.name))
-    if pt.is_string(arrow):
-        return printed(column.name)
-    if pt.is_binary(arrow):
-        return f"encode({value}, 'hex')"
-    if pt.is_date(arrow):
-        return f"(({value}) - date '1970-01-01')::text"
-    if pt.is_timestamp(arrow):
-        send = "timestamptz_send" if arrow.tz else "timestamp_send"
-        bits = f"('x' || encode({send}({value}), 'hex'))::bit(64)::bigint"
-        return f"({bits} + {_EPOCH_2000})::text"
-    if pt.is_floating(arrow):
-        # The sum gives zero one sign; a NaN can have a sign.
-        one = f"CASE WHEN {value} = 'NaN' THEN 'NaN' ELSE {value}::float8 + 0 END"
-        return f"('x' || encode(float8send({one}), 'hex'))::bit(64)::bigint::text"
-    if pt.is_decimal(arrow) and arrow.scale > _PLAIN:
-        # Arrow prints small numbers with an exponent.
-        digits = f"trunc(abs({value}) * 1e{arrow.scale})::text"
-        small = (
-            f"concat(CASE WHEN {value} < 0 THEN '-' END, left({digits}, 1),"
-            f" CASE WHEN length({digits}) > 1 THEN '.' || substr({digits}, 2) END,"
-            f" 'E', length({digits}) - 1 - {arrow.scale})"
-        )
-        limit = f"abs({value}) < 1e-{_PLAIN}"
-        return f"CASE WHEN {limit} THEN {small} ELSE {value}::text END"
-    return f"({value})::text"
-
-
-def _ranged(column: Column) -> str:
-    """Return an expression that Python orders in the same way: an integer, or bytes of a text."""
-    text = _canonical(column)
-    return f"({text})::bigint" if _is_ordered(column) else f"convert_to({text}, 'UTF8')"
-
-
-def _is_ordered(column: Column) -> bool:
-    """Return whether the canonical texts of a column are integers in the order of its values."""
-    return bool(pt.is_integer(column.kind.arrow) or pt.is_date(column.kind.arrow))
 
 
 def _shown(kind: pa.DataType, text: str | None) -> str | None:
@@ -540,11 +498,14 @@ def _compare(
         position = position_in(footer, source)
         return None if position is None else position > point
 
-    table, compared, wanted = there.table, there.compared(), there.sums()
-    here = PublishedRows(
-        lake.spark, lake.storage, table.table, compared, version=version, is_after=is_after
-    )
-    found = here.sums(wanted)
+    table, compared = there.table, there.compared()
+    with ThreadPoolExecutor(1) as pool:  # the server and Spark compute at the same time
+        sums = pool.submit(there.sums)
+        here = PublishedRows(
+            lake.spark, lake.storage, table.table, compared, version=version, is_after=is_after
+        )
+        found = here.sums(sums.result)
+    wanted = sums.result()
     places = [
         place
         for place in sorted({*wanted, *found})

@@ -16,6 +16,7 @@ from helpers.postgres import PostgresServer
 from mirrorlake import Lake
 from mirrorlake.errors import SourceError
 from mirrorlake_sources import PostgresSource, Verification, run_source, verify_postgres
+from mirrorlake_sources.postgres import expressions
 from mirrorlake_sources.postgres import verify as verifying
 from mirrorlake_sources.postgres.connection import Server
 from mirrorlake_sources.postgres.verify import DifferentRow
@@ -32,10 +33,17 @@ EDGES: dict[str, list[str]] = {
     "numeric(20,8)": ["0", "0.00000012", "-0.00000001", "0.000001", "1.5", "-0.000000999"],
     "numeric(38,38)": ["0", "0.12345678901234567890123456789012345678"],
     "numeric": ["'NaN'", "1.10", "1e-30", "-0.0"],
-    "text": ["''", "'ÄÖ\U0001f600'", "E'a\\nb\\\\\\t\"'", "'NULL'", "repeat('x', 9000)"],
+    "text": [
+        "''",
+        "'ÄÖ\U0001f600'",
+        "E'a\\nb\\\\\\t\"'",
+        "'NULL'",
+        "repeat('ä', 120)",
+        "repeat('ä', 121)",
+    ],
     "char(5)": ["'ab'", "''"],
     '"char"': ["'x'"],
-    "bytea": ["'\\x'", "'\\x00ff10'"],
+    "bytea": ["'\\x'", "'\\x00ff10'", "decode(repeat('0f', 121), 'hex')"],
     "date": ["'0001-01-01'", "'infinity'", "'-infinity'", "'1582-10-10'", "'0044-03-15 BC'"],
     "timestamp": ["'0001-01-01 00:00:00'", "'infinity'", "'1969-12-31 23:59:59.999999'"],
     "timestamptz": ["'2026-11-22 05:06:07.123456+05:30'", "'-infinity'", "'1900-01-01 00:00+00'"],
@@ -287,6 +295,20 @@ def test_a_mistyped_slot_is_refused_and_not_created(published: Published) -> Non
     assert f"slot other for pgoutput; it has {published.slot}." in verify("other")
     assert published.server.rows(made, published.database) == before
     assert not published.lake.storage.exists("Files/LandingZone/u/_metadata.json")
+
+
+@pytest.mark.parametrize(
+    "digest", ["hash_record_of_another_version(ROW('a'::text))", "hashtextextended('a', 0)"]
+)
+def test_a_server_with_other_hashes_is_refused(
+    published: Published, monkeypatch: pytest.MonkeyPatch, digest: str
+) -> None:
+    """No old and no big-endian server is available, so the test replaces the expression."""
+    published.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    published.publish("t")
+    monkeypatch.setattr(expressions, "digest_of", lambda _values: digest)
+    with pytest.raises(SourceError, match="need PostgreSQL 14 or newer"):
+        published.verify("t")
 
 
 @contextmanager
