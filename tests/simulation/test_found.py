@@ -102,6 +102,16 @@ def test_a_reseed_moves_the_files_back_that_a_suspended_mirror_has_applied() -> 
     assert result.error is None, report(result)
 
 
+def test_a_suspended_mirror_notices_a_reseed_in_its_next_cycle() -> None:
+    """It compared the time of the new identity, which it had not read, so the table was idle."""
+    steps = {
+        "publisher0": [("a", 1, True)],
+        "operator": [("reseed", "a", 1, 0.6)],
+        "mirror0": [("cycle", None, 5), ("cycle", None, 5)],
+    }
+    check(steps, {("mirror0#1.5", 10): (SUSPEND, 1)})
+
+
 def test_a_mirror_whose_lease_expired_keeps_the_states_of_others() -> None:
     """It was suspended, and its old states replaced those of mirrors that had run meanwhile."""
     steps = {

@@ -412,7 +412,8 @@ class SimulatedLake:
             return True
         # A folder was renamed, or deleted file by file, while it was published again.
         taken = any(state.name in self.family(table) for table in self.taken)
-        return taken and "was deleted after the folder was listed" in message
+        named = ("was deleted after the folder was listed", "and can't become []")
+        return taken and any(text in message for text in named)
 
     def _is_skipped(self, batch: Published) -> bool:
         """Return whether an operator skipped the file of a batch, or may have."""

@@ -487,13 +487,13 @@ class TableCycle:
                 note = last_note(self._storage, self._table, at.snapshot, incarnation)
             known = with_note(TableState(self._table.schema, self._table.name), note)
             known = replace(known, incarnation=incarnation, last_file=at.last)
-        listing = self._storage.list(self._table.folder)
         return replace(
             known,
             state=REPLICATING if at.last else INITIALIZED,
             error=None,
-            seen=listing.state_of(IDENTITY),
-            declared=listing.state_of(METADATA),
+            # As listed before they were read. A later change is noticed by the next cycle.
+            seen=self._listing.state_of(IDENTITY),
+            declared=self._listing.state_of(METADATA),
             strategy=at.metadata.strategy,
             tail=at.tail,
         )
