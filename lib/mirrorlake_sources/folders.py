@@ -182,6 +182,7 @@ class FolderSource(ChangesOnly):
         self._suffixes = suffixes
         self._pause = pause
         self._read: dict[Path, tuple[int, int]] = {}
+        self._once = False
 
     def __enter__(self) -> FolderSource:
         """Forget the files read before; the tables' positions determine what is new."""
@@ -199,6 +200,7 @@ class FolderSource(ChangesOnly):
         self, since: MutableMapping[TableName, Position], stop: threading.Event, *, once: bool
     ) -> Generator[Group, None, None]:
         """Yield the new parts of the files, by name."""
+        self._once = once
         while not stop.is_set():
             for path in files_of(self.folder, self._suffixes):
                 stat = path.stat()
@@ -262,7 +264,10 @@ class CsvDrops(FolderSource):
         self._types = types or {}
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
-        """Yield the new rows of a file, at most 50,000 at a time."""
+        """Yield the new rows of a file, at most 50,000 at a time.
+
+        With `once`, an incomplete last line is a problem: no later scan of this run publishes it.
+        """
         label = self.label(path)
         name, slash, _ = label.partition("/")
         if not slash:
@@ -272,18 +277,21 @@ class CsvDrops(FolderSource):
         except InvalidNameError as error:
             raise DataFileError(error.message, file=label, hint=error.hint) from error
         keys = self._keys.get(name, ())
+        size = path.stat().st_size
         found = lines(path)
         header = next(found, None)
-        if header is None:
+        if header is None and not (self._once and size):
             return
         if table not in since:
             yield Group(appeared={table: keys})
         if table not in since:
             return  # the table is stopped
         start = starts(self.folder, path, {table: since[table]})[table]
-        columns = _cells(header, label)
+        end = max(start, header.end if header else 0)
+        columns = _cells(header, label) if header else []
         fresh = (line for line in found if line.end > start)
         while chunk := list(islice(fresh, _ROWS)):
+            end = chunk[-1].end
             position = advance(since[table], label, chunk[-1])
             try:
                 rows = self._rows(name, columns, chunk, bool(keys), label)
@@ -291,6 +299,14 @@ class CsvDrops(FolderSource):
                 yield Group([Batch(table, None, position, problem=error)])
                 return
             yield Group([Batch(table, rows, position)])
+        if self._once and end < size and table in since:
+            problem = DataFileError(
+                "The last line has no line break, and may be incomplete. It is not published.",
+                file=label,
+                hint="end the last line with a line break, and run the source again.",
+            )
+            position = Position(((since[table].order or (0,))[0] + 1,), since[table].facts)
+            yield Group([Batch(table, None, position, problem=problem)])
 
     def _rows(
         self, table: str, columns: list[str], chunk: list[Line], keyed: bool, label: str
