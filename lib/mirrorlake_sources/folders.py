@@ -41,9 +41,11 @@ from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_even
 from mirrorlake_sources.source import HOME, Batch, ChangesOnly, Group, Position, sync
 
 _PIECE = 1 << 20
-_MOST_FILES = 1000
+_MOST_ABSENT = 1000  # above this number of files, those that no longer exist are forgotten
+_MOST_FILES = 10_000
+_DIGITS = 32  # of a hash in a position, which is stored in each published file
 Done = Mapping[str, list[Any]]
-"""By file name: the number of bytes that are published, and their SHA-256."""
+"""By file name: the number of bytes that are published, and the start of their SHA-256."""
 _ROWS = 50_000
 
 
@@ -67,16 +69,36 @@ class Line:
 def published_parts(position: Position) -> Done:
     """Return what of each file a table has received, from its position."""
     found: Done = position.facts.get("files", {})
-    return found
+    return {name: [end, digest[:_DIGITS]] for name, (end, digest) in found.items()}
 
 
-def advance(position: Position, name: str, line: Line) -> Position:
-    """Return the table's next position, with a file published up to a line."""
+def advance(position: Position, name: str, line: Line, present: Collection[str]) -> Position:
+    """Return the table's next position, with a file published up to a line.
+
+    Args:
+        position: the table's position.
+        name: the file's name in the position.
+        line: the last published line.
+        present: the names of the files that exist, which are never forgotten.
+
+    Raises:
+        SourceError: the folder has too many files for a position.
+    """
     files = {**published_parts(position)}
     files.pop(name, None)
-    files[name] = [line.end, line.digest]  # the newest is last; the oldest is forgotten first
-    kept = dict(list(files.items())[-_MOST_FILES:])
-    return Position(((position.order or (0,))[0] + 1,), {"files": kept})
+    # The newest is last; the oldest is forgotten first.
+    files[name] = [line.end, line.digest[:_DIGITS]]
+    if len(files) > _MOST_ABSENT:
+        absent = [one for one in files if one != name and one not in present]
+        for one in absent[: len(files) - _MOST_ABSENT]:
+            del files[one]
+    if len(files) > _MOST_FILES:
+        raise SourceError(
+            f"The folder has more than {_MOST_FILES:,} published files of one table.",
+            file=name,
+            hint="move the oldest files to another folder, and run the source again.",
+        )
+    return Position(((position.order or (0,))[0] + 1,), {"files": files})
 
 
 def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
@@ -90,8 +112,13 @@ def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
     )
 
 
-def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dict[TableName, int]:
+def starts(
+    folder: Path, path: Path, since: MutableMapping[TableName, Position]
+) -> dict[TableName, int]:
     """Return the position in a file from which its content is new to each table.
+
+    A file that is recognised under another name is added to the table's position under its own
+    name, so that its content is not forgotten while it exists.
 
     Args:
         folder: the source's folder.
@@ -102,6 +129,8 @@ def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dic
     for table, position in since.items():
         for end, digest in published_parts(position).values():
             known.setdefault(end, {}).setdefault(digest, set()).add(table)
+    label = path.relative_to(folder).as_posix()
+    parts: dict[TableName, list[Any]] = {}
     found = dict.fromkeys(since, 0)
     sha, at = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -111,13 +140,19 @@ def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dic
                 at += len(piece)
             if at < end:
                 break
-            for table in known[end].get(sha.hexdigest(), ()):
+            digest = sha.hexdigest()[:_DIGITS]
+            for table in known[end].get(digest, ()):
                 found[table] = end
+                parts[table] = [end, digest]
+    for table, part in parts.items():
+        files = published_parts(since[table])
+        if files.get(label, [0])[0] < part[0]:  # less, if the file is being rewritten
+            since[table] = Position(since[table].order, {"files": {**files, label: part}})
     size = path.stat().st_size
     for table, position in since.items():
         for name, (end, _) in published_parts(position).items():
             # An earlier copy of a file that has grown since: all of it is published.
-            if found[table] < size <= end and _begins(folder / name, path, size):
+            if found[table] < size < end and _begins(folder / name, path, size):
                 found[table] = size
     return found
 
@@ -183,6 +218,7 @@ class FolderSource(ChangesOnly):
         self._pause = pause
         self._read: dict[Path, tuple[int, int]] = {}
         self._once = False
+        self._present: set[str] = set()
 
     def __enter__(self) -> FolderSource:
         """Forget the files read before; the tables' positions determine what is new."""
@@ -202,7 +238,9 @@ class FolderSource(ChangesOnly):
         """Yield the new parts of the files, by name."""
         self._once = once
         while not stop.is_set():
-            for path in files_of(self.folder, self._suffixes):
+            paths = files_of(self.folder, self._suffixes)
+            self._present = {self.label(path) for path in paths}
+            for path in paths:
                 stat = path.stat()
                 seen = (stat.st_size, stat.st_mtime_ns)
                 if self._read.get(path) == seen:
@@ -286,13 +324,15 @@ class CsvDrops(FolderSource):
             yield Group(appeared={table: keys})
         if table not in since:
             return  # the table is stopped
-        start = starts(self.folder, path, {table: since[table]})[table]
+        one = {table: since[table]}
+        start = starts(self.folder, path, one)[table]
+        since.update(one)
         end = max(start, header.end if header else 0)
         columns = _cells(header, label) if header else []
         fresh = (line for line in found if line.end > start)
         while chunk := list(islice(fresh, _ROWS)):
             end = chunk[-1].end
-            position = advance(since[table], label, chunk[-1])
+            position = advance(since[table], label, chunk[-1], self._present)
             try:
                 rows = self._rows(name, columns, chunk, bool(keys), label)
             except DataFileError as error:
@@ -414,9 +454,9 @@ class DebeziumFiles(FolderSource):
             if table not in found and table not in self._met:
                 self._met.add(table)
                 yield Group(appeared={table: self._rows.key(event)})
-                found |= starts(
-                    self.folder, path, {t: p for t, p in since.items() if t not in found}
-                )
+                others = {t: p for t, p in since.items() if t not in found}
+                found |= starts(self.folder, path, others)
+                since.update(others)
             if table not in since:
                 self.keep_file(path)
                 continue
@@ -428,7 +468,7 @@ class DebeziumFiles(FolderSource):
                 one.events = []
             one.last = line
             if event.marker is None:
-                position = advance(since[table], label, line)
+                position = advance(since[table], label, line, self._present)
                 yield Group([Batch(table, None, position, replaces=True)])
                 one.last = None
                 continue
@@ -485,7 +525,7 @@ class DebeziumFiles(FolderSource):
         label: str,
     ) -> Batch:
         assert one.last is not None
-        position = advance(since[table], label, one.last)
+        position = advance(since[table], label, one.last, self._present)
         return self._rows.batch(table, one.events, position)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.landed import landed_rows
 from mirrorlake import Lake
+from mirrorlake.errors import SourceError
 from mirrorlake_sources import CsvDrops, SourceReport, run_source
 
 
@@ -46,3 +47,24 @@ def test_a_last_line_without_a_line_break_is_reported(drops: Drops) -> None:
     for _ in range(2):
         assert not drops.run().failed
         assert drops.ids() == ["1", "3"]
+
+
+def test_files_that_exist_are_not_forgotten(drops: Drops, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirrorlake_sources.folders._MOST_ABSENT", 2)
+    monkeypatch.setattr("mirrorlake_sources.folders._MOST_FILES", 5)
+    for number in range(4):
+        drops.write(f"id\n{number}\n", f"{number}.csv")
+    drops.run()
+    (drops.folder / "orders" / "0.csv").rename(drops.folder / "orders" / "00.csv")
+    (drops.folder / "orders" / "1.csv").unlink()
+    drops.write("id\n4\n", "4.csv")
+    drops.write("id\n5\n", "5.csv")
+    for _ in range(2):
+        assert not drops.run().failed
+        assert drops.ids() == ["0", "1", "2", "3", "4", "5"]
+    drops.write("id\n6\n", "6.csv")
+    with pytest.raises(SourceError, match="move the oldest files"):
+        drops.run()
+    (drops.folder / "orders" / "2.csv").unlink()
+    drops.run()
+    assert drops.ids() == ["0", "1", "2", "3", "4", "5", "6"]
