@@ -112,7 +112,7 @@ steps:
     assert "http" not in page.replace("http-equiv", "")
     assert 'id="failing-4"' in page
     resume, skip = summary.next_steps
-    assert resume.endswith(f"mirrorlake run --resume {summary.run}")
+    assert resume.endswith(f"mirrorlake run --resume {summary.folder}")
     assert skip.endswith(f"mirrorlake skip {folder}/lake t 7 --apply")
     assert resume in page
     assert skip in page
