@@ -630,7 +630,8 @@ class Lake:
                 or `name@20240428091500000` for a timestamp. `table_changes('name', start[, end])`
                 returns the changes between two versions or timestamps.
             frame: the name of a model that has a frame (made with `frames.create`). A frame records
-                versions of tables; the query reads these versions instead of the newest ones.
+                versions of tables; the query reads these versions instead of the newest ones. A
+                statement that could change a table is refused.
             as_of: a version, or a timestamp (UTC if it has no zone). It applies to every table to
                 which the query gives no version of its own. If a timestamp is later than a table's
                 last commit, the newest version is read.
@@ -644,7 +645,8 @@ class Lake:
             FrameError: the frame has expired, or does not contain a table of the query.
             FeedError: the change data feed does not contain all changes of the range of
                 `table_changes`.
-            UsageError: the name of a new table is taken, or a publisher feeds the table to drop.
+            UsageError: the name of a new table is taken, a publisher feeds the table to drop, or a
+                statement with `frame` is not a query.
             RetentionError: as for `Table.vacuum`.
 
         Example:

@@ -100,6 +100,8 @@ def query_lake(
     if read_only:
         check_reads_only(statement)
     command, target = statement.command, None
+    if frame is not None and command is None:
+        _check_unchanged(statement)
     placed: list[Edit] = []
     if command is not None:
         target = catalog.find(command.name)
@@ -221,6 +223,17 @@ def _refuse(name: TableName, when: When) -> None:
         f"A frame has one version of {name}, so {when} can't be read in it.",
         hint="remove the version from the query, or query without a frame.",
     )
+
+
+def _check_unchanged(statement: Statement) -> None:
+    """Refuse a statement that could change the tables of a frame."""
+    try:
+        check_reads_only(statement)
+    except QueryError as error:
+        raise UsageError(
+            "A frame can't be changed.",
+            hint="leave out frame; with it, begin the statement with SELECT or WITH.",
+        ) from error
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from deltalake import write_deltalake
@@ -12,6 +13,7 @@ from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake.errors import QueryError, UsageError, VersionError
 from mirrorlake.history import diff
 from mirrorlake.query import statement
+from mirrorlake.sql import query_lake
 
 
 @pytest.fixture
@@ -114,6 +116,24 @@ def test_queries_are_let_through(query: str) -> None:
 def test_what_could_change_a_table_is_refused(query: str) -> None:
     with pytest.raises(QueryError, match="not a query"):
         statement.check_reads_only(statement.parse_statement(query))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM t WHERE id = 1",
+        "UPDATE t SET id = 2",
+        "INSERT INTO t VALUES (2)",
+        "INSERT OVERWRITE t SELECT * FROM once",
+        "MERGE INTO t USING once o ON t.id = o.id WHEN MATCHED THEN DELETE",
+        "ALTER TABLE t ADD COLUMNS (n INT)",
+        "TRUNCATE TABLE t",
+        "SELECT 1; DELETE FROM t",
+    ],
+)
+def test_a_frame_cannot_be_changed(lake: Lake, query: str) -> None:
+    with pytest.raises(UsageError, match=r"A frame can't be changed\. Hint: leave out frame"):
+        query_lake(cast(Any, None), lake.storage, query, frame="m")
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
