@@ -125,8 +125,7 @@ def query_lake(
     except Exception as error:
         if (missing := _NOT_FOUND.search(spark_message(error))) is None:
             raise
-        refusal = no_table(missing[1].replace("`", ""), delta_tables(storage))
-        raise QueryError(refusal.message, hint=refusal.hint) from error
+        raise _not_found(storage, catalog, missing[1], query) from error
     if command is not None and target is not None and command.words.startswith("CREATE"):
         keep_registered(storage, lambda: spark, [target], ())
     return done
@@ -223,6 +222,22 @@ def _refuse(name: TableName, when: When) -> None:
         f"A frame has one version of {name}, so {when} can't be read in it.",
         hint="remove the version from the query, or query without a frame.",
     )
+
+
+def _not_found(storage: Storage, catalog: Catalog, wanted: str, query: str) -> QueryError:
+    """Return the error for a name that Spark does not find.
+
+    The table may exist, because the parser does not find the tables of every statement.
+    """
+    with suppress(InvalidNameError):
+        if table := catalog.find(TableName.parse(wanted)):
+            handle = f"lake.table({str(table)!r})"
+            hint = f"use lake.spark.sql(…), with {handle}.sql_name as the table's name."
+            if query.split(maxsplit=1)[0].upper() == "RESTORE":
+                hint = f"use {handle}.restore(version, apply=True)."
+            return QueryError(f"lake.sql can't run this statement on {table}.", hint=hint)
+    refusal = no_table(wanted.replace("`", ""), delta_tables(storage))
+    return QueryError(refusal.message, hint=refusal.hint)
 
 
 def _check_unchanged(statement: Statement) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -134,6 +135,25 @@ def test_what_could_change_a_table_is_refused(query: str) -> None:
 def test_a_frame_cannot_be_changed(lake: Lake, query: str) -> None:
     with pytest.raises(UsageError, match=r"A frame can't be changed\. Hint: leave out frame"):
         query_lake(cast(Any, None), lake.storage, query, frame="m")
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        (
+            "RESTORE TABLE T TO VERSION AS OF 1",
+            r"use lake.table('t').restore(version, apply=True).",
+        ),
+        ("SHOW TBLPROPERTIES T", "lake.spark.sql(…), with lake.table('t').sql_name"),
+    ],
+)
+def test_a_statement_whose_table_is_not_found_in_it(lake: Lake, query: str, hint: str) -> None:
+    def sql(query: str) -> None:
+        raise ValueError("[TABLE_OR_VIEW_NOT_FOUND] The table or view `T` cannot be found.")
+
+    with pytest.raises(QueryError, match=r"lake.sql can't run this statement on t\.") as refused:
+        query_lake(cast(Any, SimpleNamespace(sql=sql)), lake.storage, query)
+    assert hint in str(refused.value)
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
