@@ -27,7 +27,7 @@ from mirrorlake.mirror.options import (
 )
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
-from mirrorlake.names import TABLES, ZONE, TableName, as_table
+from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
     Catalog,
@@ -758,9 +758,9 @@ class Lake:
         *,
         mode: str = "append",
         vorder: bool | None = None,
-        sort_by: Sequence[str] = (),
+        sort_by: str | Sequence[str] = (),
         row_group_rows: int = 0,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> Table:
         """Write rows to a table; create the table if it does not exist.
@@ -813,9 +813,12 @@ class Lake:
             rows,
             mode=mode,
             write=partial(
-                write_rows, vorder=vorder, sort_by=sort_by, row_group_rows=row_group_rows
+                write_rows,
+                vorder=vorder,
+                sort_by=split_names(sort_by),
+                row_group_rows=row_group_rows,
             ),
-            partition_by=partition_by,
+            partition_by=split_names(partition_by),
             properties=properties,
         )
         return self.table(name)
@@ -825,7 +828,7 @@ class Lake:
         name: str | TableName,
         columns: Mapping[str, str],
         *,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         feed: bool | None = True,
         row_tracking: bool | None = None,
     ) -> Table:
@@ -855,7 +858,7 @@ class Lake:
             self.spark,
             path,
             columns,
-            keys=keys,
+            keys=split_names(keys),
             feed=feed,
             row_tracking=row_tracking,
             properties=new_table_properties(self.storage),
@@ -911,7 +914,7 @@ class Lake:
         into: str | TableName,
         *,
         stored_as: Literal[1, 2] = 1,
-        keys: Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
         dry_run: bool = False,
     ) -> FeedBatch:
         """Bring a slowly changing dimension up to date with a table's change feed.

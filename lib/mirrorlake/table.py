@@ -265,7 +265,7 @@ class Table(TableHandle):
         after: int | None = None,
         *,
         match: Match | str | None = None,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
     ) -> DataFrame:
         """Return the changes between two versions as rows.
 
@@ -280,8 +280,8 @@ class Table(TableHandle):
             match: how a row is recognised in the other version: by its row id (`row-id`), by its
                 key (`key`), or as a whole row (`row`). By default, the first of these that both
                 versions allow. The default of `compare` is the key if the table has one.
-            keys: the columns to match by, instead of the table's own keys. If `match` is not given,
-                rows are then matched by these columns.
+            keys: the columns to match by, as a sequence or separated by commas, instead of the
+                table's own keys. If `match` is not given, rows are then matched by these columns.
 
         Raises:
             UsageError: the versions can't be matched that way.
@@ -459,16 +459,16 @@ class Table(TableHandle):
         into: str = "",
         *,
         stored_as: Literal[1, 2] = 1,
-        keys: Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
         from_snapshot: bool = False,
         sequence_by: str | None = None,
         ignore_null_updates: bool = False,
         apply_as_deletes: str | None = None,
         apply_as_truncates: str | None = None,
-        columns: Sequence[str] | None = None,
-        except_columns: Sequence[str] = (),
-        track_history_columns: Sequence[str] | None = None,
-        track_history_except_columns: Sequence[str] = (),
+        columns: str | Sequence[str] | None = None,
+        except_columns: str | Sequence[str] = (),
+        track_history_columns: str | Sequence[str] | None = None,
+        track_history_except_columns: str | Sequence[str] = (),
         dry_run: bool = False,
     ) -> DimensionReport:
         """Bring a slowly changing dimension up to date with this table.
@@ -489,7 +489,8 @@ class Table(TableHandle):
             into: the dimension, created by the first call; by default `dim_` and the table's name.
             stored_as: 1 keeps the latest row of each key; 2 keeps all rows with their periods, from
                 `__START_AT` up to, and excluding, `__END_AT`.
-            keys: the columns that identify a row; by default those that the table declares.
+            keys: the columns that identify a row, as a sequence or separated by commas, like the
+                other columns; by default those that the table declares.
             from_snapshot: compare the newest version with the dimension, instead of reading the
                 feed. Rows that differ are changed, and keys that are missing are deleted.
             sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
@@ -521,16 +522,16 @@ class Table(TableHandle):
             planes → dim_planes: versions 0 to 4
         """
         options = Dimension(
-            tuple(keys or ()),
+            tuple(split_names(keys or ())),
             sequence_by or None,
             stored_as,
             ignore_null_updates=ignore_null_updates,
             apply_as_deletes=apply_as_deletes,
             apply_as_truncates=apply_as_truncates,
-            columns=tuple(columns) if columns else None,
-            except_columns=tuple(except_columns),
-            track_history_columns=tuple(track_history_columns) if track_history_columns else None,
-            track_history_except_columns=tuple(track_history_except_columns),
+            columns=tuple(split_names(columns or ())) or None,
+            except_columns=tuple(split_names(except_columns)),
+            track_history_columns=tuple(split_names(track_history_columns or ())) or None,
+            track_history_except_columns=tuple(split_names(track_history_except_columns)),
         )
         return update_dimension(self, into, options, from_snapshot=from_snapshot, dry_run=dry_run)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker, keys_are_given, read_metadata
 from mirrorlake.landing.metadata import arrow_type as declared_type
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, split_names
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.source import Batch, Position
 
@@ -322,7 +322,9 @@ class EventRows:
 
     def __init__(self, storage: Storage, keys: Mapping[str, Sequence[str]] | None = None) -> None:
         self._storage = storage
-        self._named = {TableName.parse(name): tuple(names) for name, names in (keys or {}).items()}
+        self._named = {
+            TableName.parse(name): tuple(split_names(names)) for name, names in (keys or {}).items()
+        }
         self._learned: dict[TableName, tuple[str, ...]] = {}
         self._keys: dict[TableName, tuple[str, ...]] = {}
 

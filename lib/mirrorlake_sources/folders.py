@@ -34,7 +34,7 @@ from mirrorlake.errors import (
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
-from mirrorlake.names import TableName, check_part
+from mirrorlake.names import TableName, check_part, split_names
 from mirrorlake.results import counted
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
@@ -298,7 +298,7 @@ class CsvDrops(FolderSource):
         pause: float = 1.0,
     ) -> None:
         super().__init__(folder, "csv", (".csv",), pause=pause)
-        self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
+        self._keys = {name: tuple(split_names(columns)) for name, columns in (keys or {}).items()}
         self._types = types or {}
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:

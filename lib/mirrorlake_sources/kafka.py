@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, split_names
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
 from mirrorlake_sources.source import Batch, ChangesOnly, Group, Position, read_progress
@@ -64,7 +64,7 @@ class KafkaSource(ChangesOnly):
     def __init__(
         self,
         servers: str,
-        topics: Iterable[str],
+        topics: str | Iterable[str],
         storage: Storage,
         *,
         name: str = "mirrorlake",
@@ -73,7 +73,7 @@ class KafkaSource(ChangesOnly):
         interval: float = 5.0,
         rows: int = 100_000,
     ) -> None:
-        self._wanted = list(topics)
+        self._wanted = split_names(topics)
         if not servers or not self._wanted:
             raise UsageError("No broker or no topic is named.", hint="set servers and topics.")
         self._storage = storage

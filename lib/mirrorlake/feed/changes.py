@@ -41,7 +41,7 @@ from mirrorlake.feed.ranges import (
 )
 from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import quote
+from mirrorlake.names import quote, split_names
 from mirrorlake.results import Result, TextTable, counted, moment_text, optional_figure
 from mirrorlake.spark.sql import query_errors
 
@@ -111,7 +111,7 @@ class Changes:
         start: End,
         end: End | None = None,
         *,
-        keys: Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
         across_gaps: bool = False,
         beyond_latest: Outside | None = None,
         before_feed: Outside = "error",
@@ -121,8 +121,9 @@ class Changes:
         Args:
             start: as for `read`.
             end: as for `read`.
-            keys: the key columns; by default those that the table's publisher declared. Declared
-                keys are assumed to identify rows, which is faster; the job fails if they don't.
+            keys: the key columns, as a sequence or separated by commas; by default those that the
+                table's publisher declared. Declared keys are assumed to identify rows, which is
+                faster; the job fails if they don't.
             across_gaps: as for `read`.
             beyond_latest: as for `read`.
             before_feed: as for `read`.
@@ -285,7 +286,7 @@ class Changes:
         end: str = "",
         *,
         newest: int = 100,
-        keys: Sequence[str] = (),
+        keys: str | Sequence[str] = (),
         where: str = "",
         across_gaps: bool = False,
     ) -> FeedReport:
@@ -425,7 +426,7 @@ def report_changes(
     end: str,
     newest: int,
     *,
-    keys: Sequence[str],
+    keys: str | Sequence[str],
     where: str,
     across_gaps: bool,
 ) -> FeedReport:
@@ -434,7 +435,7 @@ def report_changes(
     if newest < 1:
         raise UsageError(f"{newest} versions can't be shown.", hint="set newest to 1 or more.")
     has_keys = bool(keys or declared_keys(table.snapshot().properties))
-    chosen = key_columns(table, list(keys) or None) if has_keys else ()
+    chosen = key_columns(table, split_names(keys) or None) if has_keys else ()
     span = _requested_span(table, timeline, start, end, newest)
     found = examine(table, timeline, span.start, span.end, files=True)
     notes: list[str] = []

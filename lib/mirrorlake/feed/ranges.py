@@ -49,7 +49,7 @@ from mirrorlake.history.diff import (
     is_tracked,
 )
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import HIDDEN, quote
+from mirrorlake.names import HIDDEN, quote, split_names
 from mirrorlake.results import counted
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.older import VARIANTS
@@ -133,14 +133,14 @@ def _is_only_widened(table: TableHandle, timeline: Timeline, found: Diagnosis) -
     return bool(breaks) and all(one.widens for one in breaks)
 
 
-def key_columns(table: TableHandle, keys: Sequence[str] | None) -> tuple[str, ...]:
+def key_columns(table: TableHandle, keys: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns that identify a row, as the table spells them.
 
     Raises:
         UsageError: no keys are given or declared, or a key is not a column.
     """
     snapshot = table.snapshot()
-    chosen = declared_keys(snapshot.properties) if keys is None else tuple(keys)
+    chosen = declared_keys(snapshot.properties) if keys is None else split_names(keys)
     if not chosen:
         raise UsageError(
             f"The table {table.name} declares no keys.", hint="pass the key columns as keys."

@@ -23,7 +23,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import CHANGE_COLUMNS, TableName, quote
+from mirrorlake.names import CHANGE_COLUMNS, TableName, quote, split_names
 from mirrorlake.results import Result, TextTable
 from mirrorlake.show.changed_cells import narrow_changes
 
@@ -99,7 +99,7 @@ def diff_versions(
     after: int | None = None,
     *,
     match: Match | str | None = None,
-    keys: Sequence[str] = (),
+    keys: str | Sequence[str] = (),
 ) -> DataFrame:
     """Return the rows that changed between two versions of a table; see `diff_rows`.
 
@@ -114,6 +114,7 @@ def diff_versions(
         VersionError: one of the versions can't be read.
         UsageError: the match is unknown or not possible.
     """
+    keys = split_names(keys)
     after = table.snapshot().version if after is None else after
     snapshots = readable_snapshots(table, before, after)
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]

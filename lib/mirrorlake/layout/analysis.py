@@ -32,7 +32,7 @@ from mirrorlake.layout.advice import MANY_ROWS, Advice, advise
 from mirrorlake.layout.footers import read_chunks, read_footers
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku, measure
 from mirrorlake.layout.measures import Measured, Planned, leaves
-from mirrorlake.names import TableName, quote
+from mirrorlake.names import TableName, quote, split_names
 from mirrorlake.results import Result, TextTable, counted, optional_figure, size_text
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
@@ -202,7 +202,9 @@ class Analysis(Measured, Result):
         """
         return advise(self, used=used, many_rows=many_rows, columns=columns)
 
-    def save(self, names: Iterable[str] | None = None, *, at: datetime | None = None) -> list[str]:
+    def save(
+        self, names: str | Iterable[str] | None = None, *, at: datetime | None = None
+    ) -> list[str]:
         """Append the tables to Delta tables in the lake's schema `diagnostics`, one for each.
 
         Each row gets `table_name`, `version` and `taken_at`, so that figures can be compared over
@@ -216,7 +218,7 @@ class Analysis(Measured, Result):
             The names of the Delta tables.
         """
         saved = []
-        for name in self.tables if names is None else names:
+        for name in self.tables if names is None else split_names(names):
             frame = self.tables[name]
             target = TableName(DIAGNOSTICS, name.lower().replace(" ", "_"))
             columns = [F.col(quote(c)).alias(c.lower().replace(" ", "_")) for c in frame.columns]
@@ -231,9 +233,9 @@ class Analysis(Measured, Result):
             saved.append(str(target))
         return saved
 
-    def chunks_needed(self, columns: Iterable[str]) -> DataFrame:
+    def chunks_needed(self, columns: str | Iterable[str]) -> DataFrame:
         """Return the column chunks that a query on these columns must read."""
-        wanted = list(columns)
+        wanted = split_names(columns)
         top = F.col("Column Name").isin(wanted)
         inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
         return self.tables["Column Chunks"].where(reduce(or_, inner, top))

@@ -46,7 +46,7 @@ from mirrorlake.layout.vorder import (
     ordered_add,
     sort_prefix,
 )
-from mirrorlake.names import STATE, TableName, quote
+from mirrorlake.names import STATE, TableName, quote, split_names
 from mirrorlake.results import Result, TextTable, counted, optional_figure, size_text
 from mirrorlake.spark.jvm import Add, DeltaTransaction, has_gateway, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
@@ -126,7 +126,7 @@ class Optimize:
 
     def z_order(
         self,
-        columns: Sequence[str],
+        columns: str | Sequence[str],
         *,
         where: str | None = None,
         target_bytes: int = DEFAULT_TARGET,
@@ -137,7 +137,7 @@ class Optimize:
         """Cluster rows with similar values of some columns into the same files (ZORDER BY).
 
         Args:
-            columns: the columns by which rows are clustered.
+            columns: the columns by which rows are clustered, as a sequence or separated by commas.
             where: as for `compact`.
             target_bytes: as for `compact`.
             vorder: as for `compact`.
@@ -160,7 +160,7 @@ class Optimize:
             self._table,
             where=where,
             target_bytes=target_bytes,
-            zorder_by=columns,
+            zorder_by=split_names(columns),
             row_group_rows=row_group_rows,
             dry_run=dry_run,
         )
@@ -169,7 +169,7 @@ class Optimize:
     def vorder(
         self,
         *,
-        sort_by: Sequence[str] = (),
+        sort_by: str | Sequence[str] = (),
         again: bool = False,
         where: str | None = None,
         row_group_rows: int = 0,
@@ -180,8 +180,8 @@ class Optimize:
         V-Order sorts the rows within each file; no row moves to another file.
 
         Args:
-            sort_by: columns by which every file is sorted first; the remaining order is chosen per
-                file.
+            sort_by: columns by which every file is sorted first, as a sequence or separated by
+                commas; the remaining order is chosen per file.
             again: include files that are in V-Order already, or that an earlier run tried.
             where: a predicate on partition columns that selects partitions; by default all.
             row_group_rows: the most rows of a row group; 0 for 4 million. If given, files are
@@ -202,7 +202,7 @@ class Optimize:
         return vorder_table(
             self._table,
             apply=not dry_run,
-            sort_by=sort_by,
+            sort_by=split_names(sort_by),
             again=again,
             where=where,
             row_group_rows=row_group_rows,
@@ -268,6 +268,9 @@ class Optimize:
         table = self._table
         frame = table.rows() if rows is None else rows
         wanted = {name: Layout(**options) for name, options in layouts.items()}
+        for name, one in wanted.items():
+            partition_by, sort_by = map(split_names, (one.partition_by, one.sort_by))
+            wanted[name] = replace(one, partition_by=tuple(partition_by), sort_by=tuple(sort_by))
         return compare_layouts(table.spark, table.storage, frame, wanted, queries)
 
 

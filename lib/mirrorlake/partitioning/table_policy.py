@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import partitioning_policies
-from mirrorlake.names import quote
+from mirrorlake.names import quote, split_names
 from mirrorlake.notices import noop
 from mirrorlake.partitioning.advice import LEAST_BYTES, Advice, advise_table
 from mirrorlake.partitioning.groups import created, row_count
@@ -328,7 +328,7 @@ class TablePolicy:
         """
         return count_files(self.table, self._setting())
 
-    def read(self, where: str | None = None, *, columns: Sequence[str] = ()) -> DataFrame:
+    def read(self, where: str | None = None, *, columns: str | Sequence[str] = ()) -> DataFrame:
         """Return the rows of `Table.read`, distributed as `PartitionAssignmentMode` requires.
 
         With `ByPartition`, one task reads all files of a partition. Spark then aggregates by the
@@ -349,9 +349,11 @@ class TablePolicy:
 
                 table.partitioning.read(columns=["tenant"]).groupBy("tenant").count()
         """
-        return read_by_mode(self.table, where, columns)
+        return read_by_mode(self.table, where, split_names(columns))
 
-    def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
+    def advise(
+        self, columns: str | Sequence[str] = (), *, least_bytes: int = LEAST_BYTES
+    ) -> Advice:
         """Recommend a policy for the table, or none. If the table has a policy, also review it.
 
         Args:
@@ -371,7 +373,7 @@ class TablePolicy:
                 if advice.policy is not None:
                     table.partitioning.set(advice.policy.document())
         """
-        return advise_table(self.table, columns, least_bytes=least_bytes)
+        return advise_table(self.table, split_names(columns), least_bytes=least_bytes)
 
     def spread(self, document: Any = None) -> Spread:
         """Count the rows of each bucket in each file, for the first 1,000 files.
@@ -389,7 +391,7 @@ class TablePolicy:
         return spread_of(self.table, policy)
 
     def report(
-        self, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+        self, document: str = "", *, where: str = "", columns: str | Sequence[str] = ()
     ) -> PartitionReport:
         """Report on the table's partitioning. Write nothing.
 
@@ -404,7 +406,7 @@ class TablePolicy:
                 columns.
             QueryError: Spark can't parse the filter.
         """
-        return report_partitioning(self.table, document, where=where, columns=columns)
+        return report_partitioning(self.table, document, where=where, columns=split_names(columns))
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
         """Drop the files whose newest row is older than `keep`; a dry run unless `apply`.

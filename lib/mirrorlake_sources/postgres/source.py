@@ -85,11 +85,11 @@ class PostgresSource:
     def __init__(
         self,
         dsn: str,
-        tables: Iterable[str],
+        tables: str | Iterable[str],
         *,
         slot: str = "mirrorlake",
         toast: str = "refuse",
-        text: Iterable[str] = (),
+        text: str | Iterable[str] = (),
         interval: float = 5.0,
         rows: int = 100_000,
         size: int = 64 << 20,
@@ -97,7 +97,7 @@ class PostgresSource:
         heartbeat: float = 30.0,
     ) -> None:
         self._server = Server(dsn)
-        self._wanted = [lake_name(TableName.parse(name)) for name in tables]
+        self._wanted = [lake_name(TableName.parse(name)) for name in split_names(tables)]
         if not self._wanted:
             raise UsageError("No tables are named.", hint="name at least one table.")
         if toast not in ("refuse", "lookup", "keep"):
@@ -109,7 +109,7 @@ class PostgresSource:
                 f"{slot!r} is not a valid slot name.",
                 hint="use at most 56 lower-case letters, digits and underscores.",
             )
-        self._text = frozenset(column_of(name) for name in text)
+        self._text = frozenset(column_of(name) for name in split_names(text))
         self._slot_name, self._toast, self._readers = slot, toast, readers
         self._interval, self._most_rows, self._most_bytes = interval, rows, size
         self._heartbeat = heartbeat

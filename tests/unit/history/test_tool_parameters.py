@@ -11,8 +11,12 @@ from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
 from mirrorlake import Lake, MaintenancePolicy
+from mirrorlake import table as table_api
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import QueryError, UsageError, VersionError
+from mirrorlake.feed.ranges import key_columns
 from mirrorlake.history import diff
+from mirrorlake.layout import api as layout_api
 from mirrorlake.query import statement
 from mirrorlake.sql import query_lake
 
@@ -154,6 +158,30 @@ def test_a_statement_whose_table_is_not_found_in_it(lake: Lake, query: str, hint
     with pytest.raises(QueryError, match=r"lake.sql can't run this statement on t\.") as refused:
         query_lake(cast(Any, SimpleNamespace(sql=sql)), lake.storage, query)
     assert hint in str(refused.value)
+
+
+def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each letter of a text is not a column."""
+    found: list[Any] = []
+    monkeypatch.setattr(diff, "diff_rows", lambda old, new, match, keys: found.append(keys))
+    monkeypatch.setattr(TableHandle, "rows", lambda table, version: None)
+    monkeypatch.setattr(
+        table_api, "update_dimension", lambda *_, **options: found.append(_[2].keys)
+    )
+    monkeypatch.setattr(
+        layout_api, "compact_files", lambda _, **options: found.append(options["zorder_by"])
+    )
+    monkeypatch.setattr(layout_api, "order_after", lambda *_, **options: None)
+    monkeypatch.setattr(
+        layout_api, "vorder_table", lambda _, **options: found.append(options["sort_by"])
+    )
+    table = lake.table("t")
+    table.diff(0, 1, keys="id")
+    table.dimension(keys="id")
+    table.optimize.z_order("id")
+    table.optimize.vorder(sort_by="id")
+    assert list(map(list, found)) == [["id"]] * 4
+    assert key_columns(table, "ID") == ("id",)
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:

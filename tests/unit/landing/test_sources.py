@@ -4,14 +4,18 @@ import gzip
 import re
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing import casts, sources
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.folders import CsvDrops
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
 TABLE = pa.Table.from_pylist(ROWS)
@@ -450,3 +454,12 @@ def test_two_columns_of_one_name():
     for names in (["id", "id"], ["id", "ID"]):
         with pytest.raises(SchemaError, match="occurs twice"):
             casts.wanted_schema(pa.schema([(name, pa.int64()) for name in names]))
+
+
+def test_the_keys_of_csv_folders_may_be_one_text(tmp_path: Path) -> None:
+    folder = tmp_path / "drops" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,day,n\n1,2,3\n")
+    lake = Lake(tmp_path / "lake")
+    run_source(lake.storage, CsvDrops(folder.parent, keys={"orders": "id, day"}))
+    assert lake.publisher("orders", dry_run=True).keys == ("id", "day")
