@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import published_tables
@@ -842,16 +842,21 @@ class Lake:
             row_tracking: whether rows have ids. None: the session's default.
 
         Raises:
-            UsageError: a key is not one of the columns.
+            UsageError: a key is not one of the columns, or publishers fill the table through the
+                landing zone.
+            InvalidNameError: the table has the name of a schema, or its schema has the name of a
+                table.
             FeedError: the change data feed reserves the name of a column.
 
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
-        from mirrorlake.history.write import create_table
+        from mirrorlake.history.write import check_own, create_table
         from mirrorlake.mirror.trash import make_room
 
         table = as_table(name)
+        if read_snapshot(self.storage, table.table_path) is None:
+            check_own(self.storage, table)
         path = self.storage.path(table.table_path)
         make_room(self.storage, table)
         create_table(

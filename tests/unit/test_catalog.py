@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+
+from mirrorlake import Lake
+from mirrorlake.errors import InvalidNameError
 from mirrorlake.names import TableName
 from mirrorlake.query import catalog
 from mirrorlake.storage.files import Storage
@@ -31,3 +37,20 @@ def test_names(any_storage: Storage, asked: str, found: str | None) -> None:
     any_storage.write("Tables/folder/file.txt", b"")
     wanted = None if found is None else TableName.parse(found)
     assert catalog.Catalog(any_storage).find(TableName.parse(asked)) == wanted
+
+
+def test_no_new_table_hides_the_tables_of_a_schema(tmp_path: Path) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    for name in ("orders", "sales/orders"):
+        rows = rows_of({"id": [1]})
+        write_deltalake(tmp_path / "Tables" / name, rows, configuration=feed)
+    lake = Lake(tmp_path)
+    for create in (
+        lambda: lake.create_table("sales", {"id": "bigint"}),
+        lambda: lake.archive("orders", "sales"),
+        lambda: lake.archive("orders", "sales", dry_run=True),
+        lambda: lake.table("orders").dimension("sales", keys=["id"]),
+        lambda: lake.update_dimension("orders", "sales", keys=["id"]),
+    ):
+        with pytest.raises(InvalidNameError, match="sales can't be both a table and a schema"):
+            create()

@@ -36,7 +36,7 @@ from mirrorlake.feed.cursor import (
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.ranges import range_error
 from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
-from mirrorlake.history.write import create_table, extend_table
+from mirrorlake.history.write import check_own, create_table, extend_table
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, counted, optional_figure
 from mirrorlake.spark.older import to_arrow
@@ -273,7 +273,7 @@ class Archive:
             )
         if error := feed_error(source):
             raise error
-        return found
+        return found or check_own(self._storage, self.target)
 
     def _last_archived(self, kept: dict[str, Any] | None) -> int:
         """Return the last archived version; -1 if nothing is archived.

@@ -34,6 +34,7 @@ from mirrorlake.feed.scd import (
     for_feed,
 )
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, optional_figure
@@ -60,6 +61,7 @@ def follow_feed(
 ) -> FeedBatch:
     """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
     dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
+    _check_target(source, into, dimension)
     return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
 
 
@@ -250,6 +252,7 @@ def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -
     """
     found = read_snapshot(table.storage, target.table_path)
     if found is None:
+        check_own(table.storage, target)
         return
     own = {*found.schema} & {*OWN}
     if own == dimension.own_columns:
