@@ -94,14 +94,15 @@ def run(
 ) -> None:
     """Partition new files and merge small ones; a dry run counts the pending files."""
     at_most_one(watch=watch, dry_run=dry_run)
-    from mirrorlake.partitioning.store import tables_with_policies
-
     lake = open_lake(root)
     chosen = None if table == EVERY else lake.table(table).name
     if dry_run:
-        names = tables_with_policies(lake.storage) if chosen is None else [chosen]
         with progress("reading the log …"):
-            pending = [lake.table(name).partitioning.stats() for name in names]
+            pending = (
+                lake.partitioning.stats()
+                if chosen is None
+                else [lake.table(chosen).partitioning.stats()]
+            )
         _tell(_one_table(pending), as_json, dry_run)
         return
     with progress("partitioning …") as update:

@@ -25,6 +25,8 @@ from mirrorlake.cli import main as cli
 from mirrorlake.cli import zone
 from mirrorlake.cli.printing import say
 from mirrorlake.mirror import forget as mirror_forget
+from mirrorlake.names import TableName
+from mirrorlake.partitioning.store import append_policy
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
@@ -104,6 +106,17 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
     shown = run("mirror", tmp_path / "later", "--watch", status=0)
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
+
+
+def test_a_dropped_table_does_not_stop_the_partitioning_of_all(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Tables").mkdir()
+    document = {"policy": {"PartitionKeys": []}, "table_id": "dropped"}
+    append_policy(Storage(tmp_path), TableName(None, "dropped"), document)
+    monkeypatch.setattr(Lake, "spark", None)
+    shown = run("partition", "run", tmp_path, "*", "--dry-run", "--json").json
+    assert shown["rows"] == []
 
 
 @pytest.mark.parametrize("command", ["ledger", "quarantine"])
