@@ -222,7 +222,9 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")
 def create(
     root: Root,
     model: Model,
-    tables: Annotated[str, typer.Option(help="Tables to frame, separated by commas.")] = "",
+    tables: Annotated[
+        str, typer.Option(help="Tables to frame, separated by commas; by default all.")
+    ] = "",
     expires_in: Annotated[
         float, typer.Option(help="Days until the frame expires; 0: never.", min=0)
     ] = 30.0,
@@ -232,10 +234,9 @@ def create(
 ) -> None:
     """Frame the newest versions of some tables, consistent at one timestamp."""
     lake = open_lake(root)
-    names = lake.tables(tables) if tables else []
     with progress("framing …"):
         done = lake.frames.create(
-            model, names, owner=owner, expires_in=expires_in or None, dry_run=dry_run
+            model, lake.tables(tables), owner=owner, expires_in=expires_in or None, dry_run=dry_run
         )
     tell(as_json, done.as_dict(), done, DRY_RUN * dry_run)
 

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
 
 from helpers.pages import blocks
 from helpers.project import PROJECT
@@ -106,6 +108,13 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
     shown = run("mirror", tmp_path / "later", "--watch", status=0)
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
+
+
+def test_a_frame_is_of_all_tables_unless_some_are_named(run: Run, tmp_path: Path) -> None:
+    for name in ("orders", "sales/orders"):
+        write_deltalake(tmp_path / "Tables" / name, rows_of({"id": [1]}))
+    planned = run("frame", "create", tmp_path, "m", "--dry-run", "--json").json
+    assert [one["table"] for one in planned["tables"]] == ["orders", "sales.orders"]
 
 
 def test_a_dropped_table_does_not_stop_the_partitioning_of_all(
