@@ -496,10 +496,11 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
     return found
 
 
-def renew_identity(storage: Storage, table: TableName) -> None:
-    """Start a new incarnation, because a copied folder contains the identity of the original."""
+def renew_identity(storage: Storage, table: TableName) -> Identity:
+    """Start a new incarnation: a copied folder contains the identity of the original."""
     identity = Identity(table, uuid.uuid4().hex)
     storage.write_json(f"{table.folder}/{IDENTITY}", _document(identity))
+    return identity
 
 
 def _document(identity: Identity) -> dict[str, Any]:

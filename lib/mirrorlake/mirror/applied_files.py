@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +41,7 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
-from mirrorlake.mirror.options import MirrorOptions, paused, read_settings
+from mirrorlake.mirror.options import MirrorOptions, paused, read_settings, write_settings
 from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome, counted
@@ -331,7 +332,14 @@ def reseed(
                 _set_aside(storage, table)
             else:
                 _move_back_all(storage, table)
-            renew_identity(storage, table)
+            settings = read_settings(storage, table)
+            skip = frozenset() if loads else settings.skipped(read_identity(storage, table))
+            settings = replace(settings, skip=skip, incarnation=None)
+            # Without an incarnation, so that an interrupted call can be repeated.
+            write_settings(storage, table, settings)
+            incarnation = renew_identity(storage, table).incarnation
+            if skip:  # kept files keep their numbers
+                write_settings(storage, table, replace(settings, incarnation=incarnation))
             if not loads:
                 # A mirror whose lease has expired may have moved files until now.
                 _move_back_all(storage, table)
@@ -343,7 +351,7 @@ def reseed(
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
     """Return the kept files by number; all applied files that were not skipped must be kept."""
     applied = last_applied(storage, table)
-    skipped = read_settings(storage, table).skip
+    skipped = read_settings(storage, table).skipped(read_identity(storage, table))
     numbers = [number for number in range(1, applied + 1) if number not in skipped]
     return _kept_files(storage, table, numbers, applied)
 

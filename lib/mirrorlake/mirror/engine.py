@@ -63,6 +63,7 @@ from mirrorlake.mirror.options import (
     is_stale_incarnation,
     new_table_properties,
     read_defaults,
+    read_settings,
     retention,
 )
 from mirrorlake.mirror.state import (
@@ -434,9 +435,11 @@ class TableCycle:
     def _table(self) -> TableName:
         return self._state.table
 
-    @property
-    def _skip(self) -> dict[int, str]:
-        return dict.fromkeys(self._settings.skip, "An operator skipped the file.")
+    def _skip(self, at: TableContext) -> dict[int, str]:
+        settings = self._settings
+        if settings.skip:  # read again: a reseed since the start of the cycle has changed them
+            settings = read_settings(self._storage, self._table)
+        return dict.fromkeys(settings.skipped(at.identity), "An operator skipped the file.")
 
     def run(self) -> TableState:
         """Run the cycle.
@@ -505,7 +508,7 @@ class TableCycle:
 
     def _planned_batch(self, at: TableContext, plan: Plan) -> Batch:
         """Return the batch of an existing plan: all of its files or none."""
-        return complete_plan(plan, self._check(at, planned_files(plan, self._skip)))
+        return complete_plan(plan, self._check(at, planned_files(plan, self._skip(at))))
 
     def _new_batch(self, at: TableContext) -> Batch:
         """Plan the files after the last applied one and return them as a batch."""
@@ -517,7 +520,7 @@ class TableCycle:
             at = replace(at, state=replace(at.state, tail=None if last_error else at.tail))
             if last_error is not None:
                 return Batch(at, error=last_error)
-        chosen = following_files(at, self._options, self._skip)
+        chosen = following_files(at, self._options, self._skip(at))
         if not chosen.names and at.last == 0:
             return self._declare_or_drop(at)
         if chosen.error is not None:

@@ -131,7 +131,8 @@ class Operations:
     def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
         """Skip a file that can't be applied or never arrives.
 
-        The ledger and the quarantine record the skipped file.
+        The ledger and the quarantine record the skipped file. The skip ends when the folder is
+        deleted, or its files are replaced by a new initial load.
 
         Args:
             table: the table's name.

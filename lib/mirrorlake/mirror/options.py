@@ -18,10 +18,16 @@ from typing import Any
 
 from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.metadata import Identity, TableMetadata, last_applied
+from mirrorlake.landing.metadata import (
+    Identity,
+    TableMetadata,
+    ensure_identity,
+    last_applied,
+    read_identity,
+)
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 SETTINGS_FORMAT = 1
@@ -157,10 +163,18 @@ class OperatorSettings:
     Attributes:
         paused: when the table was paused, ISO-8601 UTC; None if it is not paused.
         skip: numbers of files to skip, whether they exist or not.
+        incarnation: the incarnation of the folder in which the numbers are skipped; None if they
+            are skipped in any.
     """
 
     paused: str | None = None
     skip: frozenset[int] = frozenset()
+    incarnation: str | None = None
+
+    def skipped(self, identity: Identity | None) -> frozenset[int]:
+        """Return the numbers to skip in a folder; another incarnation's numbers are other files."""
+        found = None if identity is None else identity.incarnation
+        return self.skip if self.incarnation in (None, found) else frozenset()
 
 
 def _settings_path(table: TableName) -> str:
@@ -174,7 +188,9 @@ def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
         FormatError: The settings have a newer format.
     """
     document = read_kept(storage, _settings_path(table), SETTINGS_FORMAT) or {}
-    return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
+    return OperatorSettings(
+        document.get("paused"), frozenset(document.get("skip", ())), document.get("incarnation")
+    )
 
 
 def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
@@ -197,10 +213,10 @@ def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
 
 def write_settings(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
     """Write the settings of a table; the defaults are stored by deleting the document."""
-    if settings == OperatorSettings():
+    if settings.paused is None and not settings.skip:
         storage.delete(_settings_path(table))
         return
-    document = {"format": SETTINGS_FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
+    document = {"format": SETTINGS_FORMAT} | asdict(settings) | {"skip": sorted(settings.skip)}
     storage.write_json(_settings_path(table), document)
 
 
@@ -208,7 +224,7 @@ def copy_settings(storage: Storage, source: TableName, target: TableName) -> Non
     """Give a table the settings of another one; a paused table stays paused."""
     found = read_settings(storage, source)
     paused = found.paused or read_settings(storage, target).paused
-    write_settings(storage, target, OperatorSettings(paused, found.skip))
+    write_settings(storage, target, replace(found, paused=paused))
 
 
 def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
@@ -216,7 +232,7 @@ def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outco
     settings = read_settings(storage, table)
     if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        write_settings(storage, table, OperatorSettings(now, settings.skip))
+        write_settings(storage, table, replace(settings, paused=now))
     effect = "no further files are applied until it is resumed"
     return Outcome("pause", str(table), effect, applied=not dry_run)
 
@@ -225,7 +241,7 @@ def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     """Resume a paused table."""
     settings = read_settings(storage, table)
     if not dry_run:
-        write_settings(storage, table, OperatorSettings(None, settings.skip))
+        write_settings(storage, table, replace(settings, paused=None))
     effect = "files are applied again from the next cycle on"
     return Outcome("resume", str(table), effect, applied=not dry_run)
 
@@ -242,13 +258,21 @@ def paused(storage: Storage, table: TableName) -> Iterator[None]:
 
 def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
     """Skip a file that can't be applied or never arrives; by default only preview it."""
-    settings = read_settings(storage, table)
+    listing = storage.list(table.folder)
     if apply:
-        write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
+        # Before the first cycle, the skip creates the identity, so that a later folder of the same
+        # name does not inherit it.
+        identity = read_identity(storage, table)
+        if identity is None and listing != Listing((), ()):
+            identity = ensure_identity(storage, table)
+        settings = read_settings(storage, table)
+        incarnation = None if identity is None else identity.incarnation
+        skipped = settings.skipped(identity) | {number}
+        write_settings(storage, table, OperatorSettings(settings.paused, skipped, incarnation))
     if number <= last_applied(storage, table):
         effect = f"file {number} is already applied; only a reseed skips it"
     else:
-        names = (entry.name for entry in storage.list(table.folder).files)
+        names = (entry.name for entry in listing.files)
         found = {file_number(name) for name in names if not name.startswith(("_", "."))}
         # A file with another name than a number gets its number from its time.
         exists = not found.isdisjoint((number, None))

@@ -437,7 +437,8 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
                 # The folder is a new incarnation, and none of its files may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             state = state.as_asked(asked.paused)
-            lines.append(status_of(state, listed_folder(listing, state), asked.skip))
+            skip = asked.skipped(read_identity(storage, table)) if asked.skip else ()
+            lines.append(status_of(state, listed_folder(listing, state), skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))
     return tuple(lines)
@@ -509,12 +510,14 @@ def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> M
 def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> Batch:
     """Return the sound files that come next, and the error of the file after them."""
     metadata = read_metadata(storage, table)
+    identity = read_identity(storage, table)
     at = load_context(
         storage,
-        read_identity(storage, table) or Identity(table, "none yet"),
+        identity or Identity(table, "none yet"),
         metadata,
         read_snapshot(storage, table.table_path),
         storage.list(table.folder),
         TableState(table.schema, table.name),
     )
-    return preview_batch(at, options, dict.fromkeys(read_settings(storage, table).skip, ""))
+    skip = read_settings(storage, table).skipped(identity)
+    return preview_batch(at, options, dict.fromkeys(skip, ""))

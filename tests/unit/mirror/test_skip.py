@@ -1,0 +1,162 @@
+"""Skipped files: a skip is only for the folder's present files, not for later ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.lakes import lake_of
+from helpers.zones import KEYED, Zone
+from mirrorlake.landing.metadata import read_identity, renew_identity
+from mirrorlake.mirror import applied_files, options
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
+
+T, RENAMED = TableName(None, "t"), TableName(None, "renamed")
+SETTINGS = "Files/_mirrorlake/control/t.json"
+COLUMNS = {"id": "long", "item": "string"}
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def waiting_for(storage: Storage, number: int) -> bool:
+    """Return whether the status and the next cycle find that the number is missing."""
+    (line,) = lake_of(storage).status().tables
+    (previewed,) = lake_of(storage).mirror(dry_run=True).tables
+    assert line.waiting_for in (None, number)
+    assert previewed.applied_files == (number - 1 if line.waiting_for else number)
+    return line.waiting_for is not None
+
+
+def put(storage: Storage, *numbers: int) -> Zone:
+    zone = Zone(storage)
+    zone.metadata(KEYED)
+    for number in numbers:
+        zone.put(number)
+    return zone
+
+
+def apply_skipped(storage: Storage) -> None:
+    """Create a table whose file 2 was skipped, and whose last applied file is 3."""
+    put(storage, 1, 2, 3).mirrored(COLUMNS, last=3)
+    options.skip(storage, T, 2, apply=True)
+
+
+def skipped(storage: Storage) -> frozenset[int]:
+    return options.read_settings(storage, T).skipped(read_identity(storage, T))
+
+
+@pytest.mark.parametrize("is_mirrored", [True, False])
+def test_a_skip_ends_with_its_folder(any_storage: Storage, is_mirrored: bool):
+    zone = put(any_storage, 1, 3)
+    if is_mirrored:
+        zone.identify()
+    assert waiting_for(any_storage, 2)
+    options.skip(any_storage, T, 2, apply=True)
+    assert not waiting_for(any_storage, 2)
+    any_storage.delete_folder(T.folder)
+    put(any_storage, 1, 3)
+    assert waiting_for(any_storage, 2)
+    zone.identify()
+    assert waiting_for(any_storage, 2)
+    options.skip(any_storage, T, 4, apply=True)
+    assert waiting_for(any_storage, 2)
+    assert skipped(any_storage) == {4}
+
+
+def test_the_mirror_skips_no_file_of_a_later_folder(any_storage: Storage):
+    put(any_storage)
+    options.skip(any_storage, T, 1, apply=True)
+    any_storage.write(f"{T.folder}/{1:020}.parquet", b"corrupt")
+    (line,) = Engine(any_storage, no_spark).run_cycle().tables
+    assert line.error["file"] == "_metadata.json"  # no file has the columns yet
+    any_storage.delete_folder(T.folder)
+    put(any_storage)
+    any_storage.write(f"{T.folder}/{1:020}.parquet", b"corrupt")
+    (line,) = Engine(any_storage, no_spark).run_cycle().tables
+    assert line.error["file"] == f"{1:020}.parquet"
+
+
+def test_a_skip_without_a_folder_is_for_the_next_one(any_storage: Storage):
+    options.skip(any_storage, T, 2, apply=True)
+    put(any_storage, 1, 3).identify()
+    assert not waiting_for(any_storage, 2)
+
+
+def test_older_settings_skip_in_every_folder(any_storage: Storage):
+    zone = put(any_storage, 1, 3)
+    any_storage.write_json(SETTINGS, {"format": 1, "paused": None, "skip": [2]})
+    assert not waiting_for(any_storage, 2)
+    zone.identify()
+    assert not waiting_for(any_storage, 2)
+    options.skip(any_storage, T, 9, apply=True)
+    assert skipped(any_storage) == {2, 9}
+    renew_identity(any_storage, T)
+    assert skipped(any_storage) == frozenset()
+
+
+def test_a_pause_keeps_the_skips(any_storage: Storage):
+    apply_skipped(any_storage)
+    options.pause(any_storage, T)
+    options.resume(any_storage, T)
+    assert skipped(any_storage) == {2}
+    renew_identity(any_storage, T)
+    assert skipped(any_storage) == frozenset()
+
+
+def test_a_renamed_folder_keeps_its_skips(any_storage: Storage):
+    apply_skipped(any_storage)
+    Engine(any_storage, no_spark).run_cycle()
+    assert any_storage.move_folder(T.folder, RENAMED.folder)
+    Engine(any_storage, no_spark).run_cycle()
+    settings = options.read_settings(any_storage, RENAMED)
+    assert settings.skipped(read_identity(any_storage, RENAMED)) == {2}
+    assert options.read_settings(any_storage, T) == options.OperatorSettings()
+    renew_identity(any_storage, RENAMED)
+    assert settings.skipped(read_identity(any_storage, RENAMED)) == frozenset()
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_reseed_keeps_the_skips_only_of_kept_files(
+    any_storage: Storage, tmp_path: Path, is_older: bool
+):
+    apply_skipped(any_storage)
+    if is_older:
+        any_storage.write_json(SETTINGS, {"format": 1, "paused": None, "skip": [2]})
+    before = read_identity(any_storage, T)
+    any_storage.delete(f"{T.folder}/{2:020}.parquet")
+    applied_files.reseed(any_storage, T, apply=True)
+    assert read_identity(any_storage, T) != before
+    assert skipped(any_storage) == {2}
+    load = tmp_path / "load.csv"
+    load.write_text("id,item\n1,a\n")
+    applied_files.reseed(any_storage, T, [load], apply=True)
+    assert skipped(any_storage) == frozenset()
+    assert not any_storage.exists(SETTINGS)
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+def test_an_interrupted_reseed_keeps_the_skips(
+    any_storage: Storage, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
+):
+    apply_skipped(any_storage)
+
+    def fail(*of: object) -> None:
+        if is_renewed:
+            renew_identity(*of)
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(applied_files, "renew_identity", fail)
+        with pytest.raises(OSError, match="killed"):
+            applied_files.reseed(any_storage, T, apply=True)
+    assert skipped(any_storage) == {2}
+    assert options.read_settings(any_storage, T).paused
+    applied_files.reseed(any_storage, T, apply=True)
+    options.resume(any_storage, T)
+    assert skipped(any_storage) == {2}
+    assert options.read_settings(any_storage, T).incarnation
