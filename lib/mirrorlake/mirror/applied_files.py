@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import SMALL, file_hash, is_text
 from mirrorlake.landing.metadata import (
+    BY_TIME,
     MARKER,
     Identity,
     Marker,
@@ -40,7 +41,13 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
-from mirrorlake.mirror.next_batch import Plan, differs_from_applied, is_as_planned, plan_of
+from mirrorlake.mirror.next_batch import (
+    Plan,
+    differs_from_applied,
+    is_as_planned,
+    number_files,
+    plan_of,
+)
 from mirrorlake.mirror.options import MirrorOptions, paused, read_settings, write_settings
 from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
@@ -305,8 +312,8 @@ def reseed(
     Args:
         storage: the lake's files.
         table: the table's name.
-        files: the files of a new initial load. By default, the applied files are used, which must
-            all be kept.
+        files: the files of a new initial load; they also replace files that are not applied yet.
+            By default, the applied files are used, which must all be kept.
         footer: additional metadata for the footers of the new load.
         apply: reseed the table. By default, only check the files.
 
@@ -324,6 +331,9 @@ def reseed(
         kept = {} if loads else _all_kept(storage, table)
         source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
         effect = f"the next cycle replaces it with the rows of {source}, in one commit"
+        if loads and (waiting := _count_waiting(storage, table)):
+            verb = "is" if waiting == 1 else "are"
+            effect += f"; {counted(waiting, 'waiting file')} {verb} set aside"
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
@@ -346,6 +356,17 @@ def reseed(
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
     return done
+
+
+def _count_waiting(storage: Storage, table: TableName) -> int:
+    """Count the published files that are not applied yet."""
+    metadata, last = read_metadata(storage, table), last_applied(storage, table)
+    listing = storage.list(table.folder)
+    if metadata.strategy == BY_TIME:
+        identity = read_identity(storage, table) or Identity(table, "none yet")
+        return len(number_files(storage, identity, metadata, listing, last).behind(last))
+    # Not by `number_files`: a reseed also repairs a folder in which two files have one number.
+    return sum((file_number(entry.name) or 0) > last for entry in listing.files)
 
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:

@@ -199,8 +199,8 @@ class Operations:
 
         Args:
             table: the table's name.
-            files: the files of a new initial load. By default, the applied files are used, which
-                must all be kept.
+            files: the files of a new initial load. They also replace files that are not applied
+                yet. By default, the applied files are used, which must all be kept.
             apply: reseed the table. By default, only check the files.
 
         Returns:

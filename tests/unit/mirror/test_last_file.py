@@ -418,3 +418,22 @@ def test_a_file_that_was_not_applied_is_not_replayed(storage: Storage):
     with pytest.raises(SequenceError, match="content of file 2 is not the content"):
         applied_files.reseed(storage, T)
     assert Lake(storage.root).operations.replay("t", 1, 1).files == (file_name(3),)
+
+
+@pytest.mark.parametrize("strategy", ["by number", BY_TIME])
+def test_a_new_load_counts_the_waiting_files_that_it_replaces(
+    any_storage: Storage, tmp_path: Path, strategy: str
+):
+    load = tmp_path / "load.csv"
+    load.write_text("id,item\n1,a\n")
+    zone = applied(any_storage, 2)
+    if strategy == BY_TIME:
+        zone.metadata(KEYED | {"fileDetectionStrategy": BY_TIME})
+    assert "aside" not in applied_files.reseed(any_storage, T, [load]).effect
+    for number in (3, 4):
+        zone.put(number)
+    any_storage.write(f"{T.folder}/_{file_name(5)}", b"a file that is not published yet")
+    done = applied_files.reseed(any_storage, T, [load], apply=True)
+    assert done.effect.endswith("of 1 new file, in one commit; 2 waiting files are set aside")
+    aside = any_storage.files_below("Files/_mirrorlake/reseeded/t")
+    assert sorted(path.rpartition("/")[2] for path in aside) == [file_name(n) for n in range(1, 5)]
