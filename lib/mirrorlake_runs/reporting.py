@@ -226,7 +226,8 @@ def _next_steps(prepared: Prepared) -> tuple[str, ...]:
         with contextlib.suppress(MirrorlakeError, OSError, BaseError):  # the lake can't be read now
             for table in Lake(place).status().tables if may_be_lake(place) else ():
                 file = table.error and table.error["file"]
-                if file and (number := file_number(file)) is not None:
+                # An applied file can't be skipped.
+                if file and (number := file_number(file) or 0) > table.last_file:
                     words = shlex.join([place, table.full_name, str(number)])
                     found.append(f"Leave out {file}: {PROGRAM} skip {words} --apply")
     return tuple(map(prepared.scrubber.text, found))

@@ -11,6 +11,7 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
+from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake_runs import load_plan, prepare, reporting
 
 
@@ -48,6 +49,27 @@ def processes_of(group: int) -> list[Path]:
             if fields[2] == str(group) and fields[0] != "Z":
                 found.append(path)
     return found
+
+
+@pytest.mark.parametrize(("number", "is_proposed"), [(6, False), (7, False), (8, True)])
+def test_a_skip_is_proposed_only_for_a_file_that_is_not_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_proposed: bool
+) -> None:
+    """The private name, because only a run with a kernel calls it."""
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    put_notebook(tmp_path, "n", RECORD, head='root: str = ""')
+    lake = Lake(tmp_path / "lake")
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
+    error = {"message": "Bad.", "file": f"{number:020}.parquet", "row": None, "column": None}
+    state = TableState(None, "t", state=FAILED, error=error, last_file=7)
+    save_states(lake.storage, {"Files/LandingZone/t": state})
+    text = f"steps: [{{notebook: n.ipynb, parameters: {{root: {tmp_path}/lake}}}}]"
+    prepared = prepare(load_plan(put_plan(tmp_path, text)), {})
+    resume, *skips = reporting._next_steps(prepared)
+    assert "--resume" in resume
+    assert [f"skip {tmp_path}/lake t {number} --apply" in skip for skip in skips] == (
+        [True] if is_proposed else []
+    )
 
 
 def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
