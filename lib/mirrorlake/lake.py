@@ -938,8 +938,10 @@ class Lake:
             The new versions.
 
         Raises:
-            UsageError: no keys are given, and the table declares none.
-            FeedError: the change data feed no longer contains the next changes.
+            UsageError: no keys are given, and the table declares none; or `into` is a table of
+                another kind.
+            FeedError: the change data feed is off, or no longer contains the next changes.
+            QueryError: Spark refused the changes.
 
         Example:
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP

@@ -51,6 +51,7 @@ _ONLY_FOR_CHANGES = (
 )
 
 
+@query_errors()
 def follow_feed(
     source: TableHandle,
     into: TableName,
@@ -61,6 +62,8 @@ def follow_feed(
 ) -> FeedBatch:
     """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
     dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
+    if error := feed_error(source):
+        raise error
     _check_target(source, into, dimension)
     return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
 
