@@ -483,6 +483,9 @@ class Table(TableHandle):
         The options have the effects of Databricks' AUTO CDC and AUTO CDC FROM SNAPSHOT, and similar
         names. Give the same options in each run.
 
+        A dimension that was dropped is created again from the beginning. One that was restored to
+        an earlier version is completed again.
+
         Safe to interrupt: the next call completes the work.
 
         Args:

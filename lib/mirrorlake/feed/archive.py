@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
+from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import Snapshot, open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
@@ -29,7 +29,9 @@ from mirrorlake.feed.cursor import (
     FollowReport,
     Lag,
     feed_error,
+    is_restored,
     lag_of,
+    newest_in,
     table_id,
     target_name,
 )
@@ -39,7 +41,6 @@ from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
 from mirrorlake.history.write import check_own, create_table, extend_table
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, counted, optional_figure
-from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.kept import read_kept
 from mirrorlake.storage.lease import only_one
@@ -115,10 +116,7 @@ class Archive:
     @property
     def position(self) -> int:
         """The last archived version with changes; -1 if nothing is archived."""
-        archived = TableHandle(self.table.spark, self._storage, self.target)
-        rows = archived.rows().selectExpr(f"max({COMMIT_VERSION}) AS v")
-        (row,) = to_arrow(rows).to_pylist()
-        return -1 if row["v"] is None else int(row["v"])
+        return newest_in(TableHandle(self.table.spark, self._storage, self.target), COMMIT_VERSION)
 
     def plan(self, *, start: int | None = None) -> ArchiveReport:
         """Return what `run` would append, without changing anything."""
@@ -356,12 +354,7 @@ class Archive:
         return "new checkpoint: the archive was restored" if self._is_restored(kept) else ""
 
     def _is_restored(self, kept: dict[str, Any]) -> bool:
-        """Return whether the archive was restored since its last run ended."""
-        newest = open_snapshot(self._storage, self.target).version
-        since = range(kept.get("target_version", newest) + 1, newest + 1)
-        path = self.target.table_path
-        infos = (read_commit_info(self._storage, path, version) for version in since)
-        return any(info.get("operation") == "RESTORE" for info in infos)
+        return is_restored(self._storage, self.target, kept)
 
     def _checkpoint(self, kept: dict[str, Any]) -> str:
         return f"{self._state}/checkpoint-{kept['checkpoint']}"

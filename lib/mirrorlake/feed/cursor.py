@@ -4,8 +4,8 @@ The position is a version of the table. Versions only increase (RESTORE adds one
 stays valid; a table that was dropped and recreated is detected. A consumer reads a batch, processes
 it and commits. If it is interrupted in between, it reads the same batch again.
 
-Archives and dimensions share the last part of this module: the name of the target, and the report
-of a run.
+Archives and dimensions share the last part of this module: the name of the target, what it
+contains, and the report of a run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from mirrorlake.delta.commits import Timeline, read_commit, read_versions
+from mirrorlake.delta.commits import Timeline, read_commit, read_commit_info, read_versions
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.ranges import Span, empty_feed, read_unread
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.older import to_arrow
+from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
@@ -154,8 +157,7 @@ class Cursor:
         """
         with suppress(ValueError, TypeError):  # a broken position may be overwritten
             read_kept(self.table.storage, self._path, FORMAT)
-        document = {"format": FORMAT, "table_id": table_id(self.table), "version": version}
-        self.table.storage.write_json(self._path, document)
+        self.table.storage.write_json(self._path, self._document(version))
 
     def for_each(
         self,
@@ -187,6 +189,9 @@ class Cursor:
             self.commit(batch)
             count += 1
         return count
+
+    def _document(self, version: int) -> dict[str, Any]:
+        return {"format": FORMAT, "table_id": table_id(self.table), "version": version}
 
     def _bounded(self, start: int, last: int, max_files: int | None, max_bytes: int | None) -> int:
         files = size = 0
@@ -294,3 +299,22 @@ def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
     if into.strip():
         return as_table(into.strip())
     return TableName(table.name.schema, pattern.format(table.name.name))
+
+
+def newest_in(target: TableHandle, version: str) -> int:
+    """Return the newest version that an archive or dimension contains; -1 if it has no rows.
+
+    Args:
+        target: the archive or dimension.
+        version: the SQL expression of a row's version.
+    """
+    (row,) = to_arrow(target.rows().selectExpr(f"max({version}) AS v")).to_pylist()
+    return -1 if row["v"] is None else int(row["v"])
+
+
+def is_restored(storage: Storage, target: TableName, kept: dict[str, Any]) -> bool:
+    """Return whether an archive or dimension was restored since its last run ended."""
+    newest = open_snapshot(storage, target).version
+    since = range(kept.get("target_version", newest) + 1, newest + 1)
+    infos = (read_commit_info(storage, target.table_path, version) for version in since)
+    return any(info.get("operation") == "RESTORE" for info in infos)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -15,11 +15,21 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import as_texts, short
-from mirrorlake.feed.cursor import Cursor, FeedBatch, Figures, FollowReport, feed_error, target_name
+from mirrorlake.feed.cursor import (
+    FORMAT,
+    Cursor,
+    FeedBatch,
+    Figures,
+    FollowReport,
+    feed_error,
+    is_restored,
+    newest_in,
+    target_name,
+)
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.ranges import Span, key_columns
 from mirrorlake.feed.scd import (
@@ -28,6 +38,8 @@ from mirrorlake.feed.scd import (
     OWN,
     SEQUENCE,
     START,
+    TOMBSTONES,
+    TRUNCATE,
     Dimension,
     apply_changes,
     apply_snapshot,
@@ -36,9 +48,11 @@ from mirrorlake.feed.scd import (
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import declared_keys
+from mirrorlake.mirror.trash import drop_table, make_room
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, optional_figure
 from mirrorlake.spark.sql import query_errors
+from mirrorlake.storage.kept import read_kept
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
@@ -64,8 +78,8 @@ def follow_feed(
     dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
     if error := feed_error(source):
         raise error
-    _check_target(source, into, dimension)
-    return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
+    position = _Position(source, into, dimension, dry_run=dry_run)
+    return _follow(position, into, dimension, dry_run=dry_run)
 
 
 def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
@@ -173,8 +187,7 @@ def update_dimension(
         _refuse_for_snapshots(options)
     elif error := feed_error(table):
         return report(why_not=str(error), applied=False, start=0, end=-1)
-    _check_target(table, target, dimension)
-    cursor = Cursor(table, f"dimension {target}")
+    cursor = _Position(table, target, dimension, dry_run=dry_run)
     if from_snapshot or (cursor.position < 0 and _lacks_changes(table, timeline)):
         span = Span(cursor.position + 1, timeline.latest)
         did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
@@ -247,8 +260,64 @@ def _apply_rows(table: TableHandle, timeline: Timeline, path: str, dimension: Di
     apply_snapshot(rows.drop(*RESERVED), path, how, timeline.latest)
 
 
-def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -> None:
-    """Refuse to write into a table that is not a dimension with these options.
+class _Position(Cursor):
+    """The position of a dimension.
+
+    A dimension that was dropped starts again, and one that was restored continues after its own
+    rows. Changes may be applied twice, so a position that is too early is safe.
+
+    Args:
+        table: the table whose changes are read.
+        target: the dimension's name.
+        dimension: the options.
+        dry_run: leave the state of a dropped dimension in place.
+
+    Raises:
+        UsageError: the target exists and is not a dimension with these options.
+    """
+
+    def __init__(
+        self, table: TableHandle, target: TableName, dimension: Dimension, *, dry_run: bool
+    ) -> None:
+        super().__init__(table, f"dimension {target}")
+        self._target = target
+        self._dimension = dimension
+        self._is_new = _check_target(table, target, dimension) is None
+        if self._is_new and not dry_run:
+            self._forget_dropped()
+
+    @cached_property
+    def position(self) -> int:
+        """The last version that is applied; -1 if it is unknown, or none is."""
+        if self._is_new:
+            return -1
+        position, storage = super().position, self.table.storage
+        kept = read_kept(storage, self._path, FORMAT)
+        if kept is None or not is_restored(storage, self._target, kept):
+            return position
+        if self._dimension.sequence_by is not None:
+            return -1  # the rows do not show the versions
+        version = f"greatest({START}, {END})" if self._dimension.stored_as == 2 else SEQUENCE
+        return newest_in(TableHandle(self.table.spark, storage, self._target), version)
+
+    def _document(self, version: int) -> dict[str, Any]:
+        found = open_snapshot(self.table.storage, self._target)
+        return super()._document(version) | {"target_version": found.version}
+
+    def _forget_dropped(self) -> None:
+        """Remove what remains of a dropped dimension. The position is the last, for a next call."""
+        storage, target = self.table.storage, self._target
+        make_room(storage, target)
+        tombstones = TableName(target.schema, f"{target.name}{TOMBSTONES}")
+        found = read_snapshot(storage, tombstones.table_path)
+        if found is not None and TRUNCATE in found.schema:
+            drop_table(storage, tombstones, None)
+        make_room(storage, tombstones)
+        storage.delete(self._path)
+
+
+def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -> Snapshot | None:
+    """Return the dimension's snapshot, if any; refuse a table without these options.
 
     Raises:
         UsageError: the table exists, and its own columns are not those of the dimension.
@@ -256,10 +325,10 @@ def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -
     found = read_snapshot(table.storage, target.table_path)
     if found is None:
         check_own(table.storage, target)
-        return
+        return None
     own = {*found.schema} & {*OWN}
     if own == dimension.own_columns:
-        return
+        return found
     if (START if dimension.stored_as == 2 else SEQUENCE) in own:
         raise UsageError(
             f"The dimension {target} was created with other options.",

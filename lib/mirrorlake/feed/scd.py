@@ -55,6 +55,7 @@ _NOT_FOUND = (
     "DELTA_MISSING_DELTA_TABLE",
 )
 TOMBSTONES = "__tombstones"
+TRUNCATE = "__TRUNCATE"  # whether a tombstone is that of a truncation
 _FLOOR = "__mirrorlake_floor"  # the sequence of the last delete; older changes have no effect
 
 
@@ -267,9 +268,9 @@ def _write_tombstones(events: DataFrame, path: str, keys: Sequence[str]) -> None
     deletes = events.where(F.col(IS_DELETE) | F.col(IS_TRUNCATE))
     key = [F.when(~F.col(IS_TRUNCATE), F.col(quote(k))).alias(k) for k in keys]
     last = deletes.groupBy(*key, IS_TRUNCATE).agg(F.max(SEQUENCE).alias(SEQUENCE))
-    tombstones = last.withColumnRenamed(IS_TRUNCATE, "__TRUNCATE")
+    tombstones = last.withColumnRenamed(IS_TRUNCATE, TRUNCATE)
     ready_table(tombstones, path + TOMBSTONES, ())
-    same = f"{same_key(keys)} AND t.__TRUNCATE = s.__TRUNCATE"
+    same = f"{same_key(keys)} AND t.{TRUNCATE} = s.{TRUNCATE}"
     merge_into(
         tombstones,
         path + TOMBSTONES,
@@ -284,7 +285,7 @@ def _write_tombstones(events: DataFrame, path: str, keys: Sequence[str]) -> None
 def _apply_truncates(events: DataFrame, path: str) -> Column | None:
     """Delete the rows before the last truncation, and return its sequence."""
     spark = events.sparkSession
-    tombstones = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
+    tombstones = spark.read.format("delta").load(path + TOMBSTONES).where(TRUNCATE)
     (row,) = to_arrow(tombstones.agg(F.max(SEQUENCE).cast("string").alias("at"))).to_pylist()
     if row["at"] is None:
         return None
@@ -301,7 +302,7 @@ def _with_last_delete(
     tombstones = table_or_none(events.sparkSession, path + TOMBSTONES)
     if tombstones is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
-    deletes = tombstones.where("NOT __TRUNCATE").select(
+    deletes = tombstones.where(f"NOT {TRUNCATE}").select(
         *map(quote, keys), F.col(SEQUENCE).alias(_FLOOR)
     )
     same = F.expr(same_key(keys, "e", "g"))

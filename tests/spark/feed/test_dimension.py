@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mirrorlake import Lake
+from mirrorlake import Lake, Table
 from mirrorlake.errors import FeedError, UsageError
 
 
@@ -21,3 +23,54 @@ def test_update_dimension_checks_its_tables(lake: Lake) -> None:
     lake.create_table("off", {"id": "bigint"}, keys=["id"], feed=False)
     with pytest.raises(FeedError, match="The change feed of off is off"):
         lake.update_dimension("off", "dim_off")
+
+
+PERIODS = [(1, "a", 1, 2), (1, "c", 2, None), (2, "b", 1, 3)]
+
+
+@pytest.fixture
+def stock(lake: Lake) -> Table:
+    """A table whose versions 1 to 3 are an insert, an update and a delete."""
+    stock = lake.create_table("stock", {"id": "bigint", "v": "string"}, keys=["id"])
+    lake.sql("INSERT INTO stock VALUES (1, 'a'), (2, 'b')")
+    lake.sql("UPDATE stock SET v = 'c' WHERE id = 1")
+    lake.sql("DELETE FROM stock WHERE id = 2")
+    return stock
+
+
+def rows(lake: Lake, name: str) -> list[Any]:
+    return sorted(tuple(row) for row in lake.table(name).read().collect())
+
+
+def test_a_dropped_dimension_starts_again(lake: Lake, stock: Table) -> None:
+    stock.dimension("dim", stored_as=1)
+    lake.sql("DROP TABLE dim")
+    assert stock.dimension("dim", dry_run=True).start == 0
+    assert lake.update_dimension("stock", "dim", dry_run=True).start == 0
+    assert lake.update_dimension("stock", "dim").start == 0
+    assert rows(lake, "dim") == [(1, "c", 2)]
+    assert stock.dimension("dim").did == "nothing new"
+    # The deletes of the earlier table do not apply to a new one, whose versions start again.
+    for name in ("dim", "stock"):
+        lake.sql(f"DROP TABLE {name}")
+    stock = lake.create_table("stock", {"id": "bigint", "v": "string"}, keys=["id"])
+    lake.sql("INSERT INTO stock VALUES (2, 'd')")
+    assert stock.dimension("dim").start == 0
+    assert rows(lake, "dim") == [(2, "d", 1)]
+
+
+def test_a_restored_dimension_is_completed(lake: Lake, stock: Table) -> None:
+    stock.dimension("dim", stored_as=2)
+    assert rows(lake, "dim") == PERIODS
+    lake.sql("INSERT INTO stock VALUES (3, 'e')")
+    stock.dimension("dim", stored_as=2)
+    before = lake.table("dim").version
+    lake.table("dim").restore(before - 1, apply=True)
+    assert rows(lake, "dim") == PERIODS
+    assert stock.dimension("dim", stored_as=2, dry_run=True).start == 4
+    assert stock.dimension("dim", stored_as=2).start == 4
+    assert rows(lake, "dim") == [*PERIODS, (3, "e", 4, None)]
+    lake.table("dim").restore(0, apply=True)
+    assert stock.dimension("dim", stored_as=2, from_snapshot=True).start == 0
+    assert rows(lake, "dim") == [(1, "c", 4, None), (3, "e", 4, None)]
+    assert stock.dimension("dim", stored_as=2).did == "nothing new"
