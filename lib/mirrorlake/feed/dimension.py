@@ -291,7 +291,12 @@ class _Position(Cursor):
         """The last version that is applied; -1 if it is unknown, or none is."""
         if self._is_new:
             return -1
-        position, storage = super().position, self.table.storage
+        storage = self.table.storage
+        try:
+            position = super().position
+        except FeedError as error:  # the table was recreated
+            hint = "give another name for the dimension with into (--into)."
+            raise FeedError(error.message, hint=hint) from error
         kept = read_kept(storage, self._path, FORMAT)
         if kept is None or not is_restored(storage, self._target, kept):
             return position

@@ -74,3 +74,18 @@ def test_a_restored_dimension_is_completed(lake: Lake, stock: Table) -> None:
     assert stock.dimension("dim", stored_as=2, from_snapshot=True).start == 0
     assert rows(lake, "dim") == [(1, "c", 4, None), (3, "e", 4, None)]
     assert stock.dimension("dim", stored_as=2).did == "nothing new"
+
+
+def test_a_recreated_table_needs_another_dimension(lake: Lake, stock: Table) -> None:
+    stock.dimension("dim")
+    lake.sql("DROP TABLE stock")
+    stock = lake.create_table("stock", {"id": "bigint", "v": "string"}, keys=["id"])
+    lake.sql("INSERT INTO stock VALUES (2, 'd')")
+    for from_snapshot in (False, True):
+        with pytest.raises(FeedError, match="was recreated since dimension dim") as raised:
+            stock.dimension("dim", from_snapshot=from_snapshot)
+        assert "another name for the dimension with into" in raised.value.hint
+    with pytest.raises(FeedError, match="another name for the dimension with into"):
+        lake.update_dimension("stock", "dim")
+    stock.dimension("again")
+    assert rows(lake, "again") == [(2, "d", 1)]
