@@ -94,7 +94,8 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
     archive = lake.storage.local / "Tables" / "customers_history"
     assert lake.sql("SELECT name FROM customers_history").collect() == [("Bob",)]
     assert pq.read_table([*archive.glob("*.parquet")], columns=["id"]).to_pydict() == {"id": [4712]}
-    assert lake.sql("SELECT city FROM dim_customers WHERE __END_AT IS NULL").count()
+    by_event = lake.sql("SELECT city FROM dim_customers_by_event ORDER BY __START_AT").collect()
+    assert by_event == [("c1",), ("c2",)]
 
 
 @pytest.mark.long
