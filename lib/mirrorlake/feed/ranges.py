@@ -413,7 +413,12 @@ def _align(rows: DataFrame, state: State, last: State, more: Sequence[str] = ())
 
 
 def net_changes(
-    changes: DataFrame, keys: Sequence[str], *, unique: range | None = None
+    changes: DataFrame,
+    keys: Sequence[str],
+    *,
+    unique: range | None = None,
+    source: str = "feed",
+    hint: str = "pass the key columns as keys; then all rows are counted.",
 ) -> DataFrame:
     """Return the changes from before a range to after it, one outcome per key.
 
@@ -423,6 +428,8 @@ def net_changes(
         unique: the range's versions; give them for speed if no key ever has two rows at a time.
             Sums of 40-bit hashes check this: the job fails with the names of the key columns if
             it is not true. Rows with nested values are summed in any case.
+        source: what the rows are from, for this error.
+        hint: the fix of this error.
 
     Returns:
         The same columns. A new key has an `insert`, a removed key a `delete`. A key whose row
@@ -439,12 +446,16 @@ def net_changes(
     if unique is None or is_nested or 2 * len(unique) > 2 ** (63 - _PRINT_BITS):
         rows = _of_any_rows(signed, data, keys)
     else:
-        rows = _of_unique_keys(signed, data, keys, unique.start)
+        several = (
+            f"The {source} has several rows of one key ({', '.join(keys)}) at the same time, so a"
+            f" key has no single outcome. Hint: {hint}"
+        )
+        rows = _of_unique_keys(signed, data, keys, unique.start, several)
     return rows.select(*[quote(name) for name in changes.columns])
 
 
 def _of_unique_keys(
-    signed: DataFrame, data: Sequence[str], keys: Sequence[str], start: int
+    signed: DataFrame, data: Sequence[str], keys: Sequence[str], start: int, several: str
 ) -> DataFrame:
     """Return net changes of keys that have one row at a time, whose changes therefore form a chain.
 
@@ -476,10 +487,6 @@ def _of_unique_keys(
     is_chain = f"{_BALANCE} <=> IF({has}, {came}, 0) - IF({had}, {went}, 0)"
     is_end = f"{_MARK} = IF({_COUNT} < 0, {_FIRST}, {_LAST})"
     is_same = f"{had} AND {has} AND {went} = {came}"
-    several = (
-        f"The feed has several rows of one key ({', '.join(keys)}) at the same time, so a key has"
-        " no single outcome. Hint: pass the key columns as keys; then all rows are counted."
-    )
     broken = F.raise_error(F.lit(several)).cast("boolean")
     kept = F.when(F.expr(is_chain), F.expr(f"{is_end} AND NOT ({is_same})")).otherwise(broken)
     kind = _kind(F.expr(f"{had} AND {has}"), F.col(_COUNT)).alias(_KIND)

@@ -216,7 +216,11 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         rows = rows.unionByName(old)
     marks = {COMMIT_VERSION: F.lit(sequence).cast("bigint"), COMMIT_TIMESTAMP: F.lit(None)}
     changes = net_changes(
-        rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
+        rows.withColumns(marks),
+        dimension.keys,
+        unique=range(sequence, sequence + 1),
+        source="snapshot",
+        hint="remove the duplicates, or choose keys that identify one row.",
     )
     how = Dimension(
         dimension.keys,

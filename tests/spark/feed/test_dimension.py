@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake, Table
-from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.errors import FeedError, QueryError, UsageError
 
 
 def test_update_dimension_checks_its_tables(lake: Lake) -> None:
@@ -89,3 +89,14 @@ def test_a_recreated_table_needs_another_dimension(lake: Lake, stock: Table) -> 
         lake.update_dimension("stock", "dim")
     stock.dimension("again")
     assert rows(lake, "again") == [(2, "d", 1)]
+
+
+def test_duplicates_in_a_snapshot(lake: Lake) -> None:
+    table = lake.create_table("stock", {"id": "bigint", "v": "string"})
+    lake.sql("INSERT INTO stock VALUES (1, 'a'), (1, 'b')")
+    with pytest.raises(QueryError, match=r"The snapshot has several rows of one key \(id\)") as e:
+        table.dimension("dim", keys=["id"], from_snapshot=True)
+    assert "Hint: remove the duplicates, or choose keys that identify one row." in str(e.value)
+    assert "pass the key columns" not in str(e.value)
+    table.dimension("dim", keys=["id", "v"], from_snapshot=True)
+    assert len(rows(lake, "dim")) == 2
