@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_commit_info, read_versions
 from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import FeedError
+from mirrorlake.errors import CheckError, FeedError
 from mirrorlake.feed.ranges import Span, empty_feed, read_unread
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
@@ -272,6 +272,15 @@ class FollowReport(Result):
     def details(self) -> TextTable:
         """The newest versions of an archive, or the keys of a dimension with the most periods."""
         return self.figures.details
+
+    def check(self) -> None:
+        """Raise an error if nothing could be done.
+
+        Raises:
+            CheckError: with the reason.
+        """
+        if self.why_not:
+            raise CheckError(self.why_not)
 
     def shown(self) -> TextTable:
         """Return what was done, and the figures."""

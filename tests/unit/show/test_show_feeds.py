@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirrorlake import results
+from mirrorlake.errors import CheckError
 from mirrorlake.feed import archive, changes, cursor, dimension, doctor
 
 PNG = b"\x89PNG\r\n"
@@ -81,6 +82,13 @@ def test_an_archives_versions_are_stacked_oldest_first() -> None:
     chart = done.plot()
     assert [patch.get_height() for patch in chart.axes[0].patches] == [4, 1, 0, 2, 0, 3]
     assert [text.get_text() for text in chart.axes[0].get_xticklabels()] == ["6", "7"]
+
+
+def test_a_run_that_could_do_nothing_fails_its_check() -> None:
+    done = cursor.FollowReport("t", "kept", did="archived up to 3")
+    done.check()
+    with pytest.raises(CheckError, match="The feed is off"):
+        replace(done, did="", why_not="The feed is off.").check()
 
 
 def test_figures_are_read_once_and_only_when_asked_for() -> None:
