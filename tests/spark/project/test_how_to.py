@@ -129,7 +129,7 @@ def test_every_night(tmp_path: Path, pytestconfig: pytest.Config) -> None:
 
     A quick run replaces the edited plan by one without Spark, and skips the first block.
     """
-    first, copy, line, listed = blocks("how-to/every-night", "sh", data=tmp_path)
+    first, limited, copy, line, listed = blocks("how-to/every-night", "sh", data=tmp_path)
     (edited,) = blocks("how-to/every-night", "yaml")
     make_launcher(tmp_path)
     programs = tmp_path / "bin"
@@ -142,6 +142,7 @@ def test_every_night(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     environment = bare_environment(tmp_path) | {"PATH": f"{programs}:{os.environ['PATH']}"}
     if is_long := pytestconfig.getoption("--long"):
         in_shell(first, tmp_path, environment)
+        in_shell(limited, tmp_path, environment)
     else:
         put_notebook(tmp_path, "n", RECORD, head='rows: int = 1\nword: str = "a"\nroot: str = ""')
         edited = f"name: nightly\nsteps: [{{notebook: {tmp_path}/n.ipynb}}]"

@@ -205,6 +205,20 @@ class TestForm:
             (plan,) = blocks(page, "yaml")
             jsonschema.validate(yaml.safe_load(plan), schema)
 
+    def test_the_page_on_the_nightly_plan_keeps_its_steps(self, tmp_path: Path) -> None:
+        path = tmp_path / "parameters" / "plans" / "nightly.yaml"
+        path.parent.mkdir(parents=True)
+        (tmp_path / "notebooks").symlink_to(PROJECT / "notebooks")
+        path.write_text(*blocks("how-to/every-night", "yaml"))
+        edited, own = load_plan(path), plans.open_target("nightly")
+        assert [step.name for step in edited.steps] == [step.name for step in own.steps]
+        limited = blocks("how-to/every-night", "sh")[1].split()
+        assert limited[-1] == "max_lag=90000"
+        own, _ = plans.with_overrides(own, {"max_lag": "90000"}, as_text=True)
+        for plan in (edited, own):
+            limits = [step.parameters.get("max_lag") for step in plan.steps]
+            assert limits == [None, 90000, None, None]
+
 
 class TestTemplates:
     KNOWN = parameters.known_names(
