@@ -271,7 +271,9 @@ class Archive:
             )
         if error := feed_error(source):
             raise error
-        return found or check_own(self._storage, self.target)
+        if found is None:
+            check_own(self._storage, self.target)
+        return found
 
     def _last_archived(self, kept: dict[str, Any] | None) -> int:
         """Return the last archived version; -1 if nothing is archived.

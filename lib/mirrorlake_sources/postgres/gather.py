@@ -128,8 +128,7 @@ class Spool:
     Args:
         schema: of the rows, without the marker.
         convert: turns rows and markers into a batch of this schema with the marker as last column;
-            its
-            last argument says whether rows have gaps.
+            its last argument says whether rows have gaps.
 
     Attributes:
         gaps: whether a row has values that must be looked up.
