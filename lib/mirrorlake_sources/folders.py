@@ -16,7 +16,15 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Collection, Generator, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -113,9 +121,12 @@ def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def starts(
-    folder: Path, path: Path, since: MutableMapping[TableName, Position]
+    folder: Path,
+    path: Path,
+    since: MutableMapping[TableName, Position],
+    tables: Iterable[TableName],
 ) -> dict[TableName, int]:
-    """Return the position in a file from which its content is new to each table.
+    """Return the position in a file from which its content is new to each of some tables.
 
     A file that is recognised under another name is added to the table's position under its own
     name, so that its content is not forgotten while it exists.
@@ -123,15 +134,16 @@ def starts(
     Args:
         folder: the source's folder.
         path: the file.
-        since: the tables' positions.
+        since: the positions of all tables.
+        tables: the tables.
     """
     known: dict[int, dict[str, set[TableName]]] = {}
-    for table, position in since.items():
-        for end, digest in published_parts(position).values():
+    found = dict.fromkeys(tables, 0)
+    for table in found:
+        for end, digest in published_parts(since[table]).values():
             known.setdefault(end, {}).setdefault(digest, set()).add(table)
     label = path.relative_to(folder).as_posix()
     parts: dict[TableName, list[Any]] = {}
-    found = dict.fromkeys(since, 0)
     sha, at = hashlib.sha256(), 0
     with path.open("rb") as file:
         for end in sorted(known):
@@ -149,8 +161,8 @@ def starts(
         if files.get(label, [0])[0] < part[0]:  # less, if the file is being rewritten
             since[table] = Position(since[table].order, {"files": {**files, label: part}})
     size = path.stat().st_size
-    for table, position in since.items():
-        for name, (end, _) in published_parts(position).items():
+    for table in found:
+        for name, (end, _) in published_parts(since[table]).items():
             # An earlier copy of a file that has grown since: all of it is published.
             if found[table] < size < end and _begins(folder / name, path, size):
                 found[table] = size
@@ -324,9 +336,7 @@ class CsvDrops(FolderSource):
             yield Group(appeared={table: keys})
         if table not in since:
             return  # the table is stopped
-        one = {table: since[table]}
-        start = starts(self.folder, path, one)[table]
-        since.update(one)
+        start = starts(self.folder, path, since, [table])[table]
         end = max(start, header.end if header else 0)
         columns = _cells(header, label) if header else []
         fresh = (line for line in found if line.end > start)
@@ -438,7 +448,7 @@ class DebeziumFiles(FolderSource):
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
         """Yield the new events of a file, by table."""
         label = self.label(path)
-        found = starts(self.folder, path, since)
+        found = starts(self.folder, path, since, since)
         pending: dict[TableName, _PendingEvents] = {}
         waiting, known, last = 0, self._known(path), None
         for line in lines(path):
@@ -454,9 +464,7 @@ class DebeziumFiles(FolderSource):
             if table not in found and table not in self._met:
                 self._met.add(table)
                 yield Group(appeared={table: self._rows.key(event)})
-                others = {t: p for t, p in since.items() if t not in found}
-                found |= starts(self.folder, path, others)
-                since.update(others)
+                found |= starts(self.folder, path, since, since.keys() - found.keys())
             if table not in since:
                 self.keep_file(path)
                 continue
