@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import IO
+from zlib import crc32
 
 from starlette.concurrency import run_in_threadpool
 
@@ -428,7 +429,8 @@ class LandingZone:
     async def _place(self, target: Target, place: Callable[[], None]) -> None:
         """Run one step with the folder's lock; wait a little for a missing earlier number."""
         folder = target.path.rpartition("/")[0]
-        lock = self._locks[hash(folder) % _STRIPES]
+        # Unlike `hash`, this is the same in each process, as the simulation needs it.
+        lock = self._locks[crc32(folder.encode()) % _STRIPES]
         began = time.monotonic()
 
         def step() -> None:
@@ -507,12 +509,17 @@ class LandingZone:
         folder = target.path.rpartition("/")[0]
         moved = (f"{folder}/{name}/{target.name}" for name in (PROCESSED, READY_TO_DELETE))
         for path in moved:
-            if self.storage.stat(path) is not None:
-                if source is None:
-                    self.storage.delete(target.path)
-                else:
-                    self.files.move(target.path, source, overwrite=True)
-                raise taken(target, f"Number {target.number} was applied before.")
+            try:
+                # In an object store, both exist while the mirror moves this file.
+                if self.storage.stat(path) is None or self.files.same(target.path, path):
+                    continue
+            except FileNotFoundError:
+                return  # the mirror has moved this file meanwhile
+            if source is None:
+                self.storage.delete(target.path)
+            else:
+                self.files.move(target.path, source, overwrite=True)
+            raise taken(target, f"Number {target.number} was applied before.")
 
     def _last_processed(self, table: TableName, folder: str) -> int:
         """Return the last applied number, from the folders of applied files or the table's log."""

@@ -246,3 +246,14 @@ def test_a_killed_rename_of_a_server_is_no_receipt() -> None:
     """The folder was renamed with the upload, and a retry counted as a completed rename."""
     steps = {"publisher0": [FILE], "server0": [("a", 1)], "operator": [("rename", "a", 0, 5)]}
     check(steps, {("server0#1.4", 16): (SUSPEND, 0), ("server0#1.4", 17): (KILL, 0)})
+
+
+def test_a_server_does_not_take_back_a_file_that_the_mirror_is_moving() -> None:
+    """The file was applied and then refused, so the client published its rows again."""
+    steps = {"server0": [("a", 1)], "publisher0": [FILE], "mirror0": CYCLE}
+    decisions = {
+        ("server0#1.4", 1): (SUSPEND, 0), ("server0#1.4", 23): (SUSPEND, 1),  # number 1
+        ("publisher0#1", 1): (SUSPEND, 0), ("publisher0#1", 2): (SUSPEND, 0),  # number 2
+        ("mirror0#1", 1): (SUSPEND, 1), ("mirror0#1.6", 47): (SUSPEND, 1),  # copied
+    }  # fmt: skip
+    check(steps, decisions)
