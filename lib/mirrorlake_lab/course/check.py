@@ -83,10 +83,10 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
     """Return a value in the form that checks compare: floats, casefolded texts, tuples.
 
     A table is a list of its rows, without the names of columns. If it has one column, it is a list
-    of this column's values.
+    of this column's values. A list of dicts is a table, too.
 
     Args:
-        value: a value, also of numpy, pandas or Spark.
+        value: a value, also of numpy, pandas, Arrow or Spark.
         unordered: sort the values of a list.
 
     Example:
@@ -94,9 +94,15 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
         ('left anti join', True, ('a', 'b'))
     """
     rows = listed(value)
+    if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+        rows = [tuple(row.values()) for row in value]
     if rows is not value:
         value = [row[0] if len(row) == 1 else tuple(row) for row in rows]
-    value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+    if isinstance(value, tuple):  # a row that Spark has collected can have a column `item`
+        if hasattr(value, "asDict") and len(value) == 1:
+            return plain(value[0])
+    elif hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float, Decimal)):
@@ -123,7 +129,7 @@ def _other_kind(answer: Any, given: Any, right: Any) -> str:
     names = {float: "a number", str: "a text", tuple: "a list"}
     if type(given) is type(right):
         return ""
-    frame = "a table" if isinstance(answer, TextTable) else "a DataFrame"
+    frame = "a DataFrame" if hasattr(answer, "dtypes") else "a table"
     mine = names[type(given)] if listed(answer) is answer else frame
     return f"The answer is {names[type(right)]}, and yours is {mine}."
 

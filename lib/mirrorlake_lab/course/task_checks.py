@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import MaintenancePolicy, skus
@@ -42,11 +43,13 @@ _VISITS_POLICY = {
 
 
 def listed(value: Any) -> Any:
-    """Return the rows of a table of Spark, pandas or mirrorlake; any other value unchanged."""
+    """Return the rows of a table of Spark, pandas, Arrow or mirrorlake; other values unchanged."""
     if hasattr(type(value), "toLocalIterator"):  # an attribute of the value can be a column
         return value.collect()
     if hasattr(type(value), "itertuples"):
         return list(value.itertuples(index=False))
+    if isinstance(value, pa.Table):
+        return list(zip(*(column.to_pylist() for column in value.columns), strict=True))
     return value.rows if isinstance(value, TextTable) else value
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from helpers.lessons import closing, opening
 from helpers.project import NOTEBOOKS, PROJECT
@@ -378,6 +379,19 @@ def test_values_are_compared_and_not_their_types() -> None:
         assert check.plain(same) == check.plain([["LGA", 150], ["EWR", 133]])
         assert check.plain(same, unordered=True) == check.plain([("EWR", 133.0), ("lga", 150)])
     assert check.plain(table[["origin"]]) == check.plain(["LGA", "EWR"])
+
+
+def test_collected_rows_are_the_rows_of_a_table() -> None:
+    """Rows of `collect`, dicts and Arrow tables are equal to the DataFrame that they come from."""
+    both = [["nut", 40], ["screw", 80]]
+    arrow = pa.table({"item": ["nut", "screw"], "cents": [40, 80]})
+    for same in (arrow, arrow.to_pylist(), [Row(item=item, cents=cents) for item, cents in both]):
+        assert check.plain(same) == check.plain(both)
+    names = arrow.select(["item"])
+    for same in (names, names.to_pylist(), [Row(item="nut"), Row(item="screw")]):
+        assert check.judge(course.tasks()["17-2"], same).passed
+    assert check.judge(course.tasks()["05-3"], Row(stock=10)).passed
+    assert "yours is a table" in check.judge(course.tasks()["05-3"], names).hint
 
 
 def test_nothing_that_is_named_is_missing() -> None:
