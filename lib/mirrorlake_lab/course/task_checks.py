@@ -27,7 +27,7 @@ _MARKER = "__rowMarker__"
 _MARKERS = (0, 1, 2, 4)
 _REDMOND, _BELLEVUE = "redmond", "bellevue"
 _WASHER = {"item": "washer", "n": 75, "shelf": "1b"}
-_SHOP_KEYS = [1, 4, 3, 5]
+_SHOP = [(1, "bolt", 35), (4, "hook", 5), (3, "screw", 70), (5, "washer", 80)]
 _MANY_FILES = 6000
 _OTHER_ITEMS = [("nail", 7), ("nut", 1), ("screw", 2)]  # rows of lesson 13 without the washer
 _VISITS_POLICY = {
@@ -330,19 +330,25 @@ def rows_repaired(answer: Any) -> str:
     """Check whether the four rows of the invalid file are repaired.
 
     Returns:
-        An empty text, or the mistake: `null-key`, `marker`, `fewer`, `other`, `unreadable`.
+        An empty text, or the mistake: `null-key`, `marker`, `upsert`, `fewer`, `other`, `lost`,
+        `unreadable`.
     """
     try:
-        rows = [(row["id"], row[_MARKER]) for row in answer]
-    except (TypeError, KeyError):
+        rows = [dict(row) for row in answer]
+        keys, markers = [row["id"] for row in rows], [row[_MARKER] for row in rows]
+    except (TypeError, KeyError, ValueError):
         return "unreadable"
-    if len(rows) < len(_SHOP_KEYS):
+    if len(rows) < len(_SHOP):
         return "fewer"
-    if any(key is None for key, _ in rows):
+    if any(key is None for key in keys):
         return "null-key"
-    if any(marker not in _MARKERS for _, marker in rows):
+    if any(marker not in _MARKERS for marker in markers):
         return "marker"
-    return "" if [key for key, _ in rows] == _SHOP_KEYS else "other"
+    if keys != [key for key, *_ in _SHOP]:
+        return "other"
+    if any(marker != 4 for marker in markers):
+        return "upsert"
+    return "" if [(row["id"], row.get("item"), row.get("n")) for row in rows] == _SHOP else "lost"
 
 
 def smallest_sku(answer: Any) -> str:

@@ -116,6 +116,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
         "marker": [*SHOP[:2], SHOP[2] | {"__rowMarker__": 9}, SHOP[3]],
         "fewer": [SHOP[0], SHOP[3]],
         "other": [*SHOP[:3], SHOP[3] | {"id": 9}],
+        "upsert": [*SHOP[:2], SHOP[2] | {"__rowMarker__": 2}, SHOP[3]],
+        "lost": [{"id": row["id"], "__rowMarker__": 4} for row in SHOP],
         "unreadable": 4,
     },
     "15-4": {
