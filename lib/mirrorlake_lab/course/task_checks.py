@@ -254,18 +254,18 @@ def longest_by_carrier(answer: Any) -> str:
 
 
 def totals_of_delays(answer: Any) -> str:
-    """Check whether the view `totals` reads only the view `delays`, and has a rule.
-
-    Args:
-        answer: the explanation of the view.
+    """Check whether the view `totals` adds up the flights of the view `delays`, and has a rule.
 
     Returns:
-        An empty text, or the mistake: `other`, `table`, `full`, `unreadable`.
+        An empty text, or the mistake: `other`, `table`, `full`, `months`, `unreadable`.
     """
     mistake = _wrong_view(answer, "totals")
     if mistake in ("", "full") and [one.table for one in answer.sources] != ["delays"]:
         return "table"
-    return mistake
+    if mistake:
+        return mistake
+    sql = answer.sql.casefold()
+    return "" if all(word in sql for word in ("airline", "sum", "flights")) else "months"
 
 
 def _wrong_view(answer: Any, name: str) -> str:

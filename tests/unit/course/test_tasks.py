@@ -76,9 +76,10 @@ def explained(view: str = "worst", method: str = "extremes", function: str = "ma
     return Explanation(view, sql, method, "nothing", None, (), {}, {})
 
 
-def totals(table: str = "delays", method: str = "sums") -> Any:
+def totals(table: str = "delays", method: str = "sums", total: str = "sum(flights)") -> Any:
+    sql = f"SELECT airline, {total} AS flights FROM {table} GROUP BY airline"
     sources = (SourceState(table, 1, 1, 0, None, ""),)
-    return replace(explained("totals", method), sources=sources)
+    return replace(explained("totals", method), sql=sql, sources=sources)
 
 
 # The right answers of tasks whose solutions need Spark.
@@ -166,6 +167,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "14-5": {
         "table": totals("flights"),
         "full": totals(method="full"),
+        "months": totals(total="count(*)"),
         "other": explained(),
         "unreadable": "totals",
     },
