@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import MaintenancePolicy, skus
-from mirrorlake.names import ZONE, file_number
+from mirrorlake.names import PROCESSED, ZONE, file_number
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
@@ -106,24 +106,26 @@ def gates_published(answer: Any) -> str:
     """
     folder, rows = f"{ZONE}/gates", []
     try:
-        for entry in sorted(answer.storage.list(folder).files, key=lambda file: file.name):
-            if file_number(entry.name):
-                with answer.storage.open(f"{folder}/{entry.name}") as file:
-                    rows += pq.read_table(file).to_pylist()
+        for place in (
+            f"{folder}/{PROCESSED}",
+            folder,
+        ):  # the mirror moves the files that it applies
+            for entry in sorted(answer.storage.list(place).files, key=lambda file: file.name):
+                if file_number(entry.name):
+                    with answer.storage.open(f"{place}/{entry.name}") as file:
+                        rows += pq.read_table(file).to_pylist()
         if not rows:
             return "missing"
         metadata = answer.storage.read_json(f"{folder}/_metadata.json") or {}
         if metadata.get("keyColumns") != ["gate"]:
             return "keys"
         table = _applied(({_MARKER: 0} | row for row in rows), "gate", {})
-        left = {
-            gate: [str(row.get("terminal")) for row in same] for gate, same in table.items() if same
-        }
+        left = {gate: [row.get("terminal") for row in same] for gate, same in table.items() if same}
     except (TypeError, KeyError, AttributeError):
         return "unreadable"
     if set(left) - {"B2"}:
         return "closed"
-    return "" if left == {"B2": ["3"]} else "moved"
+    return "" if left in ({"B2": [3]}, {"B2": ["3"]}) else "moved"
 
 
 def gates_in_two_versions(answer: Any) -> str:

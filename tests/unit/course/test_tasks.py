@@ -371,6 +371,20 @@ def test_a_gate_may_have_its_terminal_as_text(lake: Lake) -> None:
     assert check.judge(task, lake).passed
 
 
+def test_a_gate_may_have_its_terminal_as_float(lake: Lake) -> None:
+    """A DataFrame whose deletes have no terminal has floats; the mirror moves applied files."""
+    changes = [("A1", 1, 0), ("B2", 2, 0), ("A1", None, 2), ("B2", 3, 1)]
+    rows = pd.DataFrame(changes, columns=["gate", "terminal", "__rowMarker__"])
+    lake.publisher("gates", keys=["gate"]).write(rows)
+    task = course.tasks()["01-5"]
+    assert check.judge(task, lake).passed
+    name = f"{1:020}.parquet"
+    folder = lake.storage.local / "Files/LandingZone/gates"
+    (folder / "_ProcessedFiles").mkdir()
+    (folder / name).rename(folder / "_ProcessedFiles" / name)
+    assert check.judge(task, lake).passed
+
+
 def test_values_are_compared_and_not_their_types() -> None:
     assert check.plain(np.int64(3)) == check.plain(3.0) == check.plain(3)
     assert check.plain(np.array([1, 2])) == check.plain((1, 2))
