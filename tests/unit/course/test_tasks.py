@@ -412,6 +412,20 @@ def test_collected_rows_are_the_rows_of_a_table() -> None:
     assert "yours is a table" in check.judge(course.tasks()["05-3"], names).hint
 
 
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        ("03-2", "left_anti"),
+        ("03-2", "leftanti"),
+        ("03-2", "LEFT ANTI-JOIN"),
+        ("12-4", pd.Timestamp("2021-01-15")),
+    ],
+)
+def test_other_forms_of_a_right_answer_pass(number: str, answer: Any) -> None:
+    """These are the names of the join in PySpark, and a date that was computed."""
+    assert check.judge(course.tasks()[number], answer).passed
+
+
 def test_nothing_that_is_named_is_missing() -> None:
     for lesson in lessons().values():
         assert (NOTEBOOKS / f"{lesson.tool}.ipynb").is_file()
