@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Iterator
@@ -487,6 +488,26 @@ def test_markers_are_explained_before_a_task_wants_them() -> None:
     cells = nbformat.read(course.lesson_paths()["01"], as_version=4).cells
     first = next(cell for cell in cells if "`__rowMarker__`" in cell.source)
     assert "| marker |" in first.source
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        ("01-5", "publisher"),
+        ("02-5", "table"),
+        ("06-3", "query"),
+        ("10-3", "sku"),
+        ("11-4", "table"),
+    ],
+)
+def test_no_cell_after_a_task_reads_a_name_that_an_answer_may_assign(
+    number: str, name: str
+) -> None:
+    cells = nbformat.read(course.lesson_paths()[number[:2]], as_version=4).cells
+    sources = [cell.source for cell in cells if cell.cell_type == "code"]
+    check_cell = next(i for i, source in enumerate(sources) if f'check.task("{number}"' in source)
+    for source in sources[check_cell + 1 :]:
+        assert name not in {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
 
 
 def test_the_page_is_printed_from_the_tasks() -> None:
