@@ -510,6 +510,13 @@ def test_no_cell_after_a_task_reads_a_name_that_an_answer_may_assign(
         assert name not in {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
 
 
+def test_the_last_cells_of_lesson_14_need_no_view_of_an_answer() -> None:
+    """Without an answer, the views `worst` and `totals` do not exist."""
+    cells = nbformat.read(course.lesson_paths()["14"], as_version=4).cells
+    (cell,) = [cell for cell in cells if "refresh_all(" in cell.source]
+    assert "refresh_all()" in cell.source
+
+
 def test_the_page_is_printed_from_the_tasks() -> None:
     assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course.course_page()
     for numbers in course.PATHS.values():
