@@ -106,10 +106,8 @@ def gates_published(answer: Any) -> str:
     """
     folder, rows = f"{ZONE}/gates", []
     try:
-        for place in (
-            f"{folder}/{PROCESSED}",
-            folder,
-        ):  # the mirror moves the files that it applies
+        # The mirror may have applied and moved files.
+        for place in (f"{folder}/{PROCESSED}", folder):
             for entry in sorted(answer.storage.list(place).files, key=lambda file: file.name):
                 if file_number(entry.name):
                     with answer.storage.open(f"{place}/{entry.name}") as file:
