@@ -106,9 +106,13 @@ class Frame(Result):
         return f"{FRAMES}/{self.model}/{self.number:08d}"
 
     def table(self, name: TableName) -> FramedTable | None:
-        """Return the framed table of this name, ignoring case, or None if there is none."""
-        wanted = str(name).lower()
-        return next((t for t in self.tables if t.table.lower() == wanted), None)
+        """Return the framed table of this name, or None if there is none.
+
+        An exact match comes first, then one that differs in case.
+        """
+        wanted = str(name)
+        alike = [t for t in self.tables if t.table.lower() == wanted.lower()]
+        return next((t for t in alike if t.table == wanted), next(iter(alike), None))
 
     def log_path(self, table: TableName) -> str:
         """Return the path of the framed table: a Delta log of its own over the table's files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -147,6 +148,16 @@ def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> fra
     expires = (datetime.now(timezone.utc) + timedelta(hours=hours)).isoformat()
     created = datetime.now(timezone.utc).isoformat()
     return frame_records.Frame(model, number, state, "ann", created, expires, (table,))
+
+
+def test_framed_tables_whose_names_differ_in_case() -> None:
+    upper, lower = (
+        frame_records.FramedTable(name, 3, "2024-01-01T00:00:00+00:00", "id") for name in ("T", "t")
+    )
+    both = replace(frame(1, "complete"), tables=(upper, lower))
+    found = [both.table(TableName(None, name)) for name in ("t", "T", "u")]
+    assert found == [lower, upper, None]
+    assert replace(both, tables=(upper,)).table(TableName(None, "t")) == upper
 
 
 def test_which_frames_hold_files(any_storage: Storage) -> None:
