@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, hadoop_path, matching_files, total
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.frame_records import (
@@ -50,7 +50,8 @@ from mirrorlake.history.frame_records import (
     write_list,
 )
 from mirrorlake.history.versions import TRIES, newest_versions, versions_at_once
-from mirrorlake.names import TableName, as_table, check_part
+from mirrorlake.names import TableName, as_table, check_part, split_names
+from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import delta_name, query_errors, spark_message
 from mirrorlake.storage.files import Storage, storage_errors
@@ -76,7 +77,7 @@ class Frames:
     def create(
         self,
         model: str,
-        tables: Sequence[str | TableName],
+        tables: str | Sequence[str | TableName],
         *,
         owner: str | None = None,
         expires_in: float | None = DEFAULT_DAYS,
@@ -88,7 +89,8 @@ class Frames:
 
         Args:
             model: the model's name; it must be valid as a folder name.
-            tables: the tables of the frame.
+            tables: the tables of the frame: a list, or one text such as `"sales, stock"`. Upper
+                and lower case are handled as in `Lake.find`.
             owner: the person responsible for the frame; by default, the current user.
             expires_in: the number of days after which vacuum may delete the frame's files; None:
                 never.
@@ -105,7 +107,8 @@ class Frames:
             frame 1 of report (complete): sales@v7
         """
         check_part(model)
-        if not tables:
+        wanted = [*map(as_table, split_names(tables) if isinstance(tables, str) else tables)]
+        if not wanted:
             raise UsageError("A frame needs at least one table.", hint="name the tables.")
         if expires_in is not None and expires_in <= 0:
             raise UsageError(
@@ -123,7 +126,13 @@ class Frames:
             else (now + timedelta(days=expires_in)).isoformat(timespec="milliseconds"),
             place=hadoop_path(self._storage, ""),
         )
-        names = sorted({as_table(table) for table in tables}, key=str)
+        catalog = Catalog(self._storage)
+        found = set()
+        for table in wanted:
+            if (name := catalog.find(table)) is None:
+                raise no_table(table, delta_tables(self._storage))
+            found.add(name)
+        names = sorted(found, key=str)
         newest_versions(self._storage, names)  # fails before anything is written
         if dry_run:
             return replace(frame, state=PLANNED, tables=self._newest(names))
@@ -372,7 +381,7 @@ class Frames:
         self,
         action: str,
         model: str,
-        tables: Sequence[str | TableName] = (),
+        tables: str | Sequence[str | TableName] = (),
         *,
         expires_in: float | None = None,
         dry_run: bool = False,
@@ -382,7 +391,7 @@ class Frames:
         Args:
             action: `show` (which changes nothing), `create` or `release`.
             model: the model's name; required by `create` and `release`.
-            tables: the tables of a new frame.
+            tables: the tables of a new frame, as for `create`.
             expires_in: days until a new frame expires; None for never.
             dry_run: only report what the action would do.
 

@@ -13,10 +13,11 @@ from pyarrow import table as rows_of
 from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake import table as table_api
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import QueryError, UsageError, VersionError
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.feed.ranges import key_columns
 from mirrorlake.history import diff
 from mirrorlake.layout import api as layout_api
+from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.sql import query_lake
 
@@ -182,6 +183,15 @@ def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatc
     table.optimize.vorder(sort_by="id")
     assert list(map(list, found)) == [["id"]] * 4
     assert key_columns(table, "ID") == ("id",)
+
+
+def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
+    for tables in ("t", "T", "t, T", ["t"], [TableName(None, "T")]):
+        frame = lake.frames.create("m", tables, dry_run=True)
+        assert [one.table for one in frame.tables] == ["t"]
+    with pytest.raises(TableNotFoundError, match=r"no table tt in .* did you mean t\?"):
+        lake.frames.create("m", "t, tt")
+    assert lake.frames.list() == []
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
