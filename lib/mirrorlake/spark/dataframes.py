@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
+from mirrorlake.names import split_names
 from mirrorlake.results import TextTable, optional_figure
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
@@ -50,14 +51,14 @@ class ShownRows(TextTable):
 
 @query_errors()
 def show_rows(
-    df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
+    df: DataFrame, *, order_by: str | Sequence[str | Column] = (), limit: int = 10
 ) -> ShownRows:
     """Return the first rows of a Spark DataFrame as a table; no other rows are fetched.
 
     Args:
         df: any DataFrame; timestamps are shown in the session's time zone.
-        order_by: columns, or their names with or without ` DESC`; by default the order of the
-            DataFrame.
+        order_by: columns, or their names with or without ` DESC`: a list, or one text such as
+            `"day DESC, id"`. By default, the order of the DataFrame.
         limit: most rows to show.
 
     Raises:
@@ -68,7 +69,7 @@ def show_rows(
     """
     order = [
         sf.desc(by.removesuffix(" DESC")) if isinstance(by, str) and by.endswith(" DESC") else by
-        for by in order_by
+        for by in (split_names(order_by) if isinstance(order_by, str) else order_by)
     ]
     first = (df.orderBy(*order) if order else df).limit(limit + 1)
     names = first.columns

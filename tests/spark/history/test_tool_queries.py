@@ -48,6 +48,8 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     assert shown.plot() is None
     pair = show_rows(shop.sql("SELECT item, id FROM stock@v1 ORDER BY item"))
     assert pair.rows == (("bolt", 1), ("nut", 2))
+    turned = show_rows(shop.sql("SELECT id, item FROM stock@v1"), order_by="item DESC, id")
+    assert turned.rows == ((2, "nut"), (1, "bolt"))
     assert pair.plot() is not None
     target = tmp_path / "new" / "rows.parquet"
     assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
