@@ -851,14 +851,12 @@ class Lake:
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
-        from mirrorlake.history.write import check_own, create_table
-        from mirrorlake.mirror.trash import make_room
+        from mirrorlake.history.write import claim_name, create_table
 
         table = as_table(name)
         if read_snapshot(self.storage, table.table_path) is None:
-            check_own(self.storage, table)
+            claim_name(self.storage, table)
         path = self.storage.path(table.table_path)
-        make_room(self.storage, table)
         create_table(
             self.spark,
             path,

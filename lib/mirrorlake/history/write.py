@@ -161,12 +161,11 @@ def write_table(
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {', '.join(MODES)}.")
-    snapshot = check_own(storage, table)
+    snapshot = claim_name(storage, table)
     frame = _as_frame(spark, rows)
     path = storage.path(table.table_path)
     with query_errors():
         if snapshot is None:
-            make_room(storage, table)
             wanted = OWN_TABLE | new_table_properties(storage) | dict(properties or {})
             create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
         write(spark, storage, table, frame, mode)
@@ -214,6 +213,22 @@ def check_own(storage: Storage, table: TableName) -> Snapshot | None:
         raise InvalidNameError(
             f"{what} can't be both a table and a schema.", hint="rename one of the two."
         )
+    return snapshot
+
+
+def claim_name(storage: Storage, table: TableName) -> Snapshot | None:
+    """Do the checks of `check_own`, and make room for the table if it does not exist.
+
+    Returns:
+        The table's newest version, or None if the table does not exist.
+
+    Raises:
+        UsageError: as for `check_own`.
+        InvalidNameError: as for `check_own`.
+    """
+    snapshot = check_own(storage, table)
+    if snapshot is None:
+        make_room(storage, table)
     return snapshot
 
 

@@ -1,0 +1,90 @@
+"""The names of new tables, views, archives and dimensions; creating them is replaced by a stub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from helpers.commits import commit
+from helpers.least_table import make_table
+from mirrorlake import Lake
+from mirrorlake.delta.log_files import is_dropped
+from mirrorlake.feed import archive
+from mirrorlake.history import write
+from mirrorlake.mirror import trash
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
+from mirrorlake.views import api as views_api
+from mirrorlake.views.shape import Method
+
+DROPPED = TableName(None, "dropped")
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+class CreatedError(Exception):
+    """Raised in place of creating a table."""
+
+
+def create(*_: Any, **__: Any) -> None:
+    raise CreatedError
+
+
+@pytest.fixture
+def lake(any_storage: Storage, tmp_path: Path) -> Lake:
+    """A lake with a table, and with one that was dropped."""
+    schema = '{"type":"struct","fields":[]}'
+    meta = {"metaData": {"id": "x", "schemaString": schema, "configuration": FEED}}
+    commit(any_storage, 0, meta)
+    make_table(any_storage, DROPPED)
+    trash.drop_table(any_storage, DROPPED, None)
+    conf = SimpleNamespace(get=lambda *_: None, set=lambda *_: None)
+    lake = Lake(tmp_path, spark=cast(Any, SimpleNamespace(conf=conf)))
+    lake.storage = any_storage
+    return lake
+
+
+def check_room(lake: Lake) -> None:
+    """Check that the dropped table was moved out of the way, and can still be restored."""
+    (dropped,) = trash.dropped_tables(lake.storage)
+    assert (dropped.table, dropped.is_in_place) == (DROPPED, False)
+    assert not is_dropped(lake.storage, DROPPED.table_path)
+
+
+def test_a_table_can_have_the_name_of_a_dropped_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "create_table", create)
+    with pytest.raises(CreatedError):
+        lake.create_table("dropped", {"id": "int"})
+    check_room(lake)
+
+
+def test_an_archive_can_have_the_name_of_a_dropped_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "create_table", create)
+    monkeypatch.setattr(archive, "column_types", lambda _: {})
+    table = lake.table("t")
+    monkeypatch.setattr(table, "rows", lambda: SimpleNamespace(schema=None), raising=False)
+    with pytest.raises(CreatedError):
+        archive.Archive(table, DROPPED).run()
+    check_room(lake)
+
+
+def test_a_view_can_have_the_name_of_a_dropped_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, stub in {
+        "create_table": create,
+        "new_session": lambda spark: spark,
+        "make_plan": lambda *_: SimpleNamespace(names=()),
+        "find_stages": lambda *_: ((), Method.FULL),
+        "stored_columns": lambda *_: {},
+    }.items():
+        monkeypatch.setattr(views_api, name, stub)
+    with pytest.raises(CreatedError):
+        lake.views.create("dropped", "SELECT 1 AS one FROM t")
+    check_room(lake)
