@@ -230,6 +230,11 @@ class Lake:
             return found
         raise no_table(wanted, self.tables())
 
+    def _existing_or_new(self, name: str | TableName) -> TableName:
+        """Return the name of an existing table as in `find`, or otherwise the name as given."""
+        wanted = as_table(name)
+        return self.find(wanted) or wanted
+
     # Publish and check
 
     @property
@@ -804,8 +809,7 @@ class Lake:
         from mirrorlake.history.write import write_table
         from mirrorlake.layout.api import write_rows
 
-        name = as_table(table)
-        name = self.find(name) or name
+        name = self._existing_or_new(table)
         write_table(
             self.spark,
             self.storage,
@@ -853,7 +857,7 @@ class Lake:
         """
         from mirrorlake.history.write import claim_name, create_table
 
-        table = as_table(name)
+        table = self._existing_or_new(name)
         if read_snapshot(self.storage, table.table_path) is None:
             claim_name(self.storage, table)
         path = self.storage.path(table.table_path)
@@ -908,7 +912,7 @@ class Lake:
         """
         from mirrorlake.feed.archive import Archive
 
-        archive = Archive(self.table(table), as_table(into))
+        archive = Archive(self.table(table), self._existing_or_new(into))
         return archive.plan(start=start) if dry_run else archive.run(start=start)
 
     def update_dimension(
@@ -947,8 +951,9 @@ class Lake:
         """
         from mirrorlake.feed.dimension import follow_feed
 
+        target = self._existing_or_new(into)
         return follow_feed(
-            self.table(table), as_table(into), keys=keys, stored_as=stored_as, dry_run=dry_run
+            self.table(table), target, keys=keys, stored_as=stored_as, dry_run=dry_run
         )
 
     @property

@@ -25,6 +25,7 @@ from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, FeedError
 from mirrorlake.feed.ranges import Span, empty_feed, read_unread
 from mirrorlake.names import TableName, as_table, check_part
+from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.storage.files import Storage
@@ -306,7 +307,8 @@ def feed_error(table: TableHandle) -> FeedError | None:
 def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
     """Return the name of an archive or dimension; by default the pattern with the table's."""
     if into.strip():
-        return as_table(into.strip())
+        wanted = as_table(into.strip())
+        return Catalog(table.storage).find(wanted) or wanted
     return TableName(table.name.schema, pattern.format(table.name.name))
 
 

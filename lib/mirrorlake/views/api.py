@@ -104,6 +104,7 @@ class Views:
             >>> lake.views.create("totals", query)  # doctest: +SKIP
         """
         view = as_table(name)
+        view = Catalog(self._storage).find(view) or view
         made = self._make(view, sql.strip(), vectors=deletion_vectors, dry_run=dry_run)
         if dry_run:
             at, why = versions_of(pin_sources(self._storage, made, {})), reason("FIRST", str(view))

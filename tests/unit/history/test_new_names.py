@@ -12,7 +12,9 @@ from helpers.commits import commit
 from helpers.least_table import make_table
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import is_dropped
-from mirrorlake.feed import archive
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.feed import archive, dimension
+from mirrorlake.feed.cursor import target_name
 from mirrorlake.history import write
 from mirrorlake.mirror import trash
 from mirrorlake.names import TableName
@@ -20,7 +22,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.views import api as views_api
 from mirrorlake.views.shape import Method
 
-DROPPED = TableName(None, "dropped")
+DROPPED, SOURCE = TableName(None, "dropped"), TableName(None, "t")
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -88,3 +90,24 @@ def test_a_view_can_have_the_name_of_a_dropped_table(
     with pytest.raises(CreatedError):
         lake.views.create("dropped", "SELECT 1 AS one FROM t")
     check_room(lake)
+
+
+def test_upper_and_lower_case_of_existing_tables(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that differs only in case is not created beside the existing one."""
+    found: list[Any] = []
+    monkeypatch.setattr(write, "create_table", lambda spark, path, *_, **__: found.append(path))
+    assert lake.create_table("T", {"id": "int"}).name == SOURCE
+    assert found == [lake.storage.path(SOURCE.table_path)]
+    monkeypatch.setattr(views_api, "new_session", lambda spark: spark)
+    with pytest.raises(UsageError, match="already a table t"):
+        lake.views.create("T", "SELECT 1 AS one FROM t")
+    table = lake.table("t")
+    assert target_name(table, " T ", "{}_history") == SOURCE
+    assert target_name(table, "new", "{}_history") == TableName(None, "new")
+    with pytest.raises(FeedError, match="t is not an archive of"):
+        lake.archive("t", "T", dry_run=True)
+    monkeypatch.setattr(dimension, "follow_feed", lambda table, into, **_: found.append(into))
+    lake.update_dimension("t", "T")
+    assert found[1:] == [SOURCE]
