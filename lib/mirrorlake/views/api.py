@@ -14,7 +14,7 @@ from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, claim_name, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, STATE, TableName, as_table, stages_folder
+from mirrorlake.names import HIDDEN, STATE, TableName, as_table, split_names, stages_folder
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -156,7 +156,7 @@ class Views:
 
     def refresh_all(
         self,
-        names: Sequence[str] = (),
+        names: str | Sequence[str] = (),
         *,
         how: str = "auto",
         check: bool = False,
@@ -167,7 +167,8 @@ class Views:
         If a view reads other views, those are refreshed first.
 
         Args:
-            names: the names of the views; by default all views.
+            names: the names of the views: a list, or one text such as `"totals, delays"`. By
+                default, all views.
             how: as for `refresh`.
             check: as for `refresh`.
             dry_run: as for `refresh`.
@@ -184,7 +185,7 @@ class Views:
             >>> lake.views.refresh_all().check()  # doctest: +SKIP
         """
         check_how(how)
-        chosen = [self.get(name) for name in names] or self.list()
+        chosen = [self.get(name) for name in split_names(names)] or self.list()
         refresh = partial(self.refresh, how=how, check=check, dry_run=dry_run)
         return refresh_all(self._storage, chosen, refresh)
 

@@ -213,8 +213,10 @@ def read_definition(storage: Storage, name: TableName) -> Definition:
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
+        known = ", ".join(str(view.name) for view in list_definitions(storage)) or "none"
         raise TableNotFoundError(
-            f"There is no view {name} in the lake.", hint="create the view first."
+            f"There is no view {name} in the lake.",
+            hint=f"create the view first; the lake's views: {known}.",
         )
     found = definition_of(name, snapshot)
     if found is None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from helpers.commits import write_lines
+from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake.views import definition
+from mirrorlake.views import api, definition
 
 T = TableName(None, "t")
 VIEW = definition.Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
@@ -62,6 +63,24 @@ def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
     assert definition.list_definitions(storage) == [VIEW]
     assert definition.hiding_columns(storage, VIEW.name) == ["g"]
     assert definition.hiding_columns(storage, None) is None
+
+
+def test_a_mistyped_view_is_an_error_with_the_names_of_all(storage: Storage) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no view s.w .* the lake's views: none\."):
+        definition.read_definition(storage, TableName("s", "w"))
+    create(storage)
+    with pytest.raises(TableNotFoundError, match=r"no view s.w .* the lake's views: s.v\."):
+        definition.read_definition(storage, TableName("s", "w"))
+
+
+def test_views_to_refresh_can_be_one_text(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(storage)
+    monkeypatch.setattr(api, "refresh_all", lambda storage, views, refresh: views)
+    views = api.Views(storage, pytest.fail)
+    for names in ("s.v", "S.V", "s.v, ", ["s.v"], ""):
+        assert views.refresh_all(names) == [VIEW]
 
 
 def test_a_view_stands_where_its_last_refresh_left_it(storage: Storage) -> None:
