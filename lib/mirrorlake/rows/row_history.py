@@ -268,11 +268,16 @@ def may_contain(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
 
 def _comparable(kind: Any, value: Any) -> Any:
     """Return a value in the type of the statistics, or None if it can't be compared."""
+    if value is None:  # the statistics do not include NULL
+        return None
     try:
         if kind in ("byte", "short", "integer", "long"):
             return int(value)
-        if kind in ("string", "date"):
-            return value.isoformat() if isinstance(value, date) else str(value)
+        if kind == "string" and type(value) in (str, int, date):  # Spark has the same text
+            return str(value)
+        if kind == "date":
+            day = value.isoformat()[:10] if isinstance(value, date) else str(value)
+            return date.fromisoformat(day).isoformat()
     except ValueError:
         return None
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,13 @@ def test_files_named_by_a_log(storage: Storage, tmp_path: Path) -> None:
         ({"id": 5, "v": "n"}, True),
         ({"d": date(2024, 1, 2)}, True),
         ({"d": "2024-02-01"}, False),
+        ({"d": datetime(2024, 1, 31, 9)}, True),
+        ({"d": datetime(2024, 2, 1)}, False),
+        ({"d": "2024-1-31"}, True),
+        ({"v": datetime(2024, 1, 31)}, True),
+        ({"v": None}, True),
+        ({"id": None}, True),
+        ({"d": None}, True),
         ({"id": "x"}, True),  # Spark reports the error
         ({"t": 3}, True),
         ({"other": 1}, True),
