@@ -252,11 +252,17 @@ class Frames:
             files = read_lists(self._spark(), self._storage, [frame], framed.name)
             missing = missing_files(self._storage, files).first()
             if missing is not None:
+                hint = "another tool deleted it; create the frame again."
+                if read_snapshot(self._storage, framed.name.table_path) is None:
+                    hint = (
+                        f"{framed.table} was dropped or renamed: restore it with undrop, or create"
+                        " the frame again with other tables."
+                    )
                 raise FrameError(
                     f"The frame of {frame.model} is broken: {missing[0]}, a file of {framed.table}"
                     f" at version {framed.version}, is missing.",
                     file=str(missing[0]),
-                    hint="another tool deleted it; create the frame again.",
+                    hint=hint,
                 )
         return self._storage.path(frame.log_path(framed.name))
 
