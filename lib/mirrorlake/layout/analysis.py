@@ -25,8 +25,9 @@ from mirrorlake.delta.files import hadoop_path, live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import TableHandle
-from mirrorlake.errors import MirrorlakeError, TableNotFoundError
+from mirrorlake.errors import MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.vacuum import list_files
+from mirrorlake.history.write import claim_name
 from mirrorlake.layout import measures
 from mirrorlake.layout.advice import MANY_ROWS, Advice, advise
 from mirrorlake.layout.footers import read_chunks, read_footers
@@ -216,11 +217,22 @@ class Analysis(Measured, Result):
 
         Returns:
             The names of the Delta tables.
+
+        Raises:
+            UsageError: a table does not exist.
+            InvalidNameError: the lake has a table `diagnostics`.
         """
-        saved = []
-        for name in self.tables if names is None else split_names(names):
+        known, saved = list(self.tables), []
+        wanted = known if names is None else split_names(names)
+        if unknown := [name for name in wanted if name not in known]:
+            raise UsageError(
+                f"The analysis has no table {unknown[0]!r}.",
+                hint=f"choose from {', '.join(known)}.",
+            )
+        for name in wanted:
             frame = self.tables[name]
             target = TableName(DIAGNOSTICS, name.lower().replace(" ", "_"))
+            claim_name(self.table.storage, target)
             columns = [F.col(quote(c)).alias(c.lower().replace(" ", "_")) for c in frame.columns]
             marked = frame.select(
                 F.lit(str(self.name)).alias("table_name"),

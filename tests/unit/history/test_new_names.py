@@ -12,10 +12,11 @@ from helpers.commits import commit
 from helpers.least_table import make_table
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import is_dropped
-from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed import archive, dimension
 from mirrorlake.feed.cursor import target_name
 from mirrorlake.history import write
+from mirrorlake.layout import analysis, measures
 from mirrorlake.mirror import trash
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -90,6 +91,29 @@ def test_a_view_can_have_the_name_of_a_dropped_table(
     with pytest.raises(CreatedError):
         lake.views.create("dropped", "SELECT 1 AS one FROM t")
     check_room(lake)
+
+
+def test_saved_figures_can_have_the_name_of_a_dropped_table(lake: Lake) -> None:
+    class Frame:
+        @property
+        def columns(self) -> None:
+            raise CreatedError
+
+    dropped = TableName("diagnostics", "file_sizes")
+    make_table(lake.storage, dropped)
+    trash.drop_table(lake.storage, dropped, None)
+    tables = measures.Planned({"File Sizes": Frame, "Columns": Frame})  # type: ignore[dict-item]
+    nothing: Any = None
+    found = analysis.Analysis(lake.table("t"), nothing, {}, tables, nothing, nothing)
+    with pytest.raises(UsageError, match=r"no table 'Sizes'.*choose from File Sizes, Columns\."):
+        found.save("Columns, Sizes")
+    with pytest.raises(CreatedError):
+        found.save("File Sizes")
+    kept = trash.dropped_tables(lake.storage)
+    assert dropped in [one.table for one in kept if not one.is_in_place]
+    make_table(lake.storage, TableName(None, "diagnostics"))
+    with pytest.raises(InvalidNameError, match="both a table and a schema"):
+        found.save()
 
 
 def test_upper_and_lower_case_of_existing_tables(
