@@ -45,6 +45,7 @@ from mirrorlake.partitioning.store import (
     tables_with_policies,
     write_setting,
 )
+from mirrorlake.query.catalog import Catalog, no_table
 from mirrorlake.results import Entries, Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
@@ -350,12 +351,18 @@ class LakePartitioning:
             on_step: a function that is called after each step of an operation, with the table and
                 the step.
 
+        Raises:
+            TableNotFoundError: the table does not exist. The hint lists similar names.
+
         Example:
             >>> lake.partitioning.process().watch(stop)  # doctest: +SKIP
         """
+        only = None if table is None else Catalog(self._storage).find(as_table(table))
+        if table is not None and only is None:
+            raise no_table(table, delta_tables(self._storage))
 
         def tables() -> list[TableName]:
-            return tables_with_policies(self._storage) if table is None else [as_table(table)]
+            return tables_with_policies(self._storage) if only is None else [only]
 
         return Process(self._storage, self._spark, tables, file_limit=file_limit, on_step=on_step)
 
@@ -370,6 +377,9 @@ class LakePartitioning:
 
         Returns:
             The operations and errors of each table.
+
+        Raises:
+            TableNotFoundError: as for `process`.
 
         Example:
             >>> lake.partitioning.run("planes").failed  # doctest: +SKIP

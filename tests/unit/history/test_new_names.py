@@ -12,7 +12,7 @@ from helpers.commits import commit
 from helpers.least_table import make_table
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import is_dropped
-from mirrorlake.errors import FeedError, InvalidNameError, UsageError
+from mirrorlake.errors import FeedError, InvalidNameError, TableNotFoundError, UsageError
 from mirrorlake.feed import archive, dimension
 from mirrorlake.feed.cursor import target_name
 from mirrorlake.history import write
@@ -114,6 +114,13 @@ def test_saved_figures_can_have_the_name_of_a_dropped_table(lake: Lake) -> None:
     make_table(lake.storage, TableName(None, "diagnostics"))
     with pytest.raises(InvalidNameError, match="both a table and a schema"):
         found.save()
+
+
+def test_a_mistyped_table_is_not_partitioned(lake: Lake) -> None:
+    for run in (lake.partitioning.process, lake.partitioning.run):
+        with pytest.raises(TableNotFoundError, match=r"no table tt in .* did you mean t\?"):
+            run("tt")
+    assert lake.partitioning.run("T").operations == 0
 
 
 def test_upper_and_lower_case_of_existing_tables(
