@@ -212,15 +212,17 @@ def read_definition(storage: Storage, name: TableName) -> Definition:
         UsageError: the name is that of a table, not of a view.
     """
     snapshot = read_snapshot(storage, name.table_path)
-    if snapshot is None:
+    found = definition_of(name, snapshot)
+    if found is None:
         known = ", ".join(str(view.name) for view in list_definitions(storage)) or "none"
+        if snapshot is not None:
+            raise UsageError(
+                f"{name} is a table, not a view.", hint=f"choose one of the lake's views: {known}."
+            )
         raise TableNotFoundError(
             f"There is no view {name} in the lake.",
             hint=f"create the view first; the lake's views: {known}.",
         )
-    found = definition_of(name, snapshot)
-    if found is None:
-        raise UsageError(f"{name} is a table, not a view.", hint="create a view with another name.")
     return found
 
 

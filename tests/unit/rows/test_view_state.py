@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from helpers.commits import write_lines
-from mirrorlake.errors import TableNotFoundError
+from helpers.least_table import make_table
+from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake.views import api, definition
@@ -71,6 +72,9 @@ def test_a_mistyped_view_is_an_error_with_the_names_of_all(storage: Storage) -> 
     create(storage)
     with pytest.raises(TableNotFoundError, match=r"no view s.w .* the lake's views: s.v\."):
         definition.read_definition(storage, TableName("s", "w"))
+    make_table(storage, T)
+    with pytest.raises(UsageError, match=r"t is a table, .* one of the lake's views: s.v\."):
+        definition.read_definition(storage, T)
 
 
 def test_views_to_refresh_can_be_one_text(
