@@ -481,9 +481,7 @@ class FrameOverview(Result):
         )
         rows += tuple((model, "", "", "", "", "", "", why) for model, why in self.problems)
         if not rows:
-            return TextTable(
-                ("note",), (("No model has a frame. The action create creates one.",),)
-            )
+            return TextTable(("note",), (("No frame was found. The action create creates one.",),))
         columns = (
             "model",
             "table",

@@ -195,7 +195,7 @@ def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
 
 
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
-    assert "No model has a frame" in repr(lake.frames.overview().shown())
+    assert "No frame was found" in repr(lake.frames.overview().shown())
     assert not lake.frames.act("show", "").applied
     planned = lake.frames.act("create", "m", ["t"], dry_run=True)
     assert (repr(planned), planned.applied) == ("m would frame t at version 3", False)
