@@ -21,7 +21,7 @@ from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import Snapshot, open_snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.delta.timestamps import timestamp_text
-from mirrorlake.errors import FeedError
+from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import ALLOWED, KINDS, changes_by_version
 from mirrorlake.feed.cursor import (
     FORMAT,
@@ -304,6 +304,11 @@ class Archive:
         """Return the first version of a new archive; the newest if the feed is incomplete."""
         latest = timeline.latest
         wanted = 0 if start is None else start
+        if not 0 <= wanted <= latest + 1:
+            raise UsageError(
+                f"The archive {self.target} can't begin at version {wanted} of {self.table.name}.",
+                hint=f"choose a start from 0 to {latest + 1}, the next version.",
+            )
         found = examine(self.table, timeline, min(wanted, latest), latest, files=False)
         if found.blocking and start is not None:
             raise range_error(found)

@@ -271,14 +271,27 @@ class Changes:
             start: the first version; by default 0.
             end: the last version; by default the newest.
 
+        Raises:
+            UsageError: the range starts after its end, or there is no such version.
+
         Example:
             >>> lake.table("sales").changes.diagnose().readable  # doctest: +SKIP
             ((0, 7),)
         """
         table = self._table
         timeline = read_versions(table.storage, table.name.table_path)
-        last = timeline.latest if end is None else min(end, timeline.latest)
-        return examine(table, timeline, start or 0, last, files=True)
+        first, last = start or 0, timeline.latest if end is None else min(end, timeline.latest)
+        if not 0 <= first <= timeline.latest + 1:
+            raise UsageError(
+                f"There is no version {first} of {table.name}.",
+                hint=f"choose a start from 0 to {timeline.latest}.",
+            )
+        if first > last and end is not None:
+            raise UsageError(
+                f"The range starts at version {first}, after its end {end}.",
+                hint="swap the two ends.",
+            )
+        return examine(table, timeline, first, last, files=True)
 
     def report(
         self,

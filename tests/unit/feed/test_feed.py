@@ -21,7 +21,7 @@ from helpers.feed_model import (
 )
 from mirrorlake import Lake
 from mirrorlake.delta.commits import Timeline
-from mirrorlake.errors import FeedError
+from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed import changes, doctor, ranges
 
 HOUR = 3_600_000
@@ -110,6 +110,43 @@ def test_rows_of_removed_files_must_fit_the_new_type(
     assert feed.diagnose().readable == (*first, (2 if is_read else 3, 3))
     assert feed.diagnose(2).readable == ((2 if is_read else 3, 3),)
     assert feed.diagnose(2, 2).readable == (((2, 2),) if is_read else ())
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ((4,), r"no version 4 of t.* from 0 to 2"),
+        ((-1,), r"no version -1 of t"),
+        ((2, 1), r"starts at version 2, after its end 1.*swap"),
+        ((1, -1), r"starts at version 1, after its end -1"),
+    ],
+)
+def test_a_range_without_versions_is_not_diagnosed(
+    fed: Lake, ends: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        fed.table("t").changes.diagnose(*ends)
+    assert not fed.table("t").changes.diagnose(3).findings  # the next version
+
+
+@pytest.mark.parametrize("start", [-1, 4])
+def test_an_archive_begins_at_an_existing_version_or_the_next(fed: Lake, start: int) -> None:
+    """Otherwise, the archive would be empty until the table has this version."""
+    message = f"can't begin at version {start} of t.*from 0 to 3"
+    with pytest.raises(UsageError, match=message):
+        fed.archive("t", "kept", start=start, dry_run=True)
+    assert fed.archive("t", "kept", start=3, dry_run=True).start == 3
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Lake:
+    """A lake with a table `t` that has a change feed and the versions 0 to 2."""
+    lake = Lake(tmp_path)
+    table = HandMade(Path(lake.storage.path("Tables/t")))
+    table.create(pa.schema({"id": pa.int64()}), {"delta.enableChangeDataFeed": "true"})
+    for _ in range(2):
+        table.commit("WRITE")
+    return lake
 
 
 def test_a_change_file_is_never_left_out() -> None:
