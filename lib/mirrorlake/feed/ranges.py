@@ -148,7 +148,11 @@ def key_columns(table: TableHandle, keys: str | Sequence[str] | None) -> tuple[s
     known = {name.lower(): name for name in snapshot.schema}
     for key in chosen:
         if key.lower() not in known:
-            raise UsageError(f"The table {table.name} has no column {key}.", column=key)
+            raise UsageError(
+                f"The table {table.name} has no column {key}.",
+                hint=f"its columns are {', '.join(snapshot.schema)}.",
+                column=key,
+            )
     return tuple(known[key.lower()] for key in chosen)
 
 

@@ -127,7 +127,11 @@ class Dimension:
         named = [*self.keys, *wanted, *self.except_columns, *tracked]
         for name in named:
             if name.lower() not in known:
-                raise UsageError(f"The changes have no column {name}.", column=name)
+                raise UsageError(
+                    f"The changes have no column {name}.",
+                    hint=f"choose from {', '.join(changes.columns)}.",
+                    column=name,
+                )
         left_out = {name.lower() for name in self.except_columns}
         kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
         if missing := [k for k in self.keys if known[k.lower()] not in kept]:

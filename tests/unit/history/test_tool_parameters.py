@@ -15,6 +15,7 @@ from mirrorlake import table as table_api
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.feed.ranges import key_columns
+from mirrorlake.feed.scd import Dimension
 from mirrorlake.history import diff
 from mirrorlake.layout import api as layout_api
 from mirrorlake.names import TableName
@@ -183,6 +184,11 @@ def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatc
     table.optimize.vorder(sort_by="id")
     assert list(map(list, found)) == [["id"]] * 4
     assert key_columns(table, "ID") == ("id",)
+    with pytest.raises(UsageError, match=r"t has no column ids\..*Hint: its columns are id\."):
+        key_columns(table, "ids")
+    changes = cast(Any, SimpleNamespace(columns=["id", "n"]))
+    with pytest.raises(UsageError, match=r"no column m\..*Hint: choose from id, n\."):
+        Dimension(("id",), except_columns=("m",)).data_columns(changes)
 
 
 def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
