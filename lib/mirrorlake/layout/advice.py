@@ -8,7 +8,7 @@ follow from others) are read from the rows, in one pass over a sample.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from datetime import date
 from itertools import permutations
@@ -18,9 +18,10 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import FABRIC_VORDER, MAPPING_FIX, VECTOR_READERS, mapping_problem
+from mirrorlake.errors import UsageError
 from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
-from mirrorlake.names import quote, safe_column
+from mirrorlake.names import quote, safe_column, split_names
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.storage.paths import PROGRAM
 
@@ -113,17 +114,18 @@ class Advice(Result):
 def advise(
     analysis: Measured,
     *,
-    used: list[str] | None = None,
+    used: str | Iterable[str] | None = None,
     many_rows: int = MANY_ROWS,
     columns: bool = True,
 ) -> Advice:
-    """Recommend improvements of a table; arguments are those of `Analysis.advice`."""
+    """Recommend improvements of a table; arguments and errors are those of `Analysis.advice`."""
+    in_use = None if used is None else _known_columns(analysis, split_names(used))
     found = [
         *_on_files(analysis),
         *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
-        *(_on_columns(analysis, used) if columns else ()),
+        *(_on_columns(analysis, in_use) if columns else ()),
     ]
     return Advice(str(analysis.name), tuple(found), analysis.table.storage.root)
 
@@ -252,6 +254,18 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "more readers can open the table; see docs/readers.md",
             MAPPING_FIX if unsafe else drop,
         )
+
+
+def _known_columns(analysis: Measured, names: list[str]) -> list[str]:
+    """Return the columns of these names, or of fields in them, as the table spells them."""
+    known = {name.split(".")[0].lower(): name.split(".")[0] for name in analysis.snapshot.schema}
+    if unknown := [name for name in names if name.split(".")[0].lower() not in known]:
+        raise UsageError(
+            f"The table {analysis.name} has no column {unknown[0]}.",
+            hint=f"its columns are {', '.join(analysis.snapshot.schema)}.",
+            column=unknown[0],
+        )
+    return [known[name.split(".")[0].lower()] for name in names]
 
 
 def _on_columns(analysis: Measured, used: list[str] | None) -> Iterator[Finding]:

@@ -186,20 +186,24 @@ class Analysis(Measured, Result):
     def advice(
         self,
         *,
-        used: list[str] | None = None,
+        used: str | Iterable[str] | None = None,
         many_rows: int = MANY_ROWS,
         columns: bool = True,
     ) -> Advice:
         """Recommend improvements of the table; without a scan few of them are about columns.
 
         Args:
-            used: the columns that models and reports use; by default unknown.
+            used: the columns that models and reports use, as a list or separated by commas. The
+                other columns are recommended for removal. By default, it is unknown which are used.
             many_rows: from this number of rows on, ways to have fewer rows are recommended;
                 100,000,000 by default.
             columns: also examine the columns.
 
         Returns:
             One finding per recommendation.
+
+        Raises:
+            UsageError: one of the used columns does not exist.
         """
         return advise(self, used=used, many_rows=many_rows, columns=columns)
 

@@ -63,6 +63,9 @@ def test_advice_on_columns(lake: Lake) -> None:
     assert set(rules(used, "unused column")) == {
         *("FirstName", "LastName", "Again", "Always", "Amount", "Guid", "Text")
     }
+    assert rules(analysis.advice(used="quantity, Price"), "unused column") == rules(
+        used, "unused column"
+    )
     assert "sales" in repr(advice)
     assert "×" in advice._repr_html_()
     needed = analysis.chunks_needed(["Quantity", "Price"]).collect()

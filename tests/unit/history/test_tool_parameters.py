@@ -18,6 +18,7 @@ from mirrorlake.feed.ranges import key_columns
 from mirrorlake.feed.scd import Dimension
 from mirrorlake.history import diff
 from mirrorlake.layout import api as layout_api
+from mirrorlake.layout.advice import advise
 from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.sql import query_lake
@@ -189,6 +190,9 @@ def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatc
     changes = cast(Any, SimpleNamespace(columns=["id", "n"]))
     with pytest.raises(UsageError, match=r"no column m\..*Hint: choose from id, n\."):
         Dimension(("id",), except_columns=("m",)).data_columns(changes)
+    measured = cast(Any, SimpleNamespace(name="t", snapshot=table.snapshot()))
+    with pytest.raises(UsageError, match=r"t has no column n\..*Hint: its columns are id\."):
+        advise(measured, used="ID, n")
 
 
 def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
