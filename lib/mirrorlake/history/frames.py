@@ -112,7 +112,8 @@ class Frames:
             raise UsageError("A frame needs at least one table.", hint="name the tables.")
         if expires_in is not None and expires_in <= 0:
             raise UsageError(
-                f"A frame can't expire after {expires_in} days.", hint="give a number above 0."
+                f"A frame can't expire after {expires_in} days.",
+                hint="give a number above 0, or None for a frame that does not expire.",
             )
         now = utc_now()
         frame = Frame(
@@ -398,7 +399,7 @@ class Frames:
             action: `show` (which changes nothing), `create` or `release`.
             model: the model's name; required by `create` and `release`.
             tables: the tables of a new frame, as for `create`.
-            expires_in: days until a new frame expires; None for never.
+            expires_in: days until a new frame expires; None or 0: never.
             dry_run: only report what the action would do.
 
         Raises:
@@ -422,7 +423,7 @@ class Frames:
                 frame = self.release(model, dry_run=dry_run)
                 verb = "would be released" if dry_run else "was released: its files may be vacuumed"
                 return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
-            frame = self.create(model, tables, expires_in=expires_in, dry_run=dry_run)
+            frame = self.create(model, tables, expires_in=expires_in or None, dry_run=dry_run)
         at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
         verb = "would frame" if dry_run else "frames"
         return FrameAction(f"{model} {verb} {at}", frame, not dry_run)

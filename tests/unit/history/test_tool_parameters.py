@@ -209,6 +209,10 @@ def test_frames_of_a_lake_without_any(lake: Lake) -> None:
     assert not lake.frames.act("show", "").applied
     planned = lake.frames.act("create", "m", ["t"], dry_run=True)
     assert (repr(planned), planned.applied) == ("m would frame t at version 3", False)
+    for days in (0.0, None):
+        never = lake.frames.act("create", "m", "t", expires_in=days, dry_run=True).frame
+        assert never is not None
+        assert never.expires is None
     for action, model in (("make", "m"), ("create", "")):
         with pytest.raises(UsageError, match="Hint"):
             lake.frames.act(action, model, ["t"])
