@@ -338,8 +338,8 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
     if INCARNATION_PROPERTY in now.properties:
         warnings.append(
             "A mirror feeds this table. It continues after the last file that it has applied, so"
-            f" changes published since version {version} are not applied again. Publish these"
-            " changes again, or reseed the table."
+            f" changes published since version {version} are not applied again. Publish the files"
+            " of the right ones again with replay; ledger lists the version of each file."
         )
         if is_recreated(then, now):
             warnings.append(

@@ -13,6 +13,7 @@ from helpers.commits import META, add, commit, remove
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.history import frame_records, versions
+from mirrorlake.mirror.options import INCARNATION_PROPERTY as INCARNATION
 from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.storage.files import Storage
@@ -141,6 +142,17 @@ def test_the_reach_beyond_the_files_that_checkpoints_name(storage: Storage, days
         with pytest.raises(VersionError, match=f"{gone} of t was vacuumed: f{gone}"):
             versions.check_version(storage, TABLE, gone)
         versions.check_version(storage, TABLE, gone - 1)
+
+
+def test_a_restore_of_a_mirrored_table_names_the_way_to_apply_later_files(
+    storage: Storage,
+) -> None:
+    meta = {"id": "x", "schemaString": '{"fields": []}', "configuration": {INCARNATION: "1"}}
+    for version in range(3):
+        commit(storage, version, *([{"metaData": meta}] if version == 0 else ()))
+    (warning,) = Lake(storage.root).table("t").restore(1).warnings
+    assert "since version 1 are not applied again" in warning
+    assert "with replay; ledger lists" in warning
 
 
 def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> frame_records.Frame:
