@@ -34,6 +34,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake_sources.source import (
     FOOTER,
     Batch,
+    ChangesOnly,
     Group,
     NewFolder,
     Position,
@@ -129,8 +130,11 @@ class _Run:
         self, table: TableName, keys: tuple[str, ...] | MirrorlakeError, *, again: bool = False
     ) -> None:
         """Start to publish a table."""
-        self.lines[table] = SourceTable(str(table))
-        self.report.tables.append(self.lines[table])
+        if table in self.lines:  # a stopped table that continues
+            self.lines[table].state, self.lines[table].error = "Waiting", None
+        else:
+            self.lines[table] = SourceTable(str(table))
+            self.report.tables.append(self.lines[table])
         try:
             progress = read_progress(self.storage, table, self.source.name)
         except MetadataError as error:
@@ -163,13 +167,14 @@ class _Run:
         elif (kept := read_metadata(self.storage, table).keys) != keys and keys_are_given(
             self.storage, table
         ):
-            self.stop_table(
-                table,
-                MetadataError(
-                    f"The key of {table} was {list(kept)}, and is {list(keys)} now.",
-                    hint=f"load it again with reseed (--reseed {table}); its history is kept.",
-                ),
-            )
+            hint = f"load it again with reseed (--reseed {table}); its history is kept."
+            if isinstance(self.source, ChangesOnly):  # it can't be loaded again
+                hint = (
+                    "use the earlier keys, or delete the table's folder in the landing zone: then "
+                    "all data that the source still has is published again."
+                )
+            text = f"The key of {table} was {list(kept)}, and is {list(keys)} now."
+            self.stop_table(table, MetadataError(text, hint=hint))
         else:
             self.lines[table].state = "Running"
 

@@ -40,6 +40,8 @@ from mirrorlake.errors import (
     UsageError,
 )
 from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.publisher import has_other_separator
+from mirrorlake.landing.sources import CSV_HINT
 from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
 from mirrorlake.names import TableName, check_part, split_names
@@ -255,7 +257,7 @@ class FolderSource(ChangesOnly):
             for path in paths:
                 stat = path.stat()
                 seen = (stat.st_size, stat.st_mtime_ns)
-                if self._read.get(path) == seen:
+                if self._read.get(path) == seen or self.waits(path):
                     continue
                 for group in self.pieces(path, since):
                     yield group
@@ -271,6 +273,10 @@ class FolderSource(ChangesOnly):
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
         """Yield the parts of a file that are new to its tables."""
         raise NotImplementedError
+
+    def waits(self, path: Path) -> bool:
+        """Return whether a file is read later, because another file must be published first."""
+        return False
 
     def published(self, path: Path, size: int) -> None:
         """Handle a file that is published up to a size."""
@@ -312,6 +318,18 @@ class CsvDrops(FolderSource):
         super().__init__(folder, "csv", (".csv",), pause=pause)
         self._keys = {name: tuple(split_names(columns)) for name, columns in (keys or {}).items()}
         self._types = types or {}
+        self._stopped_at: dict[str, Path] = {}  # by table: the file with the problem
+
+    def __enter__(self) -> CsvDrops:
+        """Forget the files read before, and the problems found in them."""
+        super().__enter__()
+        self._stopped_at = {}
+        return self
+
+    def waits(self, path: Path) -> bool:
+        """Return whether the table is stopped at another file: its files are published in order."""
+        first = self._stopped_at.get(self.label(path).partition("/")[0])
+        return first not in (None, path) and first.is_file()
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
         """Yield the new rows of a file, at most 50,000 at a time.
@@ -326,71 +344,120 @@ class CsvDrops(FolderSource):
             table = TableName(None, name)
         except InvalidNameError as error:
             raise DataFileError(error.message, file=label, hint=error.hint) from error
-        keys = self._keys.get(name, ())
+        self._stopped_at.pop(name, None)
         size = path.stat().st_size
         found = lines(path)
         header = next(found, None)
         if header is None and not (self._once and size):
             return
         if table not in since:
-            yield Group(appeared={table: keys})
+            yield Group(appeared={table: self._keys.get(name, ())})
+        if table in since:
+            yield from self._changes(path, table, since, header, found, size)
         if table not in since:
-            return  # the table is stopped
+            self._stopped_at[name] = path
+
+    def _changes(
+        self,
+        path: Path,
+        table: TableName,
+        since: MutableMapping[TableName, Position],
+        header: Line | None,
+        found: Iterator[Line],
+        size: int,
+    ) -> Iterator[Group]:
+        label = self.label(path)
         start = starts(self.folder, path, since, [table])[table]
         end = max(start, header.end if header else 0)
-        columns = _cells(header, label) if header else []
-        fresh = (line for line in found if line.end > start)
-        while chunk := list(islice(fresh, _ROWS)):
-            end = chunk[-1].end
-            position = advance(since[table], label, chunk[-1], self._present)
-            try:
-                rows = self._rows(name, columns, chunk, bool(keys), label)
-            except DataFileError as error:
-                yield Group([Batch(table, None, position, problem=error)])
-                return
-            yield Group([Batch(table, rows, position)])
-        if self._once and end < size and table in since:
-            problem = DataFileError(
-                "The last line has no line break, and may be incomplete. It is not published.",
-                file=label,
-                hint="end the last line with a line break, and run the source again.",
-            )
+        try:
+            columns = self._columns(table.name, header, label) if header else []
+            fresh = (line for line in found if line.end > start)
+            while chunk := list(islice(fresh, _ROWS)):
+                end = chunk[-1].end
+                position = advance(since[table], label, chunk[-1], self._present)
+                rows = self._rows(table.name, columns, chunk, label)
+                yield Group([Batch(table, rows, position)])
+                if table not in since:
+                    return
+            if self._once and end < size:
+                raise DataFileError(
+                    "The last line has no line break, and may be incomplete. It is not published.",
+                    file=label,
+                    hint="end the last line with a line break, and run the source again.",
+                )
+        except DataFileError as error:
             position = Position(((since[table].order or (0,))[0] + 1,), since[table].facts)
-            yield Group([Batch(table, None, position, problem=problem)])
+            yield Group([Batch(table, None, position, problem=error)])
+
+    def _columns(self, table: str, header: Line, label: str) -> list[str]:
+        columns = _cells(header, label)
+        if has_other_separator(label, columns):
+            raise DataFileError(
+                f"The file has only one column, {columns[0]!r}; commas must separate its values.",
+                file=label,
+                hint=CSV_HINT,
+            )
+        lower = {column.lower() for column in columns}
+        for key in self._keys.get(table, ()):
+            if key.lower() not in lower:
+                raise DataFileError(
+                    f"Key column {key!r} is missing.",
+                    file=label,
+                    column=key,
+                    hint="name columns of the file in keys (--keys).",
+                )
+        return columns
 
     def _rows(
-        self, table: str, columns: list[str], chunk: list[Line], keyed: bool, label: str
+        self, table: str, columns: list[str], chunk: list[Line], label: str
     ) -> pa.RecordBatchReader:
+        keys = {key.lower() for key in self._keys.get(table, ())}
         cells = []
         for line in chunk:
             row = _cells(line, label)
             if len(row) != len(columns):
                 values, wanted = counted(len(row), "value"), counted(len(columns), "column")
                 raise DataFileError(
-                    f"The line has {values} for {wanted}.", file=label, row=line.number
+                    f"The line has {values} for {wanted}.",
+                    file=label,
+                    row=line.number,
+                    hint=_LINE_HINT,
                 )
             cells.append([value or None for value in row])
         types = self._types.get(table, {})
         arrays = []
         for place, column in enumerate(columns):
             texts = pa.array([row[place] for row in cells], pa.string())
+            if column.lower() in keys and texts.null_count:
+                empty = texts.to_pylist().index(None)
+                raise DataFileError(
+                    f"Key column {column!r} is empty.",
+                    file=label,
+                    row=chunk[empty].number,
+                    column=column,
+                    hint="fill in the key.",
+                )
             try:
                 arrays.append(texts.cast(arrow_of(types.get(column, "string"))))
             except UNFIT as error:
                 raise DataFileError(str(error), file=label, column=column) from error
-        marker = Marker.UPSERT if keyed else Marker.INSERT
+        marker = Marker.UPSERT if keys else Marker.INSERT
         arrays.append(pa.repeat(pa.scalar(int(marker), pa.int32()), len(cells)))
         made = pa.RecordBatch.from_arrays(arrays, names=[*columns, MARKER])
         return pa.RecordBatchReader.from_batches(made.schema, [made])
 
 
+_LINE_HINT = "write the file in UTF-8, each row on one line, with as many values as columns."
+
+
 def _cells(line: Line, label: str) -> list[str]:
     """Return the values of a line; refuse quotes that span lines, since positions end at a line."""
     try:
-        (row,) = csv.reader([line.text.decode()], strict=True)
+        text = line.text.decode("utf-8-sig" if line.number == 1 else "utf-8")
+        (row,) = csv.reader([text], strict=True)
     except (csv.Error, ValueError) as error:
         raise DataFileError(
-            f"The line is not valid CSV: {error}.", file=label, row=line.number
+            f"The line is not valid CSV: {error}.", file=label, row=line.number, hint=_LINE_HINT
         ) from error
     return row
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,13 @@ class Drops:
     def __init__(self, base: Path) -> None:
         self.root, self.folder = base / "lake", base / "drops"
         (self.folder / "orders").mkdir(parents=True)
+        self.keys: dict[str, list[str]] = {}
 
     def write(self, text: str, name: str = "a.csv") -> None:
         (self.folder / "orders" / name).write_text(text)
 
     def run(self) -> SourceReport:
-        return run_source(Lake(self.root).storage, CsvDrops(self.folder))
+        return run_source(Lake(self.root).storage, CsvDrops(self.folder, keys=self.keys))
 
     def ids(self) -> list[str]:
         return [row["id"] for row in landed_rows(self.root, "orders")]
@@ -68,3 +71,84 @@ def test_files_that_exist_are_not_forgotten(drops: Drops, monkeypatch: pytest.Mo
     (drops.folder / "orders" / "2.csv").unlink()
     drops.run()
     assert drops.ids() == ["0", "1", "2", "3", "4", "5", "6"]
+
+
+def test_later_files_of_a_stopped_table_wait(drops: Drops) -> None:
+    drops.keys = {"orders": ["id"]}
+    for text in ("id,n\n1,x,y\n", "id,n\n1,old", 'id,n\n1,"a\nb"\n', "id,n\n,x\n", "nr,n\n1,x\n"):
+        drops.write(text)
+        drops.write("id,n\n1,new\n", "b.csv")
+        report = drops.run()
+        assert "orders/a.csv" in str([table.error for table in report.tables])
+        assert drops.ids() == []
+    drops.write("id,n\n1,old\n")
+    report = drops.run()
+    assert not report.failed
+    assert len(report.tables) == 1
+    assert [row["n"] for row in landed_rows(drops.root, "orders")] == ["new"]
+
+
+def test_a_stopped_table_continues_when_its_file_is_corrected_or_removed(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drops.write("id\n1,2\n")
+    drops.write("id\n2\n", "b.csv")
+    stop, scans = threading.Event(), list[tuple[bool, list[str]]]()
+
+    def act(report: SourceReport) -> None:
+        has_folder = (drops.root / "Files/LandingZone/orders").exists()
+        scans.append((report.failed, drops.ids() if has_folder else []))
+        if scans[-1] == (True, []) and len(scans) > 3:
+            drops.write("id\n1\n")
+        if scans[-1] == (False, ["1", "2"]):
+            drops.write("id\n3,4\n", "c.csv")
+            drops.write("id\n5\n", "d.csv")
+        if scans[-1] == (True, ["1", "2"]):
+            (drops.folder / "orders" / "c.csv").unlink()
+        if scans[-1] == (False, ["1", "2", "5"]) or len(scans) > 200:
+            stop.set()
+
+    monkeypatch.setattr("mirrorlake_sources.engine._REPORT_SECONDS", 0.0)
+    source = CsvDrops(drops.folder, pause=0.01)
+    report = run_source(Lake(drops.root).storage, source, once=False, stop=stop, on_report=act)
+    assert drops.ids() == ["1", "2", "5"]
+    assert [table.table for table in report.tables] == ["orders"]
+
+
+def test_a_large_file_of_a_stopped_table_ends_after_its_first_part(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirrorlake_sources.folders._ROWS", 1)
+    drops.write("id,_metadata\n1,2\n3,4\n")
+    (table,) = drops.run().tables
+    assert "reserved" in str(table.error)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_name(drops: Drops) -> None:
+    drops.write("\ufeffid\n1\n")
+    drops.run()
+    assert drops.ids() == ["1"]
+
+
+def test_a_file_with_another_separator_stops_only_its_table(drops: Drops) -> None:
+    drops.write("id;n\n1;2\n")
+    (drops.folder / "utf16").mkdir()
+    (drops.folder / "utf16" / "a.csv").write_text("id\n1\n", encoding="utf-16")
+    (drops.folder / "well").mkdir()
+    (drops.folder / "well" / "a.csv").write_text("id\n1\n")
+    errors = {table.table: str(table.error) for table in drops.run().tables}
+    assert "commas must separate" in errors["orders"]
+    assert "UTF-8" in errors["utf16"]
+    assert [row["id"] for row in landed_rows(drops.root, "well")] == ["1"]
+
+
+def test_other_keys_are_refused_with_a_way_out(drops: Drops) -> None:
+    drops.write("id\n1\n")
+    drops.run()
+    drops.keys = {"orders": ["id"]}
+    drops.write("id\n1\n2\n")
+    (table,) = drops.run().tables
+    assert "delete the table's folder" in str(table.error)
+    shutil.rmtree(drops.root / "Files/LandingZone/orders")
+    assert not drops.run().failed
+    assert drops.ids() == ["1", "2"]
