@@ -135,7 +135,7 @@ def test_a_file_with_another_separator_stops_only_its_table(drops: Drops) -> Non
     (drops.folder / "utf16").mkdir()
     (drops.folder / "utf16" / "a.csv").write_text("id\n1\n", encoding="utf-16")
     (drops.folder / "well").mkdir()
-    (drops.folder / "well" / "a.csv").write_text("id\n1\n")
+    (drops.folder / "well" / "A.CSV").write_text("id\n1\n")
     errors = {table.table: str(table.error) for table in drops.run().tables}
     assert "commas must separate" in errors["orders"]
     assert "UTF-8" in errors["utf16"]
@@ -152,3 +152,25 @@ def test_other_keys_are_refused_with_a_way_out(drops: Drops) -> None:
     shutil.rmtree(drops.root / "Files/LandingZone/orders")
     assert not drops.run().failed
     assert drops.ids() == ["1", "2"]
+
+
+def test_old_content_of_a_replaced_file_is_recognised_in_a_later_file(drops: Drops) -> None:
+    drops.write("id\n1\n")
+    drops.run()
+    drops.write("id\n1\n", "b.csv")
+    drops.write("id\n2\n")
+    drops.run()
+    assert drops.ids() == ["1", "2"]
+    drops.write("id\n1\n", "b.csv")
+    drops.run()
+    assert drops.ids() == ["1", "2"]
+
+
+def test_a_scan_compares_only_files_that_changed(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        drops.write(f"id\n{number:0{number + 1}}\n", f"{number}.csv")
+    drops.run()
+    monkeypatch.setattr("mirrorlake_sources.folders.published_parts", pytest.fail)
+    assert not drops.run().failed
