@@ -51,7 +51,9 @@ def wanted_schema(found: pa.Schema, declared: Mapping[str, str] | None = None) -
     for name in found.names:
         if name.lower() in seen:
             raise SchemaError(
-                f"Column {name!r} occurs twice (names differ at most by case).", column=name
+                f"Column {name!r} occurs twice (names differ at most by case).",
+                column=name,
+                hint="rename or remove one of the columns.",
             )
         seen.add(name.lower())
     declared = declared or {}

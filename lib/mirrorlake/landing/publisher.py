@@ -92,7 +92,8 @@ class Published(Result):
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
         warning: why the batch may not do what is intended: the table may get rows twice, an update
-            or upsert adds a column, or the separator of a CSV file is not a comma; otherwise None.
+            or upsert adds a column, or a CSV file has another separator or is not UTF-8; otherwise
+            None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -447,6 +448,12 @@ class Publisher:
                         " separate its values."
                     )
                     _log.warning("%s Hint: %s", warning, CSV_HINT)
+                elif is_csv(label):
+                    known = self.known_columns.keys() | self._declared.keys()
+                    raw = [one.name for one in reader.schema if pa.types.is_binary(one.type)]
+                    if new := [repr(one) for one in raw if one.lower() not in known]:
+                        warning = f"{label} is not UTF-8; the type of {', '.join(new)} is binary."
+                        _log.warning("%s Hint: %s", warning, CSV_HINT)
                 if self._undeclared:  # before the file, so that its keys are always declared
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()

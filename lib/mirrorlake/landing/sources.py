@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -24,11 +25,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
-from numpy import datetime64
+from numpy import datetime64, ndarray
 
 from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
 from mirrorlake.landing.casts import cast_unchanged, convert_rows, first_unfit, fits_all, with_room
-from mirrorlake.landing.text import UNFIT, ZONED, converter
+from mirrorlake.landing.text import END, UNFIT, ZONED, ChunkReader, converter
 from mirrorlake.landing.types import (
     VALUES_HINT,
     WIDEN_HINT,
@@ -87,7 +88,7 @@ def open_csv(
         lower = rename(column_name).lower()
         types = known.get(lower), declared.get(lower)
         columns.append(_Column(column_name, *types, widen=widen))
-    _look(path, columns)
+    _look(path, name, columns)
     misfits = [column for column in columns if column.found is None]
     if misfits:
         helps = all(column.wider is not None for column in misfits)
@@ -103,12 +104,30 @@ def open_csv(
     return pa.RecordBatchReader.from_batches(schema, typed())
 
 
-def _look(path: str, columns: list[_Column]) -> None:
-    before = 0
-    for batch in _blocks(path, [column.name for column in columns]):
+def _look(path: str, name: str, columns: list[_Column]) -> None:
+    before, is_closed = 0, False
+    names = [column.name for column in columns]
+    for batch in _blocks(ChunkReader(_with_end(path, len(columns))), names):
+        if batch.num_rows and batch.column(0)[-1].as_py() == END.encode():
+            batch, is_closed = batch.slice(0, batch.num_rows - 1), True
         for column, values in zip(columns, batch.columns, strict=True):
             column.look(values, before)
         before += batch.num_rows
+    if not is_closed:  # Arrow would return the rest of the file as one value
+        raise DataFileError(
+            "A quote is not closed before the end of the file.",
+            file=name,
+            row=before,
+            hint="close the quote, and write a quote within a quoted value twice.",
+        )
+
+
+def _with_end(path: str, width: int) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed, and a last row that a quote could swallow."""
+    with pa.input_stream(path) as file:
+        while piece := file.read(_BLOCK):
+            yield piece
+    yield f"\n{','.join([END, *[''] * (width - 1)])}\n".encode()
 
 
 # With one thread only, Arrow names the row of a parse error.
@@ -116,11 +135,11 @@ _READ = pacsv.ReadOptions(use_threads=False, block_size=_BLOCK)
 _PARSE = pacsv.ParseOptions(newlines_in_values=True)
 
 
-def _blocks(path: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _blocks(source: str | ChunkReader, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the file's values as they are written, as bytes."""
     options = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
     yield from pacsv.open_csv(
-        path, read_options=_READ, parse_options=_PARSE, convert_options=options
+        source, read_options=_READ, parse_options=_PARSE, convert_options=options
     )
 
 
@@ -329,9 +348,13 @@ def _check_dicts(rows: list[Any], before: int) -> None:
 
 def _infer(rows: list[dict[str, Any]], name: str, governing: str | None) -> pa.DataType:
     values = [row.get(name) for row in rows]
-    message = f"The values of {name!r} have different types"
-    hint = "convert all values of the column to one type."
-    array = convert_rows(values, _infer_array, message=message, before=0, column=name, hint=hint)
+    message = f"The values of {name!r} can't be converted to one type"
+    hint = (
+        "use one type for all values of the column, None for missing values, and a declared "
+        "decimal, such as decimal(38,0), for whole numbers of more than 64 bits."
+    )
+    infer = partial(_infer_array, wanted=None if governing is None else arrow_of(governing))
+    array = convert_rows(values, infer, message=message, before=0, column=name, hint=hint)
     if governing is not None and fits_all(array, arrow_of(governing)):
         return arrow_of(governing)
     return with_room(array.type)
@@ -365,11 +388,16 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
 def _convert_values(values: list[Any], wanted: pa.DataType) -> pa.Array:
     # `pa.array(values, wanted)` would truncate 1.5 to 1, drop a struct's new fields, and convert
     # numbers to timestamps. Therefore each chunk's own type is inferred first.
-    return cast_unchanged(_infer_array(values), wanted)
+    return cast_unchanged(_infer_array(values, wanted), wanted)
 
 
-def _infer_array(values: list[Any]) -> pa.Array:
-    array = pa.array(values)
+def _infer_array(values: list[Any], wanted: pa.DataType | None) -> pa.Array:
+    try:
+        array = pa.array(values)
+    except OverflowError:  # Arrow's whole numbers have at most 64 bits
+        if wanted is None or not pt.is_decimal(wanted):
+            raise
+        array = pa.array([Decimal(one) if type(one) is int else one for one in values])
     # Arrow's inference accepts some mixtures of similar types.
     seen = {type(value) for value in values} - {type(None)}
     if pt.is_date(array.type) and any(issubclass(kind, datetime) for kind in seen):
@@ -416,10 +444,17 @@ def open_source(
         return rows
     governing = {**(known or {}), **(declared or {})}
     if isinstance(rows, dict):
+        if rows and all(isinstance(value, (list, tuple, ndarray)) for value in rows.values()):
+            raise UsageError(
+                "The rows are a dict of columns.",
+                hint="pass a list of dicts, one for each row, or a data frame or an Arrow table.",
+            )
         return read_dicts(iter([rows]), governing=governing, rename=rename)
     # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
+        if not len(rows) and not len(rows.columns):
+            return None
         return _from_pandas(rows, {key.lower() for key in keys}, rename)
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows]).to_reader(BATCH_ROWS)
@@ -522,8 +557,11 @@ def _open_file(
             raise DataFileError("The file has zero bytes.", file=name, hint="write the file again.")
         parquet = pq.ParquetFile(path)
     except FileNotFoundError as error:
-        raise UsageError(f"There is no file {path}.") from error
-    except (pa.ArrowException, OSError) as error:
+        raise UsageError(
+            f"There is no file {path}.",
+            hint="pass the path of a file, or rows; to delete by keys, pass a list of them.",
+        ) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(name, error) from error
     batches = _readable(parquet.iter_batches(BATCH_ROWS), name)
     return pa.RecordBatchReader.from_batches(parquet.schema_arrow, batches)
@@ -550,5 +588,5 @@ def _unreadable(name: str, error: Exception) -> DataFileError:
         f"The file is not a readable {'CSV' if text else 'Parquet'} file: {first}.",
         file=name,
         row=int(found[1]) - 1 if found else None,  # Arrow counts the header
-        hint=CSV_HINT if text else "check the format of the file.",
+        hint=CSV_HINT if text else "publish a .parquet, .csv or .csv.gz file.",
     )

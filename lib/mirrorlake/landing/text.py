@@ -244,7 +244,7 @@ _BLOCK = 8 << 20  # the block size in bytes; no row may be longer
 _PIECE = 1 << 20  # the bytes that are decoded at once
 # Unicode reserves noncharacters for internal use, so text does not contain them.
 _QUOTE, _RETURN = "\ufdd0", "\ufdd1"
-_END = "\ufdd2"  # the sentinel row; if it is missing, a quote was never closed
+END = "\ufdd2"  # the sentinel row; if it is missing, a quote was never closed
 _CUT = "\ufdd3"  # replaces invalid bytes; the number of rows before it locates them
 _MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
 
@@ -305,7 +305,7 @@ def _parse(
 
     text = data.text
     alone = len(columns) == 1  # an empty line is then a row with NULL
-    end = text.separator.join([_END, *[""] * (len(columns) - 1)]) if columns else ""
+    end = text.separator.join([END, *[""] * (len(columns) - 1)]) if columns else ""
     try:
         return pacsv.open_csv(
             ChunkReader(data.pieces(source, end)),
@@ -340,7 +340,7 @@ def _typed(
             break
         except (pa.ArrowException, OSError) as error:
             raise data.broken(error) from error
-        if batch.num_rows and batch.column(0)[-1].as_py() == _END:
+        if batch.num_rows and batch.column(0)[-1].as_py() == END:
             batch, ended = batch.slice(0, batch.num_rows - 1), True
         texts = [_restore(values, data.text) for values in batch.columns]
         bad: set[int] = set()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.project import PROJECT
+from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, MirrorlakeError
 from mirrorlake.landing import sources
 from mirrorlake.names import file_name
@@ -266,3 +267,30 @@ def test_the_page_on_csv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     report = lake.lint()
     assert report.errors == ()
     assert (other / "_metadata.json").read_text() == document
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path, name: str, end: str) -> None:
+    def write(text: str) -> pa.Table:
+        data = (text + end).encode()
+        return read(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+
+    with pytest.raises(DataFileError, match="quote is not closed") as caught:
+        write('id,v\n1,a\n2,"b\n3,c')
+    assert (caught.value.file, caught.value.row) == (name, 2)
+    assert write('id,v\n1,5" pipe\n2,"x\ny"').column("v").to_pylist() == ['5" pipe', "x\ny"]
+    assert write("id,v\n").num_rows == 0
+
+
+def test_a_header_in_another_encoding_is_refused_with_a_fix(file: Path) -> None:
+    with pytest.raises(DataFileError, match="not a readable CSV file") as caught:
+        read(file, b"id,stra\xdfe\n1,x\n")
+    assert "UTF-8" in caught.value.hint
+
+
+def test_a_new_column_that_is_not_utf8_is_reported(file: Path) -> None:
+    stock = Lake(file.parent / "lake").publisher("stock")
+    file.write_bytes(b"id,city\n1,M\xfcnchen\n")
+    assert "'city'" in str(stock.write(file).warning)
+    assert stock.write(file).warning is None  # the table has the column

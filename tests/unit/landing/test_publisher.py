@@ -280,7 +280,7 @@ def failing_rows() -> Iterator[pa.RecordBatch]:
         ([{"id": 1, "item": 5}], SchemaError),
         ([{"id": 1, "at": Decimal("1" * 40)}], SchemaError),
         (pa.table({"id": [1], "ID": [1]}), SchemaError),
-        (pd.DataFrame(), SchemaError),
+        (pd.DataFrame(index=[0]), SchemaError),
         (failing_rows, ZeroDivisionError),
         ("no such file.csv", UsageError),
         (5, UsageError),

@@ -227,7 +227,7 @@ def test_values_that_do_not_agree_are_named(bad):
     ],
 )
 def test_values_that_only_look_alike_are_not_mixed(first, bad):
-    with pytest.raises(SchemaError, match="have different types") as caught:
+    with pytest.raises(SchemaError, match="can't be converted to one type") as caught:
         sources.open_source([{"v": first}] * 5 + [{"v": bad}])
     assert (caught.value.row, caught.value.column) == (6, "v")
 
@@ -463,3 +463,22 @@ def test_the_keys_of_csv_folders_may_be_one_text(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     run_source(lake.storage, CsvDrops(folder.parent, keys={"orders": "id, day"}))
     assert lake.publisher("orders", dry_run=True).keys == ("id", "day")
+
+
+def test_a_declared_decimal_takes_large_whole_numbers():
+    found = sources.open_source([{"v": 2**100}, {"v": 1}], declared={"v": "decimal(38,0)"})
+    assert found.read_all().to_pylist() == [{"v": Decimal(2**100)}, {"v": Decimal(1)}]
+    with pytest.raises(SchemaError, match="one type") as caught:
+        sources.open_source([{"v": 2**100}])
+    assert "decimal(38,0)" in caught.value.hint
+
+
+def test_a_dict_of_columns_is_not_one_row():
+    with pytest.raises(UsageError, match="dict of columns") as caught:
+        sources.open_source({"id": [1, 2], "v": [3, 4]})
+    assert "list of dicts" in caught.value.hint
+    assert sources.open_source({"id": 1, "v": [3, 4]}).read_all().num_rows == 1
+
+
+def test_a_data_frame_without_rows_and_columns_has_no_rows():
+    assert sources.open_source(pd.DataFrame([])) is None
