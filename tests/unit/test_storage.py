@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -333,6 +334,20 @@ def test_create_without_its_folder_does_nothing_where_there_are_folders(any_stor
     assert not any_storage.create("here/f", b"second", make_folder=False)
     assert any_storage.read("here/f") == b"first"
     assert [entry.name for entry in any_storage.list("here").files] == ["f", "other"]
+
+
+def test_a_full_disk_creates_no_incomplete_file(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    def fill(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert storage.local is not None
+    (storage.local / "here").mkdir()
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    with pytest.raises(OSError, match="No space left"):
+        storage.create("here/f", b"whole", make_folder=False)
+    assert list((storage.local / "here").iterdir()) == []
 
 
 def test_of_many_creators_without_a_folder_one_wins(any_storage: Storage):

@@ -528,13 +528,17 @@ def _create_in_folder(target: Path, data: bytes) -> bool:
     """Create a local file; return False if its folder is missing or the file exists."""
     staged = target.with_name(f"_{uuid.uuid4().hex}")
     try:
-        staged.write_bytes(data)
-        os.link(staged, target)  # unlike a rename, a link never replaces a file
-        return True
-    except (FileExistsError, FileNotFoundError):
-        return False
-    except OSError:
-        return _rename_without_links(staged, target)
+        try:
+            staged.write_bytes(data)
+        except FileNotFoundError:
+            return False
+        try:
+            os.link(staged, target)  # unlike a rename, a link never replaces a file
+            return True
+        except (FileExistsError, FileNotFoundError):
+            return False
+        except OSError:
+            return _rename_without_links(staged, target)
     finally:
         staged.unlink(missing_ok=True)
 
