@@ -161,6 +161,15 @@ class Schedule:
         return replace(before, status=status, output=None, error=None, attempts=attempts)
 
     def _begin_ready(self) -> None:
+        while len(self._running) < self.prepared.plan.parallel:
+            # Search again after each step: one that can't begin has ended, and others may be ready.
+            if (index := self._next()) is None:
+                return
+            self._pauses.pop(index, None)
+            self._begin(index)
+
+    def _next(self) -> int | None:
+        """Return the index of a step that can begin now, or None."""
         plan, now = self.prepared.plan, time.monotonic()
         passed = {
             index
@@ -168,17 +177,13 @@ class Schedule:
             if result.status == "done" or plan.steps[index].continue_on_error
         }
         begun = {*self.results, *self._running, *self._pauses}
-        due = [index for index, when in self._pauses.items() if when <= now]
-        ready = [
+        due = (index for index, when in self._pauses.items() if when <= now)
+        ready = (
             index
             for index, needs in enumerate(plan.edges)
             if index not in begun and passed.issuperset(needs)
-        ]
-        for index in [*due, *ready]:
-            if len(self._running) >= plan.parallel:
-                return
-            self._pauses.pop(index, None)
-            self._begin(index)
+        )
+        return next(iter([*due, *ready]), None)
 
     def _begin(self, index: int) -> None:
         step = self.prepared.plan.steps[index]
@@ -194,7 +199,6 @@ class Schedule:
         except (UsageError, SetupError) as error:
             wrong = {"cell": None, "name": type(error).__name__, "message": str(error)}
             self._end(index, StepResult(step.notebook, "failed", error=wrong), again=False)
-            self._begin_ready()
             return
         execution.earlier = self.so_far(index, "").records
         self.values[index] = execution.parameters

@@ -14,9 +14,11 @@ from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
+from mirrorlake.notices import noop
 from mirrorlake_runs import load_plan, parameters, prepare, run
 from mirrorlake_runs import plan as plans
-from mirrorlake_runs.execution import may_pass
+from mirrorlake_runs.execution import Execution, may_pass
+from mirrorlake_runs.records import StepResult
 
 
 @pytest.fixture
@@ -57,6 +59,26 @@ def test_a_mistyped_root_is_an_error_before_the_start(folder: Path) -> None:
     assert not (folder / "home").exists()
     plan, _ = plans.with_overrides(load_plan(put_plan(folder, f"steps: [{', '.join(steps)}]")), {})
     prepare(plan, {}).check_lakes()
+
+
+def test_a_step_that_cannot_begin_does_not_begin_others_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The internal class, because no kernel is needed to schedule steps."""
+    begun: list[str] = []
+
+    def execute(self: Execution) -> StepResult:
+        begun.append(self.name)
+        return StepResult(self.name, "done")
+
+    monkeypatch.setattr(Execution, "run", execute)
+    missing = 'parameters: {l: ["{{ steps.a.records.missing }}"]}'
+    steps = ["{notebook: a.ipynb}", f"{{notebook: typed.ipynb, needs: a, {missing}}}"]
+    steps += ["{notebook: a.ipynb, name: b, needs: a}", "{notebook: a.ipynb, name: c, needs: b}"]
+    plan = load_plan(put_plan(folder, f"parallel: 2\nsteps: [{', '.join(steps)}]"))
+    results = run.Schedule(prepare(plan, {}), noop, noop).execute()
+    assert [one.status for one in results] == ["done", "failed", "done", "done"]
+    assert begun == ["a.ipynb"] * 3
 
 
 class TestValues:
