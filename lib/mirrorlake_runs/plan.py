@@ -21,6 +21,7 @@ import graphlib
 import json
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -211,6 +212,8 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
             hint="omit one_spark or parallel; a JVM has one session at a time.",
         )
     hooks = {name: _as_list(document.get(name, [])) for name in ("on_failure", "on_success")}
+    for hook in (one for of_name in hooks.values() for one in of_name):
+        read_hook(hook)
     return Plan(
         str(document.get("name") or default_name),
         tuple(given),
@@ -222,6 +225,29 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
         document,
         beside,
     )
+
+
+def read_hook(hook: Any) -> dict[str, Any]:
+    """Return a hook as a dict with a `url`, or a `command` as a list of its arguments.
+
+    Args:
+        hook: the hook as the plan has it; a text is an address or a command line.
+
+    Raises:
+        UsageError: the command line can't be divided into arguments.
+    """
+    if isinstance(hook, str):
+        hook = {"url" if hook.startswith(("http://", "https://")) else "command": hook}
+    command = hook.get("command", [])
+    if not isinstance(command, str):
+        return dict(hook)
+    try:
+        return hook | {"command": shlex.split(command)}
+    except ValueError as error:
+        raise UsageError(
+            f"The hook {command!r} can't be read: {error}.",
+            hint="write it as a list, such as `command: [logger, nightly failed]`.",
+        ) from error
 
 
 def with_overrides(
@@ -464,7 +490,7 @@ class Prepared:
         """Resolve the secrets, and evaluate the templates that do not need a step's results."""
         steps = self.plan.steps
         names = names_in([step.parameters for step in steps])
-        names |= names_in(list(self.plan.hooks.values()))
+        names |= names_in([read_hook(one) for hooks in self.plan.hooks.values() for one in hooks])
         self.secrets = {name: look_up(name) for name in sorted(names)}
         self.scrubber = Scrubber(self.secrets.values())
         for index, step in enumerate(steps):

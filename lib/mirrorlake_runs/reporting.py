@@ -47,7 +47,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 from mirrorlake_runs.execution import IMPORTED
 from mirrorlake_runs.parameters import resolve
-from mirrorlake_runs.plan import Prepared
+from mirrorlake_runs.plan import Prepared, read_hook
 from mirrorlake_runs.records import (
     RECORD,
     REPORT,
@@ -309,16 +309,12 @@ def _call_hook(hook: Any, summary: str, prepared: Prepared) -> dict[str, Any]:
 
 
 def _call_once(hook: Any, summary: str, prepared: Prepared, limit: float) -> None:
-    if isinstance(hook, str):
-        hook = {"url" if hook.startswith(("http://", "https://")) else "command": hook}
+    hook = read_hook(hook)
     if "url" in hook:
         key = resolve(hook.get("secret", ""), prepared.secrets)
         _post_hook(str(resolve(hook["url"], prepared.secrets)), summary, prepared.run, key, limit)
     if "command" in hook:
-        command = hook["command"]
-        _run_hook(
-            shlex.split(command) if isinstance(command, str) else command, summary, prepared, limit
-        )
+        _run_hook(hook["command"], summary, prepared, limit)
 
 
 def _run_hook(command: list[str], summary: str, prepared: Prepared, limit: float) -> None:

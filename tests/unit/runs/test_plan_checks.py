@@ -81,6 +81,24 @@ def test_a_step_that_cannot_begin_does_not_begin_others_twice(
     assert begun == ["a.ipynb"] * 3
 
 
+@pytest.mark.parametrize("hook", ["page --key secret:PAGE", "{command: page secret:PAGE}"])
+def test_a_secret_in_the_command_line_of_a_hook_is_looked_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    plan = load_plan(put_plan(folder, f"steps: [{{notebook: a.ipynb}}]\non_failure: {hook}"))
+    monkeypatch.delenv("PAGE", raising=False)
+    with pytest.raises(UsageError, match="There is no secret 'PAGE'"):
+        prepare(plan, {})
+    monkeypatch.setenv("PAGE", "long enough")
+    assert prepare(plan, {}).secrets == {"PAGE": "long enough"}
+
+
+def test_a_hook_with_an_open_quotation_is_an_error_before_the_start(folder: Path) -> None:
+    path = put_plan(folder, "steps: [{notebook: a.ipynb}]\non_failure: logger it's over")
+    with pytest.raises(UsageError, match="No closing quotation"):
+        load_plan(path)
+
+
 class TestValues:
     @pytest.mark.parametrize(
         ("kind", "text", "value"),
