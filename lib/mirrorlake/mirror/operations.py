@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.publisher import find_sources
-from mirrorlake.landing.zone import published_tables
+from mirrorlake.landing.zone import no_folder, published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
 from mirrorlake.mirror.options import (
@@ -89,6 +89,19 @@ class Operations:
         if read_settings(self._storage, name) != OperatorSettings():
             return name
         return self.find(str(name))
+
+    def _published(self, table: str | TableName) -> TableName:
+        """Return the name of a table; if it is a text, check that the table has a folder.
+
+        Raises:
+            TableNotFoundError: The landing zone has no folder for the table.
+        """
+        if isinstance(table, TableName):
+            return table
+        name = self.find(table)
+        if name not in published_tables(self._storage):
+            raise no_folder(name)
+        return name
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Pause a table: no further files are applied until it is resumed.
@@ -174,6 +187,7 @@ class Operations:
             applied files.
 
         Raises:
+            TableNotFoundError: There is no such table in the landing zone.
             SequenceError: A number was not applied, or its file is no longer kept.
             UsageError: The table has no keys, and `as_is` is not set.
 
@@ -182,7 +196,7 @@ class Operations:
         """
         return replay(
             self._storage,
-            as_table(table),
+            self._published(table),
             first,
             last,
             as_is=as_is,
@@ -207,6 +221,7 @@ class Operations:
             What was done, or would be done.
 
         Raises:
+            TableNotFoundError: There is no such table in the landing zone.
             SequenceError: An applied file is no longer kept.
             MirrorlakeError: A file of the new load is invalid. Nothing has changed.
             BusyError: A mirror of the lake did not finish its cycle within 600 seconds.
@@ -214,7 +229,9 @@ class Operations:
         Example:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
         """
-        return reseed(self._storage, as_table(table), files, footer=self._footer, apply=apply)
+        return reseed(
+            self._storage, self._published(table), files, footer=self._footer, apply=apply
+        )
 
     def defaults(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
+from obstore import exceptions as obstore_errors
 from pyarrow import table as rows_of
 
 from helpers.pages import blocks
@@ -455,6 +456,51 @@ def test_a_reseed_and_an_undrop_are_only_said(run: Run, storage: Storage, tmp_pa
     assert "set aside" not in run("reseed", storage.root, "t").out
     assert run("reseed", storage.root, "t", load, "--apply", "--json").json["applied"]
     assert everything_below(zone.local) != before
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(28, "No space left on device", "/x/f"), "No space left on device: '/x/f'"),
+        (
+            obstore_errors.GenericError("Generic S3 error: no answer\n\nDebug source: …"),
+            "no answer",
+        ),
+    ],
+)
+def test_an_error_of_a_disk_or_store_is_one_line_with_a_hint(
+    run: Run, storage: Storage, monkeypatch: pytest.MonkeyPatch, error: Exception, shown: str
+) -> None:
+    Zone(storage).put(1)
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("mirrorlake.mirror.operations.pause", fail)
+    done = run("pause", storage.root, "t", "--json", status=1)
+    assert shown in done.json["error"]["message"]
+    assert "credentials" in done.json["error"]["hint"]
+    assert len(done.err.strip().splitlines()) == 1
+    monkeypatch.setattr("mirrorlake.mirror.operations.pause", lambda *_args, **_options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("pause", storage.root, "t")
+
+
+def test_a_mistyped_table_is_neither_reseeded_nor_replayed(
+    run: Run, storage: Storage, tmp_path: Path
+) -> None:
+    zone = Zone(storage)
+    zone.put(1)
+    load = tmp_path / "load.csv"
+    load.write_text("id,item\n1,a\n")
+    write_deltalake(Path(storage.root) / "Tables/view", rows_of({"id": [1]}))
+    before = everything_below(zone.local)
+    for command in (["reseed", "--apply"], ["reseed", load, "--apply"], ["replay", "--from", 1]):
+        name, *options = command
+        assert "did you mean t?" in run(name, storage.root, "tt", *options, status=1).err
+        refused = run(name, storage.root, "view", *options, status=1).err
+        assert "The landing zone has no folder for the table view." in refused
+    assert everything_below(zone.local) == before
 
 
 def test_frames_and_views_are_listed_without_spark(run: Run, storage: Storage) -> None:
