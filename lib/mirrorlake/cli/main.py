@@ -16,7 +16,14 @@ from typer.rich_utils import rich_format_error
 
 from mirrorlake.cli import app, history, maintenance, operate, partition, rows, zone
 from mirrorlake.cli.printing import print_json, warn
-from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeError, UsageError
+from mirrorlake.errors import (
+    AlreadyRunningError,
+    InvalidNameError,
+    MirrorlakeError,
+    SetupError,
+    UsageError,
+    first_line,
+)
 from mirrorlake.notices import show_notices
 from mirrorlake.registry import registered
 from mirrorlake.storage.paths import PROGRAM
@@ -60,15 +67,31 @@ def main() -> None:
         sys.exit(2)
     except typer.Abort:
         sys.exit(1)
-    except MirrorlakeError as error:
-        warn(f"mirrorlake: {error}")
-        _print_error(error)
-        if isinstance(error, AlreadyRunningError):
+    except Exception as error:
+        found = _expected(error)
+        warn(f"mirrorlake: {found}")
+        _print_error(found)
+        if isinstance(found, AlreadyRunningError):
             sys.exit(3)
-        sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
+        sys.exit(2 if isinstance(found, (UsageError, InvalidNameError)) else 1)
     finally:
         # At exit, Python's garbage collector would search all imported modules for half a second.
         gc.freeze()
+
+
+def _expected(error: Exception) -> MirrorlakeError:
+    """Return the error to print; raise one that neither the library, a disk nor a store raised."""
+    if isinstance(error, MirrorlakeError):
+        return error
+    # Imported for errors only, because it takes longer than `--help`.
+    from obstore.exceptions import BaseError
+
+    from mirrorlake.storage.files import STORAGE_HINT
+
+    if not isinstance(error, (OSError, BaseError)):
+        raise error
+    text = f"A file or a store can't be read or written: {first_line(error)}."
+    return SetupError(text, hint=STORAGE_HINT)
 
 
 def _print_error(error: MirrorlakeError) -> None:

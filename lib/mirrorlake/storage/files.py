@@ -164,6 +164,12 @@ _CHUNK = 2**20
 _CHECKED: set[str] = set()  # the roots whose stores have passed `check_conditions`
 
 
+STORAGE_HINT = (
+    "check the permissions, and whether the disk is read-only or full; for an object store, check"
+    " its address and credentials."
+)
+
+
 @contextlib.contextmanager
 def storage_errors(root: str) -> Iterator[None]:
     """Convert errors of a disk or store into errors with a hint; also usable as a decorator.
@@ -180,8 +186,7 @@ def storage_errors(root: str) -> Iterator[None]:
         raise
     except (OSError, BaseError) as error:
         raise SetupError(
-            f"{root} can't be read or written: {first_line(error)}.",
-            hint="check whether the disk is read-only or full, and the permissions.",
+            f"{root} can't be read or written: {first_line(error)}.", hint=STORAGE_HINT
         ) from error
 
 
