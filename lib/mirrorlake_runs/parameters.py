@@ -397,8 +397,16 @@ def _find(name: str) -> str | None:
     if name in os.environ:
         return os.environ[name]
     for variable in FOLDERS:
-        if (folder := os.environ.get(variable)) and (path := Path(folder) / name).is_file():
-            return path.read_text(encoding="utf-8").rstrip("\r\n")
+        if folder := os.environ.get(variable):
+            try:
+                return (Path(folder) / name).read_text(encoding="utf-8").rstrip("\r\n")
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(
+                    f"The secret {name!r} can't be read from the folder in {variable}: {error}.",
+                    hint="let the user of the run read the file, which must be UTF-8 text.",
+                ) from None
     try:
         keyring = importlib.import_module("keyring")
     except ModuleNotFoundError:

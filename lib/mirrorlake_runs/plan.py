@@ -32,7 +32,7 @@ from typing import Any
 import yaml
 from obstore.exceptions import PermissionDeniedError
 
-from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.names import STATE, fingerprint
 from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 from mirrorlake.storage.files import Storage, storage_errors
@@ -242,7 +242,7 @@ def read_hook(hook: Any) -> dict[str, Any]:
     if not isinstance(command, str):
         return dict(hook)
     try:
-        return hook | {"command": shlex.split(command)}
+        return {**hook, "command": shlex.split(command)}
     except ValueError as error:
         raise UsageError(
             f"The hook {command!r} can't be read: {error}.",
@@ -652,11 +652,9 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
 
 def _machine() -> Storage:
     """Return the storage of this machine's leases; a service may have no writable home."""
-    chosen = state()
-    try:
+    with contextlib.suppress(OSError, SetupError):
+        chosen = state()
         chosen.mkdir(parents=True, exist_ok=True)
         if os.access(chosen, os.W_OK):
             return Storage(chosen)
-    except OSError:
-        pass
     return Storage(Path(tempfile.gettempdir()) / f"mirrorlake-{os.getuid()}")

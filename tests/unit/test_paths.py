@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrorlake.errors import SetupError
 from mirrorlake.storage import paths
 
 
@@ -68,3 +69,16 @@ def test_a_failure_leaves_nothing(target: Path) -> None:
     with pytest.raises(MemoryError):
         paths.make_once(target, target.is_file, make)
     assert list(target.parent.iterdir()) == []
+
+
+def test_without_a_home_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container can run as a user without an entry in /etc/passwd, and without HOME."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MIRRORLAKE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    with pytest.raises(SetupError, match="set HOME or MIRRORLAKE_CACHE"):
+        paths.cache()

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from mirrorlake.errors import SetupError
+
 PROJECT = Path(__file__).resolve().parents[3]
 IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
 _CARRIED = Path(__file__).resolve().parents[1] / "carried"  # a wheel contains the notebooks here
@@ -57,10 +59,19 @@ def state() -> Path:
 
 
 def _folder_of(variable: str, users: str, usual: str) -> Path:
-    """Return the folder of a variable, or mirrorlake's folder in the user's one of that kind."""
+    """Return the folder of a variable, or mirrorlake's folder in the user's one of that kind.
+
+    Raises:
+        SetupError: neither the variable is set nor does the user have a home folder.
+    """
     if chosen := os.environ.get(variable):
         return Path(chosen).absolute()
-    return Path(os.environ.get(users) or Path.home() / usual).absolute() / "mirrorlake"
+    try:
+        return Path(os.environ.get(users) or Path.home() / usual).absolute() / "mirrorlake"
+    except RuntimeError as error:
+        raise SetupError(
+            "HOME is not set, and this user has no home folder.", hint=f"set HOME or {variable}."
+        ) from error
 
 
 def make_once(target: Path, is_there: Callable[[], bool], make: Callable[[Path], object]) -> None:

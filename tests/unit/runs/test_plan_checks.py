@@ -13,7 +13,7 @@ import yaml
 from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.notices import noop
 from mirrorlake_runs import load_plan, parameters, prepare, run
 from mirrorlake_runs import plan as plans
@@ -97,6 +97,31 @@ def test_a_hook_with_an_open_quotation_is_an_error_before_the_start(folder: Path
     path = put_plan(folder, "steps: [{notebook: a.ipynb}]\non_failure: logger it's over")
     with pytest.raises(UsageError, match="No closing quotation"):
         load_plan(path)
+
+
+def test_a_plan_is_locked_without_a_home(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MIRRORLAKE_STATE", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    with plans.only_run("p", []), pytest.raises(AlreadyRunningError), plans.only_run("p", []):
+        pass
+
+
+def test_a_secret_that_cannot_be_read_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "BINARY").write_bytes(b"\xff\xfe\xfd\xfc")
+    monkeypatch.setenv("MIRRORLAKE_SECRETS", str(tmp_path))
+    with pytest.raises(UsageError, match=r"'BINARY' can't be read .*MIRRORLAKE_SECRETS"):
+        parameters.look_up("BINARY")
+    with pytest.raises(UsageError, match="There is no secret 'MISSING'"):
+        parameters.look_up("MISSING")
 
 
 class TestValues:
