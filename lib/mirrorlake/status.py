@@ -25,7 +25,7 @@ from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.status import TableStatus as TableStatus
 from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
-from mirrorlake.names import TableName
+from mirrorlake.names import TABLES, ZONE, TableName
 from mirrorlake.results import (
     Count,
     Entries,
@@ -243,6 +243,12 @@ class LakeStatus(Result):
             for one in self.tables
             if one.error
         ]
+        has_limit = self.max_lag is not None or self.max_backlog is not None
+        if has_limit and not self.tables and not self._is_lake():
+            # For example, the disk of the lake is not mounted.
+            text = f"It is not a lake: it has neither {ZONE} nor {TABLES}."
+            fix = "correct the root, or mount the disk of the lake."
+            found.append(Problem("error", self.storage.root, text, fix))
         for one in self.tables:
             found += self._late(one.full_name, one.lag_seconds)
             if self.max_backlog is not None and one.backlog_files > self.max_backlog:
@@ -250,6 +256,9 @@ class LakeStatus(Result):
                 text += f"{counted(self.max_backlog, 'file')}."
                 found.append(Problem("backlog", one.full_name, text))
         return _problems(found, "The tables have no problems.")
+
+    def _is_lake(self) -> bool:
+        return any(self.storage.list(folder).folders for folder in (ZONE, TABLES))
 
     @cached_property
     def warnings(self) -> Entries[Problem]:

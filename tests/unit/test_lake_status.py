@@ -103,6 +103,15 @@ def test_a_lake_without_publishers(tmp_path: Path) -> None:
     assert not (tmp_path / "Files").exists()
 
 
+def test_a_folder_without_a_lake_does_not_meet_a_limit(tmp_path: Path) -> None:
+    """The disk of the lake may not be mounted. Without a limit, a new lake is no problem."""
+    assert not Lake(tmp_path).status().problems
+    (problem,) = Lake(tmp_path).status(max_lag=3600).table_problems
+    assert (problem.where, "not a lake" in problem.message) == (str(tmp_path), True)
+    with pytest.raises(CheckError, match="mount the disk"):
+        Lake(tmp_path).status(max_backlog=1).check()
+
+
 def test_limits_and_plots_are_checked(root: Path) -> None:
     with pytest.raises(UsageError, match="less than 0"):
         Lake(root).status(max_lag=-1)
