@@ -241,7 +241,8 @@ def open_command(run: Run) -> None:
     page = find_report(record)
     if page is None:
         raise UsageError(
-            f"The run {record.run} has no report.", hint="the report is written when a run ends."
+            f"The run {record.run} has no report.",
+            hint="a run writes its report when it ends; a later run with its --out replaces it.",
         )
     say(page.absolute().as_uri())
     webbrowser.open(page.absolute().as_uri())

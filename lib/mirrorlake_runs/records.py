@@ -421,26 +421,28 @@ def _delete(record: RunRecord) -> None:
     listed = [str(name) for name in record.document.get("files", [])]
     made = [name for name in [*listed, SUMMARY, REPORT, RECORD] if Path(name).name == name]
 
-    def is_there(place: Path | Storage) -> bool:  # skip the results of a later run
-        found = read_record(place)
-        return found is not None and found.run == record.run
-
     if record.is_remote:
         with storage_errors(record.folder):
             storage = Storage(record.folder)
-            if is_there(storage):
+            if _is_in(storage, record):
                 for name in made:
                     storage.delete(name)
     for place in record.places:
-        if is_there(place):
+        if _is_in(place, record):
             for name in made:
                 (place / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 place.rmdir()
 
 
+def _is_in(place: Path | Storage, record: RunRecord) -> bool:
+    """Return whether a folder has the results of a run; a later run may have replaced them."""
+    found = read_record(place)
+    return found is not None and found.run == record.run
+
+
 def find_report(record: RunRecord) -> Path | None:
-    """Return the local file of a run's report, or None if it has none.
+    """Return the local file of a run's report, or None if it has none or another run replaced it.
 
     A report behind a URI is copied to the cache.
 
@@ -452,14 +454,14 @@ def find_report(record: RunRecord) -> Path | None:
         PosixPath('runs/nightly-20260101T020000000000/report.html')
     """
     for place in record.places:
-        if (place / REPORT).is_file():
+        if (place / REPORT).is_file() and _is_in(place, record):
             return place / REPORT
     if not record.is_remote:
         return None
     fetched = cache() / "reports" / f"{slug(record.run)}.html"
     with storage_errors(record.folder):
         storage = Storage(record.folder)
-        if not storage.exists(REPORT):
+        if not storage.exists(REPORT) or not _is_in(storage, record):
             return None
         fetched.parent.mkdir(parents=True, exist_ok=True)
         fetched.write_bytes(storage.read(REPORT))

@@ -12,7 +12,7 @@ import pytest
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.mirror.state import FAILED, TableState, save_states
-from mirrorlake_runs import load_plan, prepare, reporting
+from mirrorlake_runs import load_plan, prepare, records, reporting
 
 
 @pytest.fixture
@@ -90,3 +90,18 @@ def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
         assert f"mirrorlake_backlog_files{labels} 1.0" in text
         assert f"mirrorlake_lag_seconds{labels} " in text
     assert 'name="text"' not in text
+
+
+def test_a_report_that_a_later_run_replaced_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both runs had the same `--out`."""
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    times = {"started": "2026-01-01T02:00:00+00:00", "ended": "2026-01-01T02:01:00+00:00"}
+    for run in ("p-1", "p-2"):
+        document = {"run": run, "plan": "p", "status": "done", "folder": f"{tmp_path}/out", **times}
+        for folder in (tmp_path / "runs" / run, tmp_path / "out"):
+            records.write_whole(folder / records.RECORD, records.as_text(document))
+    (tmp_path / "out" / records.REPORT).touch()
+    assert records.find_report(records.find_run("p-1")) is None
+    assert records.find_report(records.find_run("p-2")) == tmp_path / "out" / records.REPORT
