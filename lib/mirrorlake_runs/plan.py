@@ -36,7 +36,7 @@ from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.names import STATE, fingerprint
 from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 from mirrorlake.storage.files import Storage, storage_errors
-from mirrorlake.storage.lease import Lease, LeaseHeldError
+from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, name_holder
 from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, lake_path, may_be_lake, state
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.fast_jsonschema import import_jsonschema
@@ -451,6 +451,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 _OPENS = re.compile(r'"lake = Lake\.open\(root\)(\\n)?"')  # a line of a notebook's file
 _LETTERS = 12  # characters of a fingerprint
+_REFUSED = (OSError, PermissionDeniedError)
 
 
 @dataclass
@@ -641,10 +642,17 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
                 held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
                 if place and may_be_lake(place):
                     path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan, _LETTERS)}.lease"
-                    # If the lake is read-only, only the lease on this machine counts.
-                    refused = contextlib.suppress(OSError, PermissionDeniedError)
-                    with storage_errors(place), refused:
-                        held.enter_context(Lease(Storage(place), path, what))
+                    with storage_errors(place):
+                        storage = Storage(place)
+                        try:
+                            held.enter_context(Lease(storage, path, what))
+                        except _REFUSED:
+                            # If the lake is read-only, only the lease on this machine counts, or
+                            # the one that another user holds.
+                            with contextlib.suppress(*_REFUSED):
+                                if is_held(storage, path):
+                                    holder = name_holder(storage.read(path).decode())
+                                    raise LeaseHeldError(what, holder) from None
         except LeaseHeldError as error:
             raise AlreadyRunningError(error.message, hint=error.hint) from None
         yield

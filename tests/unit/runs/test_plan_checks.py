@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -110,6 +111,31 @@ def test_a_plan_is_locked_without_a_home(
     monkeypatch.setattr(Path, "home", home)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     with plans.only_run("p", []), pytest.raises(AlreadyRunningError), plans.only_run("p", []):
+        pass
+
+
+def test_a_plan_is_locked_for_a_user_who_may_not_write_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users have different state folders. The permissions of root are not limited."""
+    lake, write = folder / "lake", Path.open
+    lake.mkdir()
+
+    def read_only(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode != "r" and path.is_relative_to(lake):
+            raise PermissionError(13, "Permission denied", str(path))
+        return write(path, mode, **options)
+
+    monkeypatch.setenv("MIRRORLAKE_STATE", str(folder / "first"))
+    with plans.only_run("p", [str(lake)]):
+        monkeypatch.setenv("MIRRORLAKE_STATE", str(folder / "second"))
+        monkeypatch.setattr(Path, "open", read_only)
+        with (
+            pytest.raises(AlreadyRunningError, match="already running: process"),
+            plans.only_run("p", [str(lake)]),
+        ):
+            pass
+    with plans.only_run("p", [str(lake)]):
         pass
 
 
