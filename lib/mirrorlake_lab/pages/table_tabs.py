@@ -497,7 +497,8 @@ class RowsTab(Tab):
     def _narrow(self, page: TextTable) -> TextTable:
         """Return the keys and the changed columns of a page, at most 15 of them at a time."""
         page = narrow_changes(page, self._keys)
-        fixed = (_KIND, *self._keys)
+        keys = {key.lower() for key in self._keys}  # the declaration may spell them differently
+        fixed = (_KIND, *(name for name in page.columns if name.lower() in keys))
         others = [name for name in page.columns if name not in fixed]
         start = self.first.value - 1 if len(others) > _COLUMNS else 0
         return page.select(*fixed, *others[start : start + _COLUMNS])

@@ -307,3 +307,12 @@ def test_decimals_are_shown_without_the_zeros_of_their_type() -> None:
     for table in (shown._repr_html_(), html.table(shown), html.table(shown, data=True)):
         assert all(f">{text}</td>" in table for text in texts)
     assert shown.document()["rows"][0] == {"n": values[0]}  # the data are unchanged
+
+
+def test_compared_rows_show_keys_that_are_declared_in_another_case(old: Lake) -> None:
+    tab = explore(old, "inventory").open("Rows")
+    tab._keys = ("ID",)
+    names = ("id", *(f"c{number}" for number in range(20)), "_change_type")
+    page = tab._narrow(results.TextTable(names, ((*range(21), "insert"),)))
+    assert page.columns[:3] == ("_change_type", "id", "c0")
+    assert len(page.columns) == 17
