@@ -567,6 +567,7 @@ class FeedTab(Tab):
         for pager, rows in ((self._versions, report.by_version), (self._life, report.timeline)):
             newest = TextTable(rows.columns, rows.rows[::-1])
             pager.fill(len(newest.rows), slices(newest))
-        self.show_message(
-            f"One key's history: {report.followed}." if report.followed else repr(report)
-        )
+        told = f"One key's history: {report.followed}." if report.followed else repr(report)
+        if report.timeline.more:
+            told += f" Only its first {len(report.timeline.rows)} changes are shown."
+        self.show_message(told)

@@ -19,6 +19,8 @@ from helpers.html_tags import Tags
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
 from mirrorlake.errors import MetadataError, TableNotFoundError
+from mirrorlake.feed.changes import COLUMNS, Changes, FeedReport
+from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
@@ -316,3 +318,22 @@ def test_compared_rows_show_keys_that_are_declared_in_another_case(old: Lake) ->
     page = tab._narrow(results.TextTable(names, ((*range(21), "insert"),)))
     assert page.columns[:3] == ("_change_type", "id", "c0")
     assert len(page.columns) == 17
+
+
+def test_a_history_that_is_cut_is_said(old: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = results.TextTable(COLUMNS, ((1, "", "insert", "id 7: n 1"),), more=True)
+    rows = results.TextTable(("version",), ((1,),))
+    report = FeedReport(
+        *("inventory", 1, 1, 1, 1),
+        diagnosis=Diagnosis("inventory", 1, 1, (), ((1, 1),)),
+        by_version=rows,
+        raw={},
+        net={},
+        keys=("id",),
+        followed="id 7",
+        timeline=changes,
+    )
+    monkeypatch.setattr(Changes, "report", lambda *_args, **_options: report)
+    tab = explore(old, "inventory").open("Feed")
+    tab.guard(tab.read)
+    assert "id 7. Only its first 1 changes are shown." in tab.message.value
