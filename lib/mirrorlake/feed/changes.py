@@ -41,7 +41,7 @@ from mirrorlake.feed.ranges import (
 )
 from mirrorlake.history.diff import COMMIT_VERSION, RESERVED
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import quote, split_names
+from mirrorlake.names import is_reserved, quote, split_names
 from mirrorlake.results import Result, TextTable, counted, moment_text, optional_figure
 from mirrorlake.spark.sql import query_errors
 
@@ -610,7 +610,7 @@ def describe_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTa
 
 
 def _describe_values(row: Row, before: Row | None, keys: Sequence[str]) -> str:
-    names = [name for name in row if not name.startswith("_") and name not in keys]
+    names = [name for name in row if not is_reserved(name) and name not in keys]
     which = ", ".join(f"{name} {short(row[name])}" for name in keys if name in row)
     if before is None:
         parts = [f"{name} {short(row[name])}" for name in names]

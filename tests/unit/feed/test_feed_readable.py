@@ -43,6 +43,12 @@ def test_a_changed_key_is_told() -> None:
     assert changes.describe_changes([old, new], keys=["id"]).rows[0][3] == "id 9: id 1 → 9"
 
 
+def test_columns_with_an_underscore_are_told_and_those_of_the_feed_are_not() -> None:
+    old, new = (change(f"update_{when}image", 2, id=1, _state=when) for when in ("pre", "post"))
+    told = changes.describe_changes([old, new], keys=["id"])
+    assert told.rows[0][3] == "id 1: _state pre → post"
+
+
 def test_many_columns_and_long_texts_are_cut() -> None:
     wide = change("insert", 1, **{f"c{n}": "x" * 100 for n in range(500)})
     (line,) = changes.describe_changes([wide]).rows
