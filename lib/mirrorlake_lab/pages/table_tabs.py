@@ -477,7 +477,8 @@ class RowsTab(Tab):
         shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
         if sort is not None:
             by = frame[quote(sort)]
-            frame = frame.orderBy(by.desc() if self.down.value else by.asc())
+            ties = [frame[quote(name)] for name in tie_breakers(frame.dtypes, self.handle.keys)]
+            frame = frame.orderBy(by.desc() if self.down.value else by.asc(), *ties)
         self._open(self._rows, frame.select(*shown))
         self.message.value = ""
 
@@ -516,6 +517,23 @@ class RowsTab(Tab):
 
     def _marks(self, page: TextTable) -> list[tuple[int, int]]:
         return changed_cells(page, self._keys)
+
+
+def tie_breakers(kinds: Sequence[tuple[str, str]], keys: Sequence[str]) -> list[str]:
+    """Return columns that order rows with equal values, so that no page repeats or skips rows.
+
+    These are the keys if the rows have all of them, otherwise the first columns that Spark can
+    order by.
+
+    Args:
+        kinds: the names and types of the rows' columns.
+        keys: the key columns; they may be spelled in another case.
+    """
+    spelled = {name.lower(): name for name, _ in kinds}
+    if keys and all(key.lower() in spelled for key in keys):
+        return [spelled[key.lower()] for key in keys]
+    sortable = [name for name, kind in kinds if "map<" not in kind and "variant" not in kind]
+    return sortable[:_COLUMNS]
 
 
 _NEWEST = 100

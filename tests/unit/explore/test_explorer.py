@@ -337,3 +337,11 @@ def test_a_history_that_is_cut_is_said(old: Lake, monkeypatch: pytest.MonkeyPatc
     tab = explore(old, "inventory").open("Feed")
     tab.guard(tab.read)
     assert "id 7. Only its first 1 changes are shown." in tab.message.value
+
+
+def test_equal_values_have_an_order_so_that_pages_do_not_overlap() -> None:
+    kinds = [("id", "bigint"), ("tags", "map<string,int>"), ("v", "variant"), ("n", "int")]
+    assert table_tabs.tie_breakers(kinds, ("ID",)) == ["id"]
+    assert table_tabs.tie_breakers(kinds, ()) == ["id", "n"]
+    assert table_tabs.tie_breakers(kinds, ("id", "gone")) == ["id", "n"]
+    assert len(table_tabs.tie_breakers([(f"c{n}", "int") for n in range(500)], ())) == 15
