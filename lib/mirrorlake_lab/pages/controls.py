@@ -17,7 +17,7 @@ from mirrorlake.landing.check import is_text
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, counted
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
 
@@ -285,12 +285,16 @@ def preview_rows(storage: Storage, table: TableName, file: str, around: int = 1)
 
 
 def slice_rows(batches: Any, first: int = 1) -> TextTable:
-    """Return 20 rows of a stream from row `first` on; batches after them are not read."""
-    before = 0
+    """Return 20 rows of a stream from row `first` on; batches after them are not read.
+
+    Of a wide stream, the rows have the first 20 columns, and the header has the number of others.
+    """
+    before = more = 0
     kept: list[tuple[Any, ...]] = []
     names: list[str] = []
     for batch in batches:
         names = list(batch.schema.names[:_MOST_COLUMNS])
+        more = len(batch.schema.names) - len(names)
         skip = max(0, first - 1 - before)
         before += batch.num_rows
         if skip >= batch.num_rows:
@@ -300,5 +304,9 @@ def slice_rows(batches: Any, first: int = 1) -> TextTable:
         kept += list(zip(*columns, strict=True)) if columns else []
         if len(kept) >= _ROWS:
             break
-    rows = tuple((first + place, *row) for place, row in enumerate(islice(kept, _ROWS)))
-    return TextTable(("row", *names), rows)
+    others = (f"and {counted(more, 'more column')}",) if more else ()
+    rows = tuple(
+        (first + place, *row, *("" for _ in others))
+        for place, row in enumerate(islice(kept, _ROWS))
+    )
+    return TextTable(("row", *names, *others), rows)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 UNCHANGED = "as in the file"
 MARKERS = (UNCHANGED, "insert", "update", "delete", "upsert")
 ENDINGS = (".parquet", ".csv", ".csv.gz")
-_MOST_KEYS = 8
 
 
 class PublishForm(Guarded):
@@ -98,9 +97,9 @@ class PublishForm(Guarded):
                 f"{path.name} can't be published.",
                 hint=f"choose an existing file with the extension {', '.join(ENDINGS)}.",
             )
-        rows = slice_rows(open_source(path))
-        names = list(rows.columns[1:])
-        self.keys.options = [(html.plain_text(name), name) for name in names]
+        source: Any = open_source(path)
+        rows = slice_rows(source)
+        self.keys.options = [(html.plain_text(name), name) for name in source.schema.names]
         self._declared()
         self.shown.value = html.view(
             html.table(rows, caption=f"The first rows of {path.name}", data=True)
@@ -186,7 +185,7 @@ class PublishForm(Guarded):
         self._unchecked()
         declared = self._declared_keys()
         known = {name.lower(): name for _, name in self.keys.options}
-        if declared and all(key.lower() in known for key in declared[:_MOST_KEYS]):
+        if declared and all(key.lower() in known for key in declared):
             self.keys.value = tuple(known[key.lower()] for key in declared)
 
     def _declared_keys(self) -> tuple[str, ...]:

@@ -160,6 +160,18 @@ def test_declared_keys_are_taken_over(lake: Lake, source: Path) -> None:
     assert form.keys.value == ("id",)
 
 
+def test_a_key_of_a_wide_file_can_be_any_column(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(f"c{n}" for n in range(30)) + "\n" + ",".join("1" * 30) + "\n")
+    form = publish_form(lake, "wide")
+    form.take(path)
+    assert "and 10 more columns" in form.shown.value
+    form.keys.value = ("c29",)
+    form.check()
+    form.publish()
+    assert lake.publisher("wide").keys == ("c29",)
+
+
 @pytest.mark.parametrize("name", ["../../evil.csv", "..\\evil.csv", "/etc/evil.csv"])
 def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path) -> None:
     form = publish_form(lake, "stock")
