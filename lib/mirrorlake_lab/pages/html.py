@@ -127,7 +127,8 @@ def table(
         shown: the rows.
         caption: the table's caption, which screen readers read as well.
         changed: the row and column of cells to highlight.
-        data: whether the rows are user data, whose integers have no separators: 2013 can be a year.
+        data: whether the rows are user data. Their integers have no separators, because 2013 can be
+            a year, and their timestamps are complete.
     """
     marked = set(changed)
     right = [_is_numeric(shown, index) for index in range(len(shown.columns))]
@@ -253,6 +254,8 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
 def _as_data(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.15g}"
+    if isinstance(value, datetime):  # with its fraction and its zone
+        return text(str(value))
     whole = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if whole else cell(value)
 

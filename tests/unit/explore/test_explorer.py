@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -345,3 +346,12 @@ def test_equal_values_have_an_order_so_that_pages_do_not_overlap() -> None:
     assert table_tabs.tie_breakers(kinds, ()) == ["id", "n"]
     assert table_tabs.tie_breakers(kinds, ("id", "gone")) == ["id", "n"]
     assert len(table_tabs.tie_breakers([(f"c{n}", "int") for n in range(500)], ())) == 15
+
+
+def test_timestamps_of_users_are_shown_with_fraction_and_zone() -> None:
+    at = datetime(1969, 12, 31, 23, 59, 59, 250_000, timezone.utc)
+    rows = results.TextTable(("at",), ((at,), (at.replace(tzinfo=None),)))
+    shown = html.table(rows, data=True)
+    assert "1969-12-31 23:59:59.250000+00:00</td>" in shown
+    assert "1969-12-31 23:59:59.250000</td>" in shown
+    assert "59.25" not in html.table(rows)
