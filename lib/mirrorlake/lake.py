@@ -198,10 +198,10 @@ class Lake:
         """Return properties, files and versions of a table from its log, without Spark.
 
         Args:
-            name: `table` or `schema.table`.
+            name: `table` or `schema.table`. Upper and lower case are handled as in `find`.
 
         Raises:
-            TableNotFoundError: the table does not exist.
+            TableNotFoundError: the table does not exist. The hint lists similar names.
 
         Example:
             >>> lake.inspect("sales").files[0].rows  # doctest: +SKIP
@@ -209,7 +209,11 @@ class Lake:
         """
         from mirrorlake.inspection import Inspection
 
-        return Inspection(self.storage, as_table(name))
+        wanted = name.strip() if isinstance(name, str) else name
+        try:
+            return Inspection(self.storage, as_table(wanted))
+        except TableNotFoundError:
+            return Inspection(self.storage, self._resolve(wanted))
 
     def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
         """Return the newest version of each table, or None if it does not exist; needs no Spark.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from mirrorlake import skus
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName, as_table, file_number
@@ -290,7 +290,7 @@ class Explorer:
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None
         if table is not None:
-            chosen = lake.find(as_table(table)) or lake.inspect(table).name  # raises if unknown
+            chosen = lake.inspect(table).name  # raises if unknown
         options = [(html.plain_text(str(name)), name) for name in self._names]
         self.picker = widgets.Dropdown(options=options, value=chosen, **label("Table"))
         again = widgets.Button(description="Refresh", tooltip="Read the lake again")
@@ -327,11 +327,18 @@ class Explorer:
         Args:
             title: such as `Versions`.
 
+        Raises:
+            UsageError: there is no such tab.
+
         Example:
             >>> explore(lake).open("Versions").title  # doctest: +SKIP
             'Versions'
         """
         titles = [tab.title for tab in self.tabs]
+        if title not in titles:
+            raise UsageError(
+                f"There is no tab {title!r}.", hint=f"choose one of {', '.join(titles)}."
+            )
         self._tab.selected_index = titles.index(title)
         return self.tabs[titles.index(title)]
 

@@ -19,7 +19,7 @@ from nbconvert import HTMLExporter
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
-from mirrorlake.errors import MetadataError, TableNotFoundError
+from mirrorlake.errors import MetadataError, TableNotFoundError, UsageError
 from mirrorlake.feed.changes import COLUMNS, Changes, FeedReport
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.names import TableName
@@ -212,6 +212,11 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
 def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
     with pytest.raises(TableNotFoundError, match="no table nothing"):
         explore(old, "nothing")
+    with pytest.raises(TableNotFoundError, match="did you mean inventory"):
+        explore(old, "inventroy")
+    assert str(explore(old, " Inventory").picker.value) == "inventory"
+    with pytest.raises(UsageError, match=r"no tab 'versions'.* Hint: choose one of Zone, Tables"):
+        explore(old).open("versions")
     explorer = explore(old, "inventory")
     assert str(explorer.picker.value) == "inventory"
     explorer.choose("nothing")
