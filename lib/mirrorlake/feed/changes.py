@@ -632,7 +632,7 @@ def as_texts(rows: DataFrame) -> DataFrame:
     return rows.select(
         *[
             F.col(quote(name)).cast("string").alias(name)
-            if kind.startswith("timestamp")
+            if "timestamp" in kind
             else F.col(quote(name))
             for name, kind in rows.dtypes
         ]

@@ -76,7 +76,9 @@ def show_rows(
     # By position: columns may have the same name. Python would convert timestamps to its time zone.
     first = first.toDF(*[f"c{number}" for number in range(len(names))])
     shown = [
-        sf.col(name).cast("string") if kind == "timestamp" else sf.col(name)
+        sf.col(name).cast("string")
+        if kind == "timestamp" or ("<" in kind and "timestamp" in kind)
+        else sf.col(name)
         for name, kind in first.dtypes
     ]
     rows = tuple(tuple(row) for row in first.select(*shown).collect())

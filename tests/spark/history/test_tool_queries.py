@@ -62,6 +62,14 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
         show_rows(shop.sql("SELECT id / 0 FROM stock"))
 
 
+def test_timestamps_within_values_are_shown_in_the_zone_of_the_session(shop: Lake) -> None:
+    at = "TIMESTAMP '1969-12-31 23:30:00Z'"
+    query = f"SELECT {at} AS t, array({at}) AS a, struct({at} AS x, 1 AS n) AS s"
+    (row,) = show_rows(shop.sql(query)).rows
+    text = "1969-12-31 23:30:00"
+    assert row == (text, f"[{text}]", f"{{{text}, 1}}")
+
+
 def test_expectations(shop: Lake) -> None:
     found = shop.check_expectations(
         {
