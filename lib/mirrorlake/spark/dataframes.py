@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -20,7 +21,7 @@ from mirrorlake.names import split_names
 from mirrorlake.results import TextTable, optional_figure
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
-from mirrorlake.storage.paths import lake_path
+from mirrorlake.storage.paths import URI, lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
@@ -99,13 +100,25 @@ def save_rows(df: DataFrame, path: str) -> int:
             from the project.
 
     Raises:
-        UsageError: the file exists, or its folder can't be written to.
+        UsageError: the path is a URI, the file exists, its folder can't be written to, or columns
+            have the same name.
         QueryError: the query failed.
 
     Example:
         >>> save_rows(lake.sql("SELECT * FROM stock"), "stock.parquet")  # doctest: +SKIP
         3
     """
+    if URI.match(path):
+        raise UsageError(
+            f"{path} is not a file of this machine.",
+            hint="write a file of this machine, and copy it there.",
+        )
+    repeated = [name for name, times in Counter(df.columns).items() if times > 1]
+    if repeated:
+        raise UsageError(
+            f"The rows have several columns {repeated[0]}, so readers can't tell them apart.",
+            hint="name each column with AS.",
+        )
     target = Path(lake_path(path))
     if target.exists():
         raise UsageError(f"{target} already exists.", hint="name another file, or delete it.")

@@ -1,0 +1,31 @@
+"""Arguments that `show_rows` and `save_rows` refuse before they start a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorlake import save_rows
+from mirrorlake.errors import UsageError
+
+FRAME: Any = SimpleNamespace(columns=["id", "id"])
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal"),
+    [
+        ("s3://bucket/rows.parquet", r"not a file of this machine.*copy it"),
+        ("rows.parquet", r"several columns id.*AS"),
+    ],
+)
+def test_a_place_or_columns_that_no_file_can_have(
+    path: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=refusal):
+        save_rows(FRAME, path)
+    assert not list(tmp_path.iterdir())
