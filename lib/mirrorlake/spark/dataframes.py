@@ -63,14 +63,18 @@ def show_rows(
         limit: most rows to show.
 
     Raises:
+        UsageError: the limit is less than 0.
         QueryError: the query failed.
 
     Example:
         >>> show_rows(lake.sql("SELECT * FROM stock"), order_by=["id DESC"])  # doctest: +SKIP
     """
+    if limit < 0:
+        raise UsageError(f"{limit} rows can't be shown.", hint="set limit to 0 or more.")
+    wanted = split_names(order_by) if isinstance(order_by, str) else order_by
     order = [
         sf.desc(by.removesuffix(" DESC")) if isinstance(by, str) and by.endswith(" DESC") else by
-        for by in (split_names(order_by) if isinstance(order_by, str) else order_by)
+        for by in wanted
     ]
     first = (df.orderBy(*order) if order else df).limit(limit + 1)
     names = first.columns

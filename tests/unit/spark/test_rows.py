@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import save_rows
+from mirrorlake import save_rows, show_rows
 from mirrorlake.errors import UsageError
 
 FRAME: Any = SimpleNamespace(columns=["id", "id"])
@@ -29,3 +29,8 @@ def test_a_place_or_columns_that_no_file_can_have(
     with pytest.raises(UsageError, match=refusal):
         save_rows(FRAME, path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_negative_number_of_rows_is_refused() -> None:
+    with pytest.raises(UsageError, match="-1 rows can't be shown"):
+        show_rows(FRAME, limit=-1)
