@@ -268,19 +268,17 @@ def may_contain(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
 
 def _comparable(kind: Any, value: Any) -> Any:
     """Return a value in the type of the statistics, or None if it can't be compared."""
-    if value is None:  # the statistics do not include NULL
-        return None
+    is_date = isinstance(value, date) and not isinstance(value, datetime)
+    if isinstance(value, bool) or not (is_date or isinstance(value, (int, str))):
+        return None  # NULL has no statistics, and Spark writes other values differently
     try:
         if kind in ("byte", "short", "integer", "long"):
             return int(value)
-        if kind == "string" and type(value) in (str, int, date):  # Spark has the same text
-            return str(value)
-        if kind == "date":
-            day = value.isoformat()[:10] if isinstance(value, date) else str(value)
-            return date.fromisoformat(day).isoformat()
-    except ValueError:
+        if kind == "date" and not is_date:
+            value = date.fromisoformat(value)
+    except (TypeError, ValueError):
         return None
-    return None
+    return str(value) if kind in ("string", "date") else None
 
 
 def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
