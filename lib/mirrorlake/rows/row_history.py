@@ -440,6 +440,8 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
             raise UsageError(
                 f"The key {text!r} is not valid JSON: {error}.", hint='write {"column": value}.'
             ) from error
+        if not found:
+            raise UsageError(f"The key {text!r} has no column.", hint='write {"column": value}.')
         return dict(found)
     if len(keys) != 1:
         named = f"has the keys {', '.join(keys)}" if keys else "declares no keys"
@@ -454,7 +456,8 @@ def _last_changed(table: TableHandle, keys: tuple[str, ...]) -> tuple[int, str] 
     """Return id and key of a row that changed last, or None if the table is empty."""
     names = ("__mirrorlake_id", "__mirrorlake_at")
     rows = read_with_ids(table, names=names)
-    there = [F.col(quote(key)) for key in keys if key in rows.columns]
+    keys = _spelled(keys, rows.columns)
+    there = [F.col(quote(key)) for key in keys]
     ordered = rows.orderBy(F.desc(names[1]), *there, names[0])
     line = as_texts(ordered.select(names[0], *there).limit(1)).first()
     if line is None:
@@ -467,9 +470,15 @@ def _describe(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
     columns = [name for name in events.columns if name not in ID_NAMES]
     shown = as_texts(events.select(*[F.col(quote(name)) for name in columns]))
     rows = shown.limit(_MOST_EVENTS + 1).collect()
-    there = [key for key in keys if key in columns]
+    there = _spelled(keys, columns)
     lines = describe_changes([dict(zip(columns, row, strict=True)) for row in rows], keys=there)
     return TextTable(lines.columns, lines.rows[:_MOST_EVENTS], more=len(rows) > _MOST_EVENTS)
+
+
+def _spelled(keys: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:
+    """Return those of the keys that are columns, as the columns are spelled."""
+    known = {name.lower(): name for name in columns}
+    return tuple(known[key.lower()] for key in keys if key.lower() in known)
 
 
 @contextmanager

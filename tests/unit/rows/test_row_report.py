@@ -28,6 +28,7 @@ def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any)
     ("text", "keys", "message"),
     [
         ("{id: 7}", ("id",), "not valid JSON"),
+        ("{}", ("id",), "has no column"),
         ("7", (), "declares no keys"),
         ("7", ("a", "b"), "a, b"),
     ],
@@ -43,3 +44,8 @@ def test_ids_are_kept_only_while_rows_are_tracked(enabled: bool) -> None:
     assert ("ids kept since version 6" in repr(status)) is enabled
     assert (("ids kept since", "version 6") in status.shown().rows) is enabled
     assert ("numbered since", "version 4") in status.shown().rows
+
+
+def test_keys_are_spelled_as_the_columns() -> None:
+    """An internal function, because the report itself starts Spark."""
+    assert row_history._spelled(("Day", "ID", "gone"), ["id", "n", "day"]) == ("day", "id")
