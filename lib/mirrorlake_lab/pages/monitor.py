@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import MirrorlakeError, UsageError, with_place
+from mirrorlake.errors import MirrorlakeError, UsageError, first_line, with_place
 from mirrorlake.names import file_number
 from mirrorlake.results import Result, TextTable, counted, moment_text
 from mirrorlake.storage.paths import PROGRAM, shown_path
@@ -240,6 +240,7 @@ class Monitor:
         self.health = read_health(lake)
         self._stop = Event()
         self._widget: ipywidgets.VBox | None = None
+        self._last = ""  # the content of the last successful refresh
 
     def __repr__(self) -> str:
         return f"Monitor({self.lake.storage.root!r}): {self.health!r}"
@@ -288,20 +289,27 @@ class Monitor:
                 value=True, indent=False, description=f"refresh every {self.every:g} s"
             )
             now = widgets.Button(description="Refresh", tooltip="Read the lake now")
-            now.on_click(lambda _: self.refresh())
-            shown = widgets.HTML(html.view(render_health(self.health)))
+            now.on_click(lambda _: self._try_refresh())
+            self._last = html.view(render_health(self.health))
+            shown = widgets.HTML(self._last)
             self._widget = widgets.VBox([widgets.HBox([now, live]), shown])
             Thread(target=self._follow, args=(live,), daemon=True).start()
         return self._widget
 
     def _follow(self, live: ipywidgets.Checkbox) -> None:
         while not self._stop.wait(self.every):
-            if not live.value:
-                continue
-            try:
-                self.refresh()
-            except (MirrorlakeError, OSError):
-                continue  # the store is unavailable for now: the page keeps its last content
+            if live.value:
+                self._try_refresh()
+
+    def _try_refresh(self) -> None:
+        """Refresh the page; if the lake can't be read, show the error above the last content."""
+        shown = self.widget.children[1]
+        try:
+            self.refresh()
+            self._last = shown.value
+        except Exception as error:  # neither a click nor a thread has an output
+            said = html.dot("bad", f"The lake can't be read: {first_line(error)}")
+            shown.value = html.join(html.view(f"<p>{said} This page is older:</p>"), self._last)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the live page, and a page without scripts for exported notebooks."""

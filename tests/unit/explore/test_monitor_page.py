@@ -153,6 +153,25 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
         monitor(lake, every=0)
 
 
+def test_a_refresh_that_fails_is_shown_above_the_last_content(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    live = monitor(lake, every=3600)
+    try:
+        now, shown = live.widget.children[0].children[0], live.widget.children[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(Lake, "status", lambda _: 1 / 0)
+            for _ in range(2):
+                now.click()
+        assert shown.value.count("can&#x27;t be read: division by zero") == 1
+        assert "stock" in shown.value
+        now.click()
+        assert "division" not in shown.value
+    finally:
+        live.close()
+
+
 def test_the_page_is_served_to_this_machine_alone(lake: Lake) -> None:
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
     server, stop = html.PageServer(lambda: monitor(lake).to_html(every=5)), Event()
