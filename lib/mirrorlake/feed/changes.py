@@ -312,7 +312,9 @@ class Changes:
             end: the last version, or a timestamp; empty for the newest.
             newest: the number of versions, if `start` is empty.
             keys: as for `net`.
-            where: a SQL predicate; only changed rows that match it, before or after, are counted.
+            where: a SQL predicate; only changed rows that match it are counted. The raw result
+                counts an update if its new row matches. In the net result, a row that no longer
+                matches is deleted, and a row that matches only now is inserted.
             across_gaps: as for `read`.
 
         Raises:
