@@ -208,13 +208,16 @@ def _vacuum(table: TableHandle, command: Command) -> DataFrame:
 
 
 def _when(as_of: int | str | datetime | None) -> When | None:
-    """Return the version or timestamp of `as_of`, if there is one; digits alone are a version."""
+    """Return the version or timestamp of `as_of`, if there is one.
+
+    Digits alone are a version, unless they are 17: those are a timestamp, as in `name@…`.
+    """
     if isinstance(as_of, str):
-        text = as_of.strip().removeprefix("v")
-        if not text:
-            return None
-        return int(text) if text.isdecimal() else parse_utc_timestamp(text)
-    return as_of
+        text = as_of.strip()
+        if re.fullmatch(r"[vV]?\d{1,16}", text, re.ASCII):
+            return int(text.lstrip("vV"))
+        return parse_utc_timestamp(text) if text else None
+    return parse_utc_timestamp(as_of) if isinstance(as_of, datetime) else as_of
 
 
 def _refuse(name: TableName, when: When) -> None:
