@@ -375,8 +375,12 @@ class Frames:
             >>> lake.frames.overview()  # doctest: +SKIP
             2 frames
         """
-        frames = tuple(one for one in self.list() if model in ("", one.model))
+        known = self.list()
+        frames = tuple(one for one in known if model in ("", one.model))
         moved, problems = [], []
+        if known and not frames:
+            others = ", ".join(one.model for one in known)
+            problems.append((model, f"This model has no frame. Models with a frame: {others}."))
         for frame in frames:
             try:
                 moved += [(frame.model, diff) for diff in self.show(frame.model)]
@@ -458,7 +462,7 @@ class FrameOverview(Result):
     Attributes:
         frames: the frames.
         moved: for each table of a frame, the model and the difference.
-        problems: for each frame that is no longer valid, the model and the reason.
+        problems: for each frame that is missing or no longer valid, the model and the reason.
     """
 
     frames: tuple[Frame, ...]

@@ -204,6 +204,12 @@ def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
     assert lake.frames.list() == []
 
 
+def test_an_unknown_model_names_the_known_ones(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = SimpleNamespace(model="report")
+    monkeypatch.setattr(type(lake.frames), "list", lambda _: [frame])
+    assert "Models with a frame: report." in repr(lake.frames.overview("reprot").shown())
+
+
 def test_frames_of_a_lake_without_any(lake: Lake) -> None:
     assert "No frame was found" in repr(lake.frames.overview().shown())
     assert not lake.frames.act("show", "").applied
