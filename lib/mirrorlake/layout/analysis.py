@@ -93,9 +93,11 @@ class ColumnSizes(Result):
         """Draw the bytes of the largest columns."""
         from mirrorlake.show.plots import plot_bars
 
+        count = len(self.sizes)
+        some = f" (the largest {_DRAWN} of {count:,})" if count > _DRAWN else ""
         return plot_bars(
             {column: size / 1024 for column, size in list(self.sizes.items())[:_DRAWN]},
-            title=f"Size of the columns of {self.table}",
+            title=f"Size of the columns of {self.table}{some}",
             label="KiB in the files",
             fmt="{x:,.1f}",
         )
@@ -536,9 +538,15 @@ class FilesOverview(Result):
         """Draw the share of its nearest guardrail that each of the first 20 tables uses."""
         from mirrorlake.show.plots import plot_bars
 
+        readable = [one for one in self.tables if not one.error]
+        some = (
+            f" (first {_MOST_BARS} of {len(readable):,} tables)"
+            if len(readable) > _MOST_BARS
+            else ""
+        )
         return plot_bars(
-            {one.table: 100 * one.used for one in self.tables[:_MOST_BARS] if not one.error},
-            title=f"Share of the nearest guardrail of {self.sku} used",
+            {one.table: 100 * one.used for one in readable[:_MOST_BARS]},
+            title=f"Share of the nearest guardrail of {self.sku} used{some}",
             label="percent; 100 is the limit",
             fmt="{x:,.3g}",
         )

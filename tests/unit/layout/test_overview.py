@@ -38,3 +38,14 @@ def test_an_overview_without_a_readable_table_is_an_error(
 ) -> None:
     with pytest.raises(TableNotFoundError, match=why):
         overview(*tables).check()
+
+
+def test_a_chart_of_some_tables_or_columns_says_so() -> None:
+    tables = [analysis.TableFiles(f"t{number}", used=0.1) for number in range(21)]
+    (axes,) = overview(*tables).plot().axes
+    assert axes.get_title(loc="left").endswith("used (first 20 of 21 tables)")
+    (axes,) = overview(*tables[:20]).plot().axes
+    assert axes.get_title(loc="left").endswith("used")
+    sizes = {f"c{number}": 100 - number for number in range(16)}
+    (axes,) = analysis.ColumnSizes("t", sizes, {}).plot().axes
+    assert axes.get_title(loc="left") == "Size of the columns of t (the largest 15 of 16)"
