@@ -168,6 +168,11 @@ def test_tools_serve_any_lake(path: Path, notebook: Any) -> None:
     assert "record(" in working[-1]
 
 
+def test_tools_accept_lists_of_names() -> None:
+    """The library splits a text at its commas; a notebook that does so accepts no list."""
+    assert not [path.name for path in TOOLS if ".split(" in path.read_text(encoding="utf-8")]
+
+
 def test_the_docs_list_the_tools() -> None:
     page = (PROJECT / "docs" / "notebooks.md").read_text(encoding="utf-8")
     assert [path.stem for path in TOOLS if f"| `{path.stem}` |" not in page] == []
