@@ -562,7 +562,7 @@ class FeedTab(Tab):
         found = self.inspect()
         state = "on" if found.has_feed else "off: changes.enable() switches it on"
         keys = ", ".join(found.keys) or "none declared"
-        facts = {"change feed": state, "keys": keys, "to": found.version}
+        facts = {"change feed": state, "keys": keys, "newest version": found.version}
         self._facts.value = html.view(html.facts(facts))
         self._hide()
 
