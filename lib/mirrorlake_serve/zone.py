@@ -484,8 +484,7 @@ class LandingZone:
         if not numbered or target.number < min(numbered):
             last = self._last_processed(target.table, folder)
             if target.number <= last:
-                for moved in (PROCESSED, READY_TO_DELETE):
-                    path = f"{folder}/{moved}/{target.name}"
+                for path in _moved(target):
                     if self.storage.stat(path) is not None:
                         self._same_or_taken(target, file, path)
                         return False
@@ -506,9 +505,7 @@ class LandingZone:
         """
         if target.number is None or self.storage.stat(target.path) is None:
             return  # the mirror has applied and moved this file
-        folder = target.path.rpartition("/")[0]
-        moved = (f"{folder}/{name}/{target.name}" for name in (PROCESSED, READY_TO_DELETE))
-        for path in moved:
+        for path in _moved(target):
             try:
                 # In an object store, both exist while the mirror moves this file.
                 if self.storage.stat(path) is None or self.files.same(target.path, path):
@@ -537,13 +534,22 @@ class LandingZone:
         Raises:
             RequestError: the existing file has other bytes.
         """
-        try:
-            if path.rpartition("/")[2] == target.name and self.files.same(file, path):
-                return
-        except FileNotFoundError:
-            if not isinstance(file, Path) and self.storage.stat(file) is None:
-                raise
+        if path.rpartition("/")[2] == target.name:
+            for place in (path, *_moved(target)):  # the mirror may move the file meanwhile
+                try:
+                    if self.files.same(file, place):
+                        return
+                    break
+                except FileNotFoundError:
+                    if not isinstance(file, Path) and self.storage.stat(file) is None:
+                        raise
         raise taken(target, f"{target.name} is taken by another file.")
+
+
+def _moved(target: Target) -> Iterator[str]:
+    """Return the paths of a file after the mirror has applied and moved it."""
+    folder = target.path.rpartition("/")[0]
+    return (f"{folder}/{moved}/{target.name}" for moved in (PROCESSED, READY_TO_DELETE))
 
 
 def taken(target: Target, text: str) -> RequestError:

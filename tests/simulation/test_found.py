@@ -257,3 +257,14 @@ def test_a_server_does_not_take_back_a_file_that_the_mirror_is_moving() -> None:
         ("mirror0#1", 1): (SUSPEND, 1), ("mirror0#1.6", 47): (SUSPEND, 1),  # copied
     }  # fmt: skip
     check(steps, decisions)
+
+
+def test_a_server_recognises_a_file_that_the_mirror_has_moved_since_its_listing() -> None:
+    """A client's retry after a restart of the server was refused, so it published rows again."""
+    steps = {"server0": [("a", 1)], "publisher0": [FILE], "mirror0": CYCLE}
+    decisions = {
+        ("server0#1.4", 1): (SUSPEND, 0), ("server0#1.4", 23): (KILL, 0),  # number 1
+        ("publisher0#1", 1): (SUSPEND, 0), ("publisher0#1", 2): (SUSPEND, 0),  # number 2
+        ("mirror0#1", 1): (SUSPEND, 1), ("server0#2.6", 17): (SUSPEND, 1),  # listed
+    }  # fmt: skip
+    check(steps, decisions)
