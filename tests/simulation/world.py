@@ -363,11 +363,16 @@ class SimulatedLake:
         with self.aside() as storage:
             states = load_states(storage) or {}
             tables = sorted({name for b in self.batches.values() for name in self.family(b.table)})
-            rows = {table: self._check_table(storage, TableName.parse(table)) for table in tables}
+            stopped = {one.name for one in states.values() if self._is_stopped_by_operator(one)}
+            rows = {
+                table: self._check_table(
+                    storage, TableName.parse(table), is_stopped=table in stopped
+                )
+                for table in tables
+            }
             document = storage.read_json("Files/Monitoring/tables.json")
             waiting = {(s.name, file) for s in states.values() for file in _waiting(storage, s)}
             folders = {str(table) for table in published_tables(storage)}
-        stopped = {state.name for state in states.values() if self._is_stopped_by_operator(state)}
         for name, batch in self.batches.items():
             ids = {row["id"] for row in batch.rows}
             found = [table for table in self.family(batch.table) if ids <= rows[table]]
@@ -422,7 +427,7 @@ class SimulatedLake:
         number = file_number(batch.file or "")
         return number is None or any((t, number) in self.skipped for t in self.family(batch.table))
 
-    def _check_table(self, storage: Storage, table: TableName) -> set[str]:
+    def _check_table(self, storage: Storage, table: TableName, *, is_stopped: bool) -> set[str]:
         """Check a table and its ledger; return the ids of its rows."""
         changes = self.check_rows(storage, table.table_path)
         if is_dropped(storage, table.table_path):
@@ -434,6 +439,7 @@ class SimulatedLake:
             if entry.version is not None and entry.skipped is None
         }
         mixed = any(str(table) == self.renamed.get(name) for name in self.taken_in_cycle)
-        if dict(files) != ledger and not mixed:  # a renamed folder that was published meanwhile
+        # A renamed folder was published meanwhile, or a table was stopped before its reseed.
+        if dict(files) != ledger and not (mixed or is_stopped):
             raise Violation(f"{table} has {dict(files)}, but its ledger {ledger}")
         return {change["id"] for change in changes}
