@@ -32,7 +32,6 @@ from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
     Catalog,
     Registration,
-    no_table,
     register_tables,
     unregister_tables,
 )
@@ -162,7 +161,8 @@ class Lake:
         """
         if not names.strip():
             return delta_tables(self.storage)
-        return [self._resolve(name.strip()) for name in names.split(",") if name.strip()]
+        catalog = Catalog(self.storage)
+        return [catalog.existing(name) for name in split_names(names)]
 
     def find(self, name: TableName) -> TableName | None:
         """Return the table's name, with upper and lower case as in the lake; None if it is missing.
@@ -192,7 +192,7 @@ class Lake:
         try:
             return Table(lambda: self.spark, self.storage, as_table(wanted))
         except TableNotFoundError:
-            return Table(lambda: self.spark, self.storage, self._resolve(wanted))
+            return Table(lambda: self.spark, self.storage, Catalog(self.storage).existing(wanted))
 
     def inspect(self, name: str | TableName) -> Inspection:
         """Return properties, files and versions of a table from its log, without Spark.
@@ -213,7 +213,7 @@ class Lake:
         try:
             return Inspection(self.storage, as_table(wanted))
         except TableNotFoundError:
-            return Inspection(self.storage, self._resolve(wanted))
+            return Inspection(self.storage, Catalog(self.storage).existing(wanted))
 
     def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
         """Return the newest version of each table, or None if it does not exist; needs no Spark.
@@ -228,16 +228,6 @@ class Lake:
             {TableName(schema=None, name='sales'): 7}
         """
         return {name: find_newest(self.storage, name.table_path) for name in tables}
-
-    def _resolve(self, wanted: str | TableName) -> TableName:
-        if (found := self.find(as_table(wanted))) is not None:
-            return found
-        raise no_table(wanted, self.tables())
-
-    def _existing_or_new(self, name: str | TableName) -> TableName:
-        """Return the name of an existing table as in `find`, or otherwise the name as given."""
-        wanted = as_table(name)
-        return self.find(wanted) or wanted
 
     # Publish and check
 
@@ -813,7 +803,7 @@ class Lake:
         from mirrorlake.history.write import write_table
         from mirrorlake.layout.api import write_rows
 
-        name = self._existing_or_new(table)
+        name = Catalog(self.storage).existing_or_new(table)
         write_table(
             self.spark,
             self.storage,
@@ -861,7 +851,7 @@ class Lake:
         """
         from mirrorlake.history.write import claim_name, create_table
 
-        table = self._existing_or_new(name)
+        table = Catalog(self.storage).existing_or_new(name)
         if read_snapshot(self.storage, table.table_path) is None:
             claim_name(self.storage, table)
         path = self.storage.path(table.table_path)
@@ -916,7 +906,7 @@ class Lake:
         """
         from mirrorlake.feed.archive import Archive
 
-        archive = Archive(self.table(table), self._existing_or_new(into))
+        archive = Archive(self.table(table), Catalog(self.storage).existing_or_new(into))
         return archive.plan(start=start) if dry_run else archive.run(start=start)
 
     def update_dimension(
@@ -955,7 +945,7 @@ class Lake:
         """
         from mirrorlake.feed.dimension import follow_feed
 
-        target = self._existing_or_new(into)
+        target = Catalog(self.storage).existing_or_new(into)
         return follow_feed(
             self.table(table), target, keys=keys, stored_as=stored_as, dry_run=dry_run
         )

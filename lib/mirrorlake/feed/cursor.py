@@ -24,7 +24,7 @@ from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import CheckError, FeedError
 from mirrorlake.feed.ranges import Span, empty_feed, read_unread
-from mirrorlake.names import TableName, as_table, check_part
+from mirrorlake.names import TableName, check_part
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import to_arrow
@@ -307,8 +307,7 @@ def feed_error(table: TableHandle) -> FeedError | None:
 def target_name(table: TableHandle, into: str, pattern: str) -> TableName:
     """Return the name of an archive or dimension; by default the pattern with the table's."""
     if into.strip():
-        wanted = as_table(into.strip())
-        return Catalog(table.storage).find(wanted) or wanted
+        return Catalog(table.storage).existing_or_new(into.strip())
     return TableName(table.name.schema, pattern.format(table.name.name))
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, hadoop_path, matching_files, total
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.frame_records import (
@@ -51,7 +51,7 @@ from mirrorlake.history.frame_records import (
 )
 from mirrorlake.history.versions import TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part, split_names
-from mirrorlake.query.catalog import Catalog, no_table
+from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import delta_name, query_errors, spark_message
 from mirrorlake.storage.files import Storage, storage_errors
@@ -107,7 +107,7 @@ class Frames:
             frame 1 of report (complete): sales@v7
         """
         check_part(model)
-        wanted = [*map(as_table, split_names(tables) if isinstance(tables, str) else tables)]
+        wanted = split_names(tables) if isinstance(tables, str) else tables
         if not wanted:
             raise UsageError("A frame needs at least one table.", hint="name the tables.")
         if expires_in is not None and expires_in <= 0:
@@ -128,12 +128,7 @@ class Frames:
             place=hadoop_path(self._storage, ""),
         )
         catalog = Catalog(self._storage)
-        found = set()
-        for table in wanted:
-            if (name := catalog.find(table)) is None:
-                raise no_table(table, delta_tables(self._storage))
-            found.add(name)
-        names = sorted(found, key=str)
+        names = sorted({catalog.existing(table) for table in wanted}, key=str)
         newest_versions(self._storage, names)  # fails before anything is written
         if dry_run:
             return replace(frame, state=PLANNED, tables=self._newest(names))

@@ -45,7 +45,7 @@ from mirrorlake.partitioning.store import (
     tables_with_policies,
     write_setting,
 )
-from mirrorlake.query.catalog import Catalog, no_table
+from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Entries, Result, TextTable, counted
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage.files import Storage
@@ -357,9 +357,7 @@ class LakePartitioning:
         Example:
             >>> lake.partitioning.process().watch(stop)  # doctest: +SKIP
         """
-        only = None if table is None else Catalog(self._storage).find(as_table(table))
-        if table is not None and only is None:
-            raise no_table(table, delta_tables(self._storage))
+        only = None if table is None else Catalog(self._storage).existing(table)
 
         def tables() -> list[TableName]:
             return tables_with_policies(self._storage) if only is None else [only]

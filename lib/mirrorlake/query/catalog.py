@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from mirrorlake.delta.log_files import has_log, is_dropped
 from mirrorlake.delta.snapshot import delta_tables, missing_table
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.names import STATE, TABLES, TableName, quote
+from mirrorlake.names import STATE, TABLES, TableName, as_table, quote
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import literal, spark_message
 from mirrorlake.storage.files import Storage
@@ -57,6 +57,21 @@ class Catalog:
             return name
         alike = [table for table in self._alike(name) if self._is_table(table)]
         return alike[0] if len(alike) == 1 else None
+
+    def existing(self, name: str | TableName) -> TableName:
+        """Return the name of an existing table as in `find`.
+
+        Raises:
+            TableNotFoundError: the table does not exist. The hint lists similar names.
+        """
+        if (found := self.find(as_table(name))) is None:
+            raise no_table(name, delta_tables(self._storage))
+        return found
+
+    def existing_or_new(self, name: str | TableName) -> TableName:
+        """Return the name of an existing table as in `find`, or otherwise the name as given."""
+        wanted = as_table(name)
+        return self.find(wanted) or wanted
 
     def _alike(self, name: TableName) -> list[TableName]:
         if name.schema is None:

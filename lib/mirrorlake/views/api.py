@@ -14,7 +14,7 @@ from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, claim_name, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, STATE, TableName, as_table, split_names, stages_folder
+from mirrorlake.names import HIDDEN, STATE, TableName, split_names, stages_folder
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -103,8 +103,7 @@ class Views:
             >>> query = "SELECT shop, sum(n) AS n FROM sales GROUP BY shop"
             >>> lake.views.create("totals", query)  # doctest: +SKIP
         """
-        view = as_table(name)
-        view = Catalog(self._storage).find(view) or view
+        view = Catalog(self._storage).existing_or_new(name)
         made = self._make(view, sql.strip(), vectors=deletion_vectors, dry_run=dry_run)
         if dry_run:
             at, why = versions_of(pin_sources(self._storage, made, {})), reason("FIRST", str(view))
@@ -276,8 +275,7 @@ class Views:
             TableNotFoundError: the view does not exist.
             UsageError: a table that is no view has this name.
         """
-        wanted = as_table(name)
-        return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
+        return read_definition(self._storage, Catalog(self._storage).existing_or_new(name))
 
     def list(self, tables: Iterable[TableName] | None = None) -> list[Definition]:
         """Return the views, ordered by name; needs no Spark.
