@@ -38,7 +38,8 @@ from mirrorlake.feed.cursor import (
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.ranges import range_error
 from mirrorlake.history.diff import COMMIT_VERSION, FEED_COLUMNS, RESERVED
-from mirrorlake.history.write import check_own, claim_name, create_table, extend_table
+from mirrorlake.history.write import check_own, create_table, extend_table
+from mirrorlake.mirror.trash import make_room
 from mirrorlake.names import TableName, quote
 from mirrorlake.results import TextTable, counted, optional_figure
 from mirrorlake.spark.sql import literal, query_errors, spark_message
@@ -246,7 +247,7 @@ class Archive:
         """Create the archive if it does not exist, and return whether it was created."""
         source, found = self.table, self._check()
         if found is None:
-            claim_name(self._storage, self.target)
+            make_room(self._storage, self.target)
             self._storage.delete(f"{self._state}.json")  # the state of a dropped archive
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.history.write import check_own, claim_name, create_table
+from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
+from mirrorlake.mirror.trash import make_room
 from mirrorlake.names import HIDDEN, STATE, TableName, split_names, stages_folder
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
@@ -362,7 +363,7 @@ class Views:
         by_row = method in (Method.ROWS, Method.PARTITIONS)
         feed = not by_row and not any("`" in column for column in columns)
         if not dry_run:
-            claim_name(self._storage, name)
+            make_room(self._storage, name)
             # A refresh during a drop of a view of this name may have left stages.
             self._storage.delete_folder(stages_folder(name))
             path = self._storage.path(name.table_path)
