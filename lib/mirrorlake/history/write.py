@@ -217,7 +217,7 @@ def check_own(storage: Storage, table: TableName) -> Snapshot | None:
 
 
 def claim_name(storage: Storage, table: TableName) -> Snapshot | None:
-    """Do the checks of `check_own`, and make room for the table if it does not exist.
+    """Check a name as `check_own` does, and make room for a table that does not exist.
 
     Returns:
         The table's newest version, or None if the table does not exist.
@@ -338,8 +338,8 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
     if INCARNATION_PROPERTY in now.properties:
         warnings.append(
             "A mirror feeds this table. It continues after the last file that it has applied, so"
-            f" changes published since version {version} are not applied again. Publish the files"
-            " of the right ones again with replay; ledger lists the version of each file."
+            f" changes published since version {version} are not applied again. To keep some of"
+            " them, publish their files again with replay; ledger lists the version of each file."
         )
         if is_recreated(then, now):
             warnings.append(
