@@ -283,8 +283,10 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
     column = quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
-    keys = declared_keys(analysis.snapshot.properties)
-    if used is not None and name.split(".")[0] not in (*used, *keys):
+    # The declaration may spell them differently.
+    keys = {key.lower() for key in declared_keys(analysis.snapshot.properties)}
+    top = name.split(".")[0]
+    if used is not None and top not in used and top.lower() not in keys:
         yield Finding(
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
             f"{_drop(analysis, name)}; {_purge(analysis)}",
@@ -305,7 +307,7 @@ def _on_one_column(analysis: Measured, row: Row, used: list[str] | None) -> Iter
             f"up to {percent:.0f} % of the table's bytes",
             "move it to another table, or drop it if no report shows it",
         )  # fmt: skip
-    elif distinct > _MANY_VALUES * rows and name not in keys:
+    elif distinct > _MANY_VALUES * rows and name.lower() not in keys:
         remedy = "split it, round it, or exclude it from the model"
         if kind.startswith("timestamp"):
             remedy = f"use two columns: CAST({column} AS DATE) AS day, and the rounded time of day"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.layout import analysis, guardrails
+from mirrorlake.layout import advice, analysis, guardrails
+from mirrorlake.mirror.options import KEYS_PROPERTY
 
 NOTHING = {"files": 0.0, "row_groups": 0.0, "rows": 0.0, "model_gb": 0.0}
 WELL = analysis.TableFiles("well", 1, 1, 10, 1000, 0.1, "Rows")
@@ -49,3 +53,12 @@ def test_a_chart_of_some_tables_or_columns_says_so() -> None:
     sizes = {f"c{number}": 100 - number for number in range(16)}
     (axes,) = analysis.ColumnSizes("t", sizes, {}).plot().axes
     assert axes.get_title(loc="left") == "Size of the columns of t (the largest 15 of 16)"
+
+
+def test_a_key_that_is_declared_in_another_case_is_in_use() -> None:
+    """An internal function, because an analysis starts Spark."""
+    snapshot = SimpleNamespace(properties={KEYS_PROPERTY: '["ID"]'})
+    table: Any = SimpleNamespace(summary={"Row Count": 2}, snapshot=snapshot)
+    row: Any = {"Column Name": "id", "Primitive Type": "long", "Cardinality": 2}
+    row |= {"Compressed Size": 1, "Size Percent Of Table": 50}
+    assert not list(advice._on_one_column(table, row, []))
