@@ -82,7 +82,7 @@ def show_rows(
     first = first.toDF(*[f"c{number}" for number in range(len(names))])
     shown = [
         sf.col(name).cast("string")
-        if kind == "timestamp" or ("<" in kind and "timestamp" in kind)
+        if "timestamp" in kind and kind != "timestamp_ntz"
         else sf.col(name)
         for name, kind in first.dtypes
     ]
@@ -114,14 +114,14 @@ def save_rows(df: DataFrame, path: str) -> int:
     """
     if URI.match(path):
         raise UsageError(
-            f"{path} is not a file of this machine.",
-            hint="write a file of this machine, and copy it there.",
+            f"{path} is a URI, and rows are saved to local files only.",
+            hint="pass a path, and copy the file.",
         )
     repeated = [name for name, times in Counter(df.columns).items() if times > 1]
     if repeated:
         raise UsageError(
-            f"The rows have several columns {repeated[0]}, so readers can't tell them apart.",
-            hint="name each column with AS.",
+            f"The rows have several columns named {repeated[0]}.",
+            hint="give each column its own name with AS.",
         )
     target = Path(lake_path(path))
     if target.exists():

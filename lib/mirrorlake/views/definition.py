@@ -214,15 +214,11 @@ def read_definition(storage: Storage, name: TableName) -> Definition:
     snapshot = read_snapshot(storage, name.table_path)
     found = definition_of(name, snapshot)
     if found is None:
-        known = ", ".join(str(view.name) for view in list_definitions(storage)) or "none"
+        known = ", ".join(str(view.name) for view in list_definitions(storage))
+        choice = f"choose one of the lake's views: {known}." if known else "create a view first."
         if snapshot is not None:
-            raise UsageError(
-                f"{name} is a table, not a view.", hint=f"choose one of the lake's views: {known}."
-            )
-        raise TableNotFoundError(
-            f"There is no view {name} in the lake.",
-            hint=f"create the view first; the lake's views: {known}.",
-        )
+            raise UsageError(f"{name} is a table, not a view.", hint=choice)
+        raise TableNotFoundError(f"There is no view {name} in the lake.", hint=choice)
     return found
 
 

@@ -17,8 +17,8 @@ FRAME: Any = SimpleNamespace(columns=["id", "id"])
 @pytest.mark.parametrize(
     ("path", "refusal"),
     [
-        ("s3://bucket/rows.parquet", r"not a file of this machine.*copy it"),
-        ("rows.parquet", r"several columns id.*AS"),
+        ("s3://bucket/rows.parquet", r"is a URI.*copy the file"),
+        ("rows.parquet", r"several columns named id.*AS"),
     ],
 )
 def test_a_place_or_columns_that_no_file_can_have(
