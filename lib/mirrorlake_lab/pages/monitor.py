@@ -254,7 +254,8 @@ class Monitor:
         """
         self.health = read_health(self.lake)
         if self._widget is not None:
-            self._widget.children[1].value = html.view(render_health(self.health))
+            self._last = html.view(render_health(self.health))
+            self._widget.children[1].value = self._last
         return self.health
 
     def close(self) -> None:
@@ -303,13 +304,12 @@ class Monitor:
 
     def _try_refresh(self) -> None:
         """Refresh the page; if the lake can't be read, show the error above the last content."""
-        shown = self.widget.children[1]
         try:
             self.refresh()
-            self._last = shown.value
         except Exception as error:  # neither a click nor a thread has an output
-            said = html.dot("bad", f"The lake can't be read: {first_line(error)}")
-            shown.value = html.join(html.view(f"<p>{said} This page is older:</p>"), self._last)
+            what = html.dot("bad", f"The lake can't be read: {first_line(error)}")
+            note = html.view(f"<p>{what} This page is older:</p>")
+            self.widget.children[1].value = html.join(note, self._last)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the live page, and a page without scripts for exported notebooks."""

@@ -156,10 +156,11 @@ def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
 def test_a_refresh_that_fails_is_shown_above_the_last_content(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
     live = monitor(lake, every=3600)
     try:
         now, shown = live.widget.children[0].children[0], live.widget.children[1]
+        lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+        live.refresh()
         with monkeypatch.context() as patch:
             patch.setattr(Lake, "status", lambda _: 1 / 0)
             for _ in range(2):
