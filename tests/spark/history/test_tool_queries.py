@@ -56,10 +56,6 @@ def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
     assert pq.read_table(target).num_rows == 2
     with pytest.raises(UsageError, match="already exists"):
         save_rows(rows.select("item"), str(target))
-    with pytest.raises(UsageError, match=r"several columns id.*AS"):
-        save_rows(rows, str(tmp_path / "twice.parquet"))
-    ordered = show_rows(shop.sql("SELECT * FROM stock@v1"), order_by="item, id DESC", limit=1)
-    assert ordered.rows == ((1, "bolt"),)
     with pytest.raises(QueryError, match="not a query"):
         shop.sql("DELETE FROM stock", read_only=True)
     with pytest.raises(QueryError, match="DIVIDE_BY_ZERO"):

@@ -22,7 +22,6 @@ from mirrorlake.layout.advice import advise
 from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.sql import query_lake
-from mirrorlake.views import api as views_api
 
 
 @pytest.fixture
@@ -203,15 +202,6 @@ def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table tt in .* did you mean t\?"):
         lake.frames.create("m", "t, tt")
     assert lake.frames.list() == []
-
-
-def test_views_are_named_by_a_list_or_a_text(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[str] = []
-    monkeypatch.setattr(views_api.Views, "get", lambda _, name: found.append(name))
-    monkeypatch.setattr(views_api, "refresh_all", lambda *_: None)
-    lake.views.refresh_all("a, b")
-    lake.views.refresh_all(["c"])
-    assert found == ["a", "b", "c"]
 
 
 def test_an_unknown_model_names_the_known_ones(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
