@@ -242,7 +242,7 @@ def open_command(run: Run) -> None:
     if page is None:
         raise UsageError(
             f"The run {record.run} has no report.",
-            hint="a run writes its report when it ends; a later run with its --out replaces it.",
+            hint="a run writes its report at its end; a later run with the same --out replaces it.",
         )
     say(page.absolute().as_uri())
     webbrowser.open(page.absolute().as_uri())

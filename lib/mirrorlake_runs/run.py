@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,7 +184,7 @@ class Schedule:
             for index, needs in enumerate(plan.edges)
             if index not in begun and passed.issuperset(needs)
         )
-        return next(iter([*due, *ready]), None)
+        return next(chain(due, ready), None)
 
     def _begin(self, index: int) -> None:
         step = self.prepared.plan.steps[index]

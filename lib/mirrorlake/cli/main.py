@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _expected(error: Exception) -> MirrorlakeError:
-    """Return the error to print; raise one that neither the library, a disk nor a store raised."""
+    """Return an error of the library, a disk or a store as the error to print; raise any other."""
     if isinstance(error, MirrorlakeError):
         return error
     # Imported for errors only, because it takes longer than `--help`.

@@ -453,7 +453,7 @@ def open_source(
     # If pandas is not imported, or only being imported, the rows can't be a data frame.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
-        if not len(rows) and not len(rows.columns):
+        if rows.shape == (0, 0):
             return None
         return _from_pandas(rows, {key.lower() for key in keys}, rename)
     if isinstance(rows, pa.RecordBatch):
