@@ -210,7 +210,7 @@ def _vacuum(table: TableHandle, command: Command) -> DataFrame:
 def _when(as_of: int | str | datetime | None) -> When | None:
     """Return the version or timestamp of `as_of`, if there is one.
 
-    Digits alone are a version, unless they are 17: those are a timestamp, as in `name@…`.
+    Up to 16 digits are a version; 17 digits are a timestamp, as in `name@…`.
     """
     if isinstance(as_of, str):
         text = as_of.strip()

@@ -647,8 +647,8 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
                         try:
                             held.enter_context(Lease(storage, path, what))
                         except _REFUSED:
-                            # If the lake is read-only, only the lease on this machine counts, or
-                            # the one that another user holds.
+                            # If the lake is read-only, the lease on this machine is enough,
+                            # unless another user holds that of the lake.
                             with contextlib.suppress(*_REFUSED):
                                 if is_held(storage, path):
                                     holder = name_holder(storage.read(path).decode())

@@ -547,7 +547,7 @@ class LandingZone:
 
 
 def _moved(target: Target) -> Iterator[str]:
-    """Return the paths of a file after the mirror has applied and moved it."""
+    """Return the paths to which the mirror moves an applied file."""
     folder = target.path.rpartition("/")[0]
     return (f"{folder}/{moved}/{target.name}" for moved in (PROCESSED, READY_TO_DELETE))
 

@@ -287,7 +287,8 @@ def preview_rows(storage: Storage, table: TableName, file: str, around: int = 1)
 def slice_rows(batches: Any, first: int = 1) -> TextTable:
     """Return 20 rows of a stream from row `first` on; batches after them are not read.
 
-    Of a wide stream, the rows have the first 20 columns, and the header has the number of others.
+    If a stream has more than 20 columns, only the first 20 are returned. The name of an added
+    column contains the number of the others.
     """
     before = more = 0
     kept: list[tuple[Any, ...]] = []
