@@ -370,12 +370,12 @@ class CsvDrops(FolderSource):
             table = TableName(None, name)
         except InvalidNameError as error:
             raise DataFileError(error.message, file=label, hint=error.hint) from error
-        self._stopped_at.pop(name, None)
         size = path.stat().st_size
         found = lines(path)
         header = next(found, None)
         if header is None and not (self._once and size):
-            return
+            return  # if the table is stopped at this file, the file is being written again
+        self._stopped_at.pop(name, None)
         if table not in since:
             yield Group(appeared={table: self._keys.get(name, ())})
         if table in since:

@@ -115,6 +115,28 @@ def test_a_stopped_table_continues_when_its_file_is_corrected_or_removed(
     assert [table.table for table in report.tables] == ["orders"]
 
 
+def test_later_files_wait_while_the_file_of_a_stopped_table_is_written_again(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drops.write("id\n1,2\n")
+    drops.write("id\n2\n", "b.csv")
+    stop, scans = threading.Event(), iter(range(100))
+
+    def act(_report: SourceReport) -> None:
+        scan = next(scans)
+        if scan == 5:
+            drops.write("")
+        elif scan == 10:
+            drops.write("id\n1\n")
+        elif scan == 20:
+            stop.set()
+
+    monkeypatch.setattr("mirrorlake_sources.engine._REPORT_SECONDS", 0.0)
+    source = CsvDrops(drops.folder, pause=0.01)
+    run_source(Lake(drops.root).storage, source, once=False, stop=stop, on_report=act)
+    assert drops.ids() == ["1", "2"]
+
+
 def test_a_large_file_of_a_stopped_table_ends_after_its_first_part(
     drops: Drops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
