@@ -584,6 +584,8 @@ def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
     text = is_csv(name)
+    if text and first.startswith("straddling object"):  # Arrow's term for a row of several blocks
+        first = f"a row has more than {_BLOCK >> 20} MiB, or a quote is not closed"
     return DataFileError(
         f"The file is not a readable {'CSV' if text else 'Parquet'} file: {first}.",
         file=name,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,7 +272,9 @@ def test_the_page_on_csv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path, name: str, end: str) -> None:
+def test_a_quote_that_is_not_closed_swallows_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, end: str
+) -> None:
     def write(text: str) -> pa.Table:
         data = (text + end).encode()
         return read(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
@@ -279,6 +282,9 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path, name: str, 
     with pytest.raises(DataFileError, match="quote is not closed") as caught:
         write('id,v\n1,a\n2,"b\n3,c')
     assert (caught.value.file, caught.value.row) == (name, 2)
+    monkeypatch.setattr(sources, "_READ", pacsv.ReadOptions(use_threads=False, block_size=1000))
+    with pytest.raises(DataFileError, match="a quote is not closed"):
+        write('id,v\n1,"' + "b\n3,c\n" * 1000)
     assert write('id,v\n1,5" pipe\n2,"x\ny"').column("v").to_pylist() == ['5" pipe', "x\ny"]
     assert write("id,v\n").num_rows == 0
 
