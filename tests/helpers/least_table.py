@@ -17,7 +17,8 @@ def make_table(storage: Storage, table: TableName, content: str = "rows", life: 
         content: the content of its file.
         life: the incarnation in its commit.
     """
-    metadata = {"configuration": {"mirrorlake.keys": '["id"]'}, "schemaString": '{"fields": []}'}
+    properties = {"mirrorlake.keys": '["id"]', "mirrorlake.incarnation": life}
+    metadata = {"configuration": properties, "schemaString": '{"fields": []}'}
     info = {"userMetadata": json.dumps({"incarnation": life})}
     lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
     log = f"{table.table_path}/_delta_log/{0:020d}.json"

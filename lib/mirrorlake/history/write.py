@@ -23,9 +23,9 @@ from mirrorlake.history.diff import RESERVED, changed_columns, is_recreated
 from mirrorlake.history.versions import check_version
 from mirrorlake.landing.types import widened
 from mirrorlake.mirror.options import (
-    INCARNATION_PROPERTY,
     KEYS_PROPERTY,
     VIEW_PROPERTY,
+    is_mirrored,
     new_table_properties,
 )
 from mirrorlake.mirror.trash import make_room
@@ -195,7 +195,7 @@ def check_own(storage: Storage, table: TableName) -> Snapshot | None:
         InvalidNameError: the table has the name of a schema, or its schema has the name of a table.
     """
     snapshot = read_snapshot(storage, table.table_path)
-    mirrored = snapshot is not None and INCARNATION_PROPERTY in snapshot.properties
+    mirrored = snapshot is not None and is_mirrored(snapshot.properties)
     if mirrored or storage.list(table.folder) != Listing((), ()):
         raise UsageError(
             f"A publisher feeds {table}, so its rows can't be written or deleted directly.",
@@ -335,7 +335,7 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
     path, now = table.name.table_path, table.snapshot()
     then = read_snapshot(table.storage, path, version)
     warnings = []
-    if INCARNATION_PROPERTY in now.properties:
+    if is_mirrored(now.properties):
         warnings.append(
             "A mirror feeds this table. It continues after the last file that it has applied, so"
             f" changes published since version {version} are not applied again. To keep some of"

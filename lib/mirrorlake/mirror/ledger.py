@@ -24,7 +24,7 @@ from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity, read_identity
 from mirrorlake.mirror.next_batch import Batch, find_plan, staging
-from mirrorlake.mirror.options import KEYS_PROPERTY
+from mirrorlake.mirror.options import is_mirrored
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Result, TextTable, counted
@@ -103,7 +103,7 @@ def with_note(state: TableState, note: dict[str, Any]) -> TableState:
 def read_mirrored(storage: Storage, table: TableName) -> Snapshot | None:
     """Return the snapshot of a table if a mirror created it, else `None`."""
     snapshot = read_snapshot(storage, table.table_path)
-    return snapshot if snapshot and KEYS_PROPERTY in snapshot.properties else None
+    return snapshot if snapshot and is_mirrored(snapshot.properties) else None
 
 
 def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:

@@ -34,7 +34,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.landing.zone import Folder, find_tables, no_folder
 from mirrorlake.mirror.next_batch import is_as_planned, is_refilled, number_files, plan_of
-from mirrorlake.mirror.options import KEYS_PROPERTY, declared_keys, is_stale_incarnation
+from mirrorlake.mirror.options import declared_keys, is_mirrored, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage.files import Entry, Storage
 
@@ -165,7 +165,7 @@ class TableLint:
         """Return the Delta table of this folder, or None if another table has its name."""
         identity = read_identity(self.storage, self.table)
         snapshot = read_snapshot(self.storage, self.table.table_path)
-        if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
+        if snapshot is not None and not is_mirrored(snapshot.properties):
             return None
         if identity is None:
             return _Mirrored(Identity(self.table, ""))

@@ -33,12 +33,12 @@ from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import (
-    KEYS_PROPERTY,
     SKIP_FILE,
     SKIP_ROW,
     STOP,
     MirrorOptions,
     declared_keys,
+    is_mirrored,
     is_stale_incarnation,
 )
 from mirrorlake.mirror.state import TableState, file_signature
@@ -263,7 +263,7 @@ def load_context(
         SequenceError: A file number is invalid or used twice.
     """
     table = identity.table
-    if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
+    if snapshot is not None and not is_mirrored(snapshot.properties):
         raise InvalidNameError(
             f"There is already a table {table} that the mirror did not make.",
             hint="rename one of the two, or move that table away.",

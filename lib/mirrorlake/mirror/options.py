@@ -288,6 +288,11 @@ def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
     return bool(snapshot.txns) or made_for != identity.incarnation
 
 
+def is_mirrored(properties: Mapping[str, str]) -> bool:
+    """Return whether a mirror created the table; views and dimensions can have keys, too."""
+    return INCARNATION_PROPERTY in properties
+
+
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
     """Return the table property with the keys as a JSON list."""
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}

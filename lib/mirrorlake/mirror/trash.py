@@ -44,10 +44,10 @@ from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import last_note, read_mirrored
 from mirrorlake.mirror.next_batch import is_refilled
 from mirrorlake.mirror.options import (
-    INCARNATION_PROPERTY,
     OperatorSettings,
     copy_settings,
     declared_keys,
+    is_mirrored,
     write_settings,
 )
 from mirrorlake.mirror.state import ALL, Shard, TableState, failed
@@ -227,7 +227,7 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     snapshot = read_snapshot(storage, chosen.path, dropped=True)
     properties = snapshot.properties if snapshot else {}
     # The folder first: a mirror that finds it without a table restores the table itself.
-    if chosen.identity is not None or INCARNATION_PROPERTY in properties:
+    if chosen.identity is not None or is_mirrored(properties):
         declare_keys(storage, table, declared_keys(properties))
     # If the folder was published again, its files are not those that filled the table.
     if chosen.identity is not None and not has_files(storage, table):

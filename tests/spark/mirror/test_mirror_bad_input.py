@@ -200,6 +200,15 @@ def test_a_table_that_no_mirror_made_is_left_alone(lake: Lake, spark: Any) -> No
     assert spark.read.format("delta").load(path).count() == 3
 
 
+def test_a_table_with_keys_that_no_mirror_made_is_left_alone(lake: Lake) -> None:
+    table = lake.create_table("mine", {"id": "BIGINT"}, keys=["id"])
+    put(lake, "mine", 1, {"id": [7]})
+    (line,) = lake.mirror().tables
+    assert line.error is not None
+    assert "the mirror did not make" in line.error["message"]
+    assert table.read().count() == 0
+
+
 @pytest.mark.promise("LZ-13", "LZ-14")
 @pytest.mark.complaint("no-backlog")
 def test_a_gap_blocks_later_files_and_the_last_file_stays(lake: Lake) -> None:
