@@ -173,6 +173,7 @@ class Archive:
         try:
             self._stream(kept, position, timeline)
         except Exception as error:
+            self._must_track(timeline, first, files=True)  # raises an error if files are missing
             if fresh:
                 raise FeedError(
                     f"The archive {self.target} of {source.name} stopped: {spark_message(error)}",
@@ -310,20 +311,25 @@ class Archive:
                 f"The archive {self.target} can't begin at version {wanted} of {self.table.name}.",
                 hint=f"choose a start from 0 to {latest + 1}, the next version.",
             )
-        found = examine(self.table, timeline, min(wanted, latest), latest, files=False)
+        found = examine(self.table, timeline, min(wanted, latest), latest, files=True)
         if found.blocking and start is not None:
             raise range_error(found)
         return latest if found.blocking else wanted
 
-    def _must_track(self, timeline: Timeline, start: int) -> bool:
+    def _must_track(self, timeline: Timeline, start: int, *, files: bool = False) -> bool:
         """Return whether columns have changed since a version so that a plain stream stops there.
+
+        Args:
+            timeline: the table's versions.
+            start: the version.
+            files: also check whether the files of the feed exist, with one request per file.
 
         Raises:
             FeedError: the feed no longer contains the version.
         """
         if start > timeline.latest:
             return False
-        found = examine(self.table, timeline, start, timeline.latest, files=False)
+        found = examine(self.table, timeline, start, timeline.latest, files=files)
         if any(finding.rule != "schema" for finding in found.blocking):
             raise FeedError(
                 f"The archive {self.target} can't continue: {range_error(found).message}",

@@ -104,6 +104,8 @@ def query_errors() -> Iterator[None]:
         name = _NO_COLUMN.search(message)
         quoted = literal(name[1]) if name else ""
         hint = f"use an existing column, or put a text into quotes: {quoted}." if name else ""
+        if "FILE_NOT_EXIST" in message:
+            hint = "a VACUUM may have deleted it; changes.diagnose() lists the readable versions."
         raise QueryError(message, hint=hint) from error
 
 

@@ -119,6 +119,24 @@ def test_every_run_appends_what_is_new(
     check(lake)
 
 
+def test_an_archive_begins_with_the_newest_rows_if_files_of_the_feed_are_missing(
+    lake: Lake, stock: Table
+) -> None:
+    follower = lake.archive("stock", "follower")
+    for file in Path(stock.path, "_change_data").glob("*.parquet"):
+        file.unlink()
+    fresh = lake.archive("stock", INTO)
+    assert fresh.end == 3
+    newest = Counter((row.id, row.v) for row in stock.read().collect())
+    assert Counter((row.id, row.v) for row in lake.table(INTO).read().collect()) == newest
+    change(stock, 2)
+    for file in Path(stock.path, "_change_data").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(FeedError, match=r"The archive follower can't continue: .* missing"):
+        lake.archive("stock", "follower")
+    assert follower.end == 3
+
+
 @pytest.mark.long
 def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: Table) -> None:
     lake.archive("stock", INTO)
