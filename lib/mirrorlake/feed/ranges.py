@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 
-from mirrorlake.delta.actions import Places
+from mirrorlake.delta.actions import Places, encode, live_files, vector_path
 from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.delta.table import TableHandle
@@ -351,10 +351,12 @@ def _is_complete(table: TableHandle, version: int) -> bool:
         return True
     try:
         files = table.rows(version).inputFiles()
+        adds = live_files(table.storage, table.name.table_path, version)
     except Exception:  # Delta refuses the version, or its log entries no longer exist
         return False
     places = Places(table.storage, table.name.table_path)
-    return all(map(places.exists, files))
+    vectors = {path for add in adds if (path := vector_path(add.get("deletionVector")))}
+    return all(map(places.exists, [*files, *map(encode, vectors)]))
 
 
 def _from_feed(table: TableHandle, segment: RangePart, state: State, last: State) -> DataFrame:
