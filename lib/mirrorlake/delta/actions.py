@@ -369,6 +369,19 @@ def file_changes(
                 yield FileChange(version, 1 if kind == "add" else -1, found)
 
 
+def last_removal(
+    storage: Storage, table_path: str, files: Iterable[DataFile], start: int, end: int
+) -> int | None:
+    """Return the last version of a range that removed one of the files; None if none did.
+
+    Unlike `file_changes`, this includes versions that only moved rows to other files.
+    """
+    keys = {file.key for file in files}
+    found = file_actions(storage, table_path, start, end)
+    removed = (version for version, kind, a in found if kind == "remove" and _key(a) in keys)
+    return max(removed, default=None)
+
+
 def encode(path: str) -> str:
     """Return a path URL-encoded, as logs contain it."""
     return quote(path, safe="/:=")

@@ -141,24 +141,28 @@ def read_row_changes(
         snapshot = table.snapshot()
         path = table.name.table_path
         uses = list(file_changes(table.storage, path, first, span.end, FileHistory()))
-        if missing := missing_versions(table, uses):
+        if lost := unreadable_changes(table, uses):
+            last = max(use.version for use in lost)
             raise FeedError(
-                f"Files that version {max(missing)} of {table.name} removed are missing, because a"
+                f"Files that version {last} of {table.name} added or removed are missing, because a"
                 " VACUUM deleted them.",
-                hint=f"start after version {max(missing)}.",
+                hint=f"start after version {last}.",
             )
         rows = read_file_rows(table, snapshot, files_of(uses))
         parts.append(as_changes(rows, uses, timeline))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
-def missing_versions(table: TableHandle, uses: Iterable[FileChange]) -> list[int]:
-    """Return the versions that can't be read, because a file they add or remove is missing."""
+def unreadable_changes(table: TableHandle, uses: Iterable[FileChange]) -> list[FileChange]:
+    """Return the changes that can't be read, because the file that they add or remove is missing.
+
+    The file of its deletion vector counts, too.
+    """
     names = list(dict.fromkeys(name for use in uses for name in use.file.names))
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(Places(table.storage, table.name.table_path).exists, names)
         missing = {name for name, there in zip(names, found, strict=True) if not there}
-    return sorted({use.version for use in uses if missing & set(use.file.names)})
+    return [use for use in uses if missing & set(use.file.names)]
 
 
 def files_of(uses: Iterable[FileChange]) -> list[DataFile]:

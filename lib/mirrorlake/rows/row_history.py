@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileChange,
+    FileHistory,
+    file_changes,
+    last_removal,
+    live_files,
+)
 from mirrorlake.delta.commits import CommitLog, read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import TableHandle
@@ -44,10 +51,10 @@ from mirrorlake.rows.changes import (
     ROW_ID,
     as_changes,
     files_of,
-    missing_versions,
     read_file_rows,
     read_row_changes,
     read_with_ids,
+    unreadable_changes,
 )
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.jvm import has_gateway
@@ -205,27 +212,35 @@ def read_row_history(
             uses = [u for u in seen if u.file.carries or any(map(u.file.holds, ids))]
         else:
             uses = [u for u in seen if may_contain(u.file, snapshot, wanted)]
-        if missing := missing_versions(table, uses):
-            if start is not None or missing[-1] == first:
+        if lost := unreadable_changes(table, uses):
+            files = [use.file for use in lost]
+            path, newest = table.name.table_path, snapshot.version
+            later = last_removal(table.storage, path, files, first + 1, newest)
+            if later is None:
                 raise FeedError(
-                    f"A file of version {missing[-1]} of {table.name} is missing, because a VACUUM"
-                    " deleted it.",
-                    hint=f"start at version {missing[-1]}.",
+                    f"A file of the newest version of {table.name} is missing.",
+                    hint="restore the file from a backup.",
                 )
-            first = missing[-1]  # files removed in that version are not needed after it
+            first = later  # files removed in that version are not needed after it
             seen = _file_changes(table, first, snapshot.version)
         elif ids is None:
             rows = read_file_rows(table, snapshot, files_of(uses), lists=lists)
             ids = _ids_of(table, rows, wanted)
         else:
             break
+    if start is not None and first > start:
+        raise FeedError(
+            f"The history of the row in {table.name} can't start at version {start}, because a"
+            " VACUUM deleted files that it needs.",
+            hint=f"start at version {first}.",
+        )
     rows = read_file_rows(table, snapshot, files_of(uses), ids or [-1], lists=lists)
     timeline = read_versions(table.storage, table.name.table_path)
     events = _in_order(as_changes(rows, uses, timeline), first)
     findings = tuple(f for f in tracking.findings if f.versions[1] >= first)
-    files, total = len(files_of(uses)), len(files_of(seen))
+    count, total = len(files_of(uses)), len(files_of(seen))
     return RowHistory(
-        str(table.name), tuple(ids), first, snapshot.version, files, total, events, findings
+        str(table.name), tuple(ids), first, snapshot.version, count, total, events, findings
     )
 
 

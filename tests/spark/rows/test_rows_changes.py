@@ -244,7 +244,7 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     assert (story.start, story.ids) == (3, (1,))
     kinds = [(row.v, row._change_type) for row in story.events.collect()]
     assert kinds[:2] == [("c", "existing"), ("c", "update_preimage")]
-    with pytest.raises(FeedError, match=r"version 3 of stock is missing.*start at version 3"):
+    with pytest.raises(FeedError, match=r"can't start at version 2.*start at version 3"):
         table.row_tracking.history(key=1, start=2)
     with pytest.raises(FeedError, match=r"removed are missing.*start after version 3"):
         table.row_tracking.changes(1)
@@ -257,3 +257,22 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
         odd.row_tracking.changes(1)
     (event,) = odd.row_tracking.history(key={"id": 1}).events.collect()
     assert (event.v, event._change_type, event._commit_version) == ("one", "existing", 2)
+
+
+def test_a_history_starts_after_an_optimize_whose_old_files_were_vacuumed(lake: Lake) -> None:
+    table = lake.write("s", [{"id": n, "v": "a"} for n in range(4)])  # 1
+    lake.write("s", [{"id": n, "v": "a"} for n in range(4, 8)])  # 2
+    old = list(Path(table.path).glob("*.parquet"))
+    table.optimize.compact()  # 3
+    for path in old:
+        path.unlink()
+    for start in (None, 3):
+        story = table.row_tracking.history(key={"id": 1}, start=start)
+        (event,) = story.events.collect()
+        assert (story.start, event.id, event._change_type) == (3, 1, "existing")
+    with pytest.raises(FeedError, match=r"can't start at version 1.*start at version 3"):
+        table.row_tracking.history(key={"id": 1}, start=1)
+    for path in Path(table.path).glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(FeedError, match="file of the newest version of s is missing"):
+        table.row_tracking.history(key={"id": 1})

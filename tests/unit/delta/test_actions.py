@@ -71,6 +71,14 @@ def test_files_added_and_removed_by_versions(storage: Storage) -> None:
     assert late.file.carries
 
 
+def test_the_last_removal_includes_versions_that_changed_no_rows(storage: Storage) -> None:
+    written, *_ = uses = list(actions.file_changes(storage, "t", 0, 0, actions.FileHistory()))
+    files = [use.file for use in uses]
+    assert actions.last_removal(storage, "t", files, 1, 3) == 2  # b, by OPTIMIZE
+    assert actions.last_removal(storage, "t", [written.file], 1, 3) == 1
+    assert actions.last_removal(storage, "t", files, 3, 3) is None
+
+
 def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Path) -> None:
     def found(version: int) -> dict[str, int]:
         return {a["path"]: a["records"] for a in actions.live_files(storage, "t", version)}
