@@ -63,17 +63,19 @@ class Query:
 
     def replaced(self, relations: dict[int, str]) -> str:
         """Return the query with other relations for the tables at these offsets of the text."""
-        edits = [
-            (one.start, one.end, _aliased(one, relations[one.start]))
-            for one in self.tables
-            if one.start in relations
-        ]
+        edits = []
+        for one in self.tables:
+            if one.start in relations:
+                version = one.node.args.get("version")
+                after = version.meta["span"][1] if version and version.meta else one.end
+                edits.append((one.start, one.end, relations[one.start]))
+                edits.append((after, after, _alias(one)))
         return apply_edits(self.text, edits)
 
     def source(self, relations: dict[int, str]) -> str:
         """Return FROM and the joins of a plain SELECT, with other relations for its tables."""
         parts = [self.tree.args["from_"], *self.tree.args.get("joins", ())]
-        texts = {id(one.node): _aliased(one, relations[one.start]) for one in self.tables}
+        texts = {id(one.node): f"{relations[one.start]}{_alias(one)}" for one in self.tables}
         copies = []
         for part in parts:
             alias = f" AS {as_sql(part.this.args['alias'])}" if part.this.alias else ""
@@ -83,8 +85,9 @@ class Query:
         return " ".join(copies)
 
 
-def _aliased(table: NamedTable, relation: str) -> str:
-    return relation if table.node.alias else f"{relation} AS {quote(table.alias)}"
+def _alias(table: NamedTable) -> str:
+    """Return the alias that a table needs if its name is replaced; empty if it has one."""
+    return "" if table.node.alias else f" AS {quote(table.alias)}"
 
 
 def parse_query(sql: str, view: TableName | None = None) -> Query:

@@ -27,6 +27,26 @@ def shape_of(sql: str, kinds: str = "") -> shapes.Shape:
 
 
 @pytest.mark.parametrize(
+    ("sql", "replaced"),
+    [
+        ("SELECT t.g FROM t WHERE x > 0", "SELECT t.g FROM R AS `t` WHERE x > 0"),
+        (
+            "SELECT t.g FROM t@v1 WHERE x > 0",
+            "SELECT t.g FROM R VERSION AS OF 1 AS `t` WHERE x > 0",
+        ),
+        ("SELECT g FROM t@v1 o", "SELECT g FROM R VERSION AS OF 1 o"),
+        (
+            "SELECT g FROM t TIMESTAMP AS OF '2024-01-01', s@v2",
+            "SELECT g FROM R TIMESTAMP AS OF '2024-01-01' AS `t`, R VERSION AS OF 2 AS `s`",
+        ),
+    ],
+)
+def test_a_table_without_alias_keeps_its_name(sql: str, replaced: str) -> None:
+    query = definition.parse_query(sql)
+    assert query.replaced({one.start: "R" for one in query.tables}) == replaced
+
+
+@pytest.mark.parametrize(
     ("sql", "method", "keys"),
     [
         ("SELECT id, x * 2 AS y FROM t WHERE x > 0 -- why", "rows", ()),
