@@ -123,7 +123,13 @@ def pin_sources(
         BusyError: a source changed during each attempt.
     """
     names = sorted(definition.sources, key=str)
-    versions = versions_at_once(storage, names) if at is None else [at[name] for name in names]
+    try:
+        versions = versions_at_once(storage, names) if at is None else [at[name] for name in names]
+    except TableNotFoundError as error:
+        raise TableNotFoundError(
+            f"{error.message.removesuffix('.')}, but the view {definition.name} reads it.",
+            hint="undrop the table, or drop the view.",
+        ) from error
     if versions is None:
         raise BusyError(
             f"The sources of {definition.name} changed during each attempt to read their versions.",
@@ -353,8 +359,11 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
             rows = session.sql(f"SELECT {select} {plan.inner(plan.newest())}")
             kinds = [kind for _, kind in rows.dtypes]
     except Exception as error:
+        lacks = any(len(s.columns) < len(definition.sources.get(s.name, ())) for s in sources)
+        fix = "a column of a source was renamed or dropped: drop the view, and create a new one."
         raise QueryError(
-            f"Spark can't analyze the query of {definition.name}: {spark_message(error)}"
+            f"Spark can't analyze the query of {definition.name}: {spark_message(error)}",
+            hint=fix if lacks else "",
         ) from error
     if len({name.lower() for name in schema.names}) < len(schema.names):
         raise UsageError(

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.commits import write_lines
 from helpers.least_table import make_table
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake.views import api, definition
+from mirrorlake.views import api, definition, plan
 
 T = TableName(None, "t")
 VIEW = definition.Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
@@ -50,6 +51,27 @@ def refresh(storage: Storage, version: int, number: int, at: int, base: int | No
 
 def added(changes: bool) -> dict[str, Any]:
     return {"add": {"path": "part", "size": 1, "dataChange": changes}}
+
+
+def test_a_view_without_its_source_names_the_fix(storage: Storage) -> None:
+    with pytest.raises(
+        TableNotFoundError, match=r"no table t in the lake, but the view s\.v reads"
+    ):
+        plan.pin_sources(storage, VIEW, {})
+
+
+@pytest.mark.parametrize("columns", [("g", "x"), ("g",)])
+def test_a_view_whose_source_lacks_a_column_names_the_fix(
+    columns: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(query: str) -> None:
+        raise ValueError(query)
+
+    session: Any = SimpleNamespace(sql=refuse)
+    monkeypatch.setattr(plan, "known_functions", lambda session: frozenset())
+    with pytest.raises(QueryError, match="Spark can't analyze") as refused:
+        plan.make_plan(session, VIEW, [plan.Source(T, "t", "one", columns, 1)])
+    assert ("drop the view" in refused.value.hint) == (columns == ("g",))
 
 
 def standing(storage: Storage) -> tuple[int, int | None, str]:
