@@ -504,8 +504,9 @@ class Table(TableHandle):
                 of the dimension.
             columns: the columns to keep, keys included; by default all.
             except_columns: columns to leave out.
-            track_history_columns: type 2 only: the columns whose changes start a new period; by
-                default all columns. Any other column contains its latest value of the period.
+            track_history_columns: type 2 only: the columns whose changes start a new period. Any
+                other column contains its latest value of the period. By default, each change of the
+                row starts a new period, also an update with equal values.
             track_history_except_columns: type 2 only, instead of `track_history_columns`: the
                 columns whose changes do not start a new period.
             dry_run: only report what is new.
