@@ -301,7 +301,15 @@ def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"
         kind = rows.select(name).schema[0].dataType
-        rows = rows.where(F.col(name).eqNullSafe(F.lit(value).cast(kind)))
+        try:
+            typed = F.lit(value).cast(kind)
+            rows.sparkSession.range(0, 1, 1, 1).select(typed).collect()
+        except Exception as error:
+            raise UsageError(
+                f"{value!r} is not a value of {column}, which has the type {kind.simpleString()}.",
+                hint="give a value of this type.",
+            ) from error
+        rows = rows.where(F.col(name).eqNullSafe(typed))
     found = [row[0] for row in rows.select(ROW_ID).distinct().limit(_MOST + 1).collect()]
     if len(found) > _MOST:
         raise UsageError(
@@ -637,7 +645,8 @@ class RowTracking:
 
         Raises:
             FeedError: a file of the versions since `start` is missing.
-            UsageError: neither or both are given, or rows are not tracked.
+            UsageError: neither or both are given, the key has another type, or rows are not
+                tracked.
 
         Example:
             >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP

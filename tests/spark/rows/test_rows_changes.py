@@ -248,6 +248,8 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
         table.row_tracking.history(key=1, start=2)
     with pytest.raises(FeedError, match=r"removed are missing.*start after version 3"):
         table.row_tracking.changes(1)
+    with pytest.raises(UsageError, match=r"'abc' is not a value of id.* type bigint\. Hint: give"):
+        table.row_tracking.history(key="abc")
     with pytest.raises(UsageError, match="either a key or a row id"):
         table.row_tracking.history()
     # Files from before a column's type changed can't be read.
