@@ -67,7 +67,7 @@ def optimize(
         str | None, typer.Option(help="Only these partitions: a predicate on their columns.")
     ] = None,
     target_mib: Annotated[int, typer.Option(help="Target size of files, in MiB.", min=1)] = 1024,
-    zorder_by: Annotated[str, typer.Option(help="Columns to Z-order by: a,b.")] = "",
+    zorder_by: Annotated[str | None, typer.Option(help="Columns to Z-order by: a,b.")] = None,
     vorder: Annotated[
         bool | None,
         typer.Option(
@@ -82,8 +82,7 @@ def optimize(
     """Compact small files."""
     with progress("optimizing …"):
         optimize = open_table(root, table).optimize
-        columns = split_names(zorder_by)
-        verb = partial(optimize.z_order, columns) if columns else optimize.compact
+        verb = optimize.compact if zorder_by is None else partial(optimize.z_order, zorder_by)
         done = verb(
             where=where,
             target_bytes=target_mib * 2**20,

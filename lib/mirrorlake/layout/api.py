@@ -148,7 +148,7 @@ class Optimize:
             The files read and written, with their bytes.
 
         Raises:
-            UsageError: as for `compact`.
+            UsageError: as for `compact`, or no column is given, or one does not exist.
             QueryError: Delta refused the operation.
             ConflictError: as for `compact`.
 
@@ -156,11 +156,15 @@ class Optimize:
             >>> lake.table("sales").optimize.z_order(["customer", "day"])  # doctest: +SKIP
             sales: optimize rewrote 12 files as 4 files
         """
+        names = split_names(columns)
+        if not names:
+            raise UsageError("No column to Z-order by is given.", hint="give at least one column.")
+        sort_prefix(self._table.snapshot().metadata, names)  # raises before anything is read
         done = compact_files(
             self._table,
             where=where,
             target_bytes=target_bytes,
-            zorder_by=split_names(columns),
+            zorder_by=names,
             row_group_rows=row_group_rows,
             dry_run=dry_run,
         )

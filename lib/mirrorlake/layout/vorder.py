@@ -409,20 +409,20 @@ def order_files(
 
 
 def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to sort by first, by the files' names.
+    """Return the columns to sort by first, by the files' names; case does not matter.
 
     Raises:
         UsageError: a name is not a column, or is a partition column.
     """
-    names = physical_names(metadata)
     partitions = metadata.get("partitionColumns") or []
+    names = {name: own for name, own in physical_names(metadata).items() if name not in partitions}
+    known = {name.lower(): own for name, own in names.items()}
     for column in sort_by:
-        if column not in names or column in partitions:
+        if column.lower() not in known:
             raise UsageError(
-                f"Rows can't be sorted by {column!r}.",
-                hint=f"choose one of {', '.join(n for n in names if n not in partitions)}.",
+                f"Rows can't be sorted by {column!r}.", hint=f"choose one of {', '.join(names)}."
             )
-    return tuple(names[column] for column in sort_by)
+    return tuple(known[column.lower()] for column in sort_by)
 
 
 def ordered_add(old: Add, one: FileOutcome) -> Add:

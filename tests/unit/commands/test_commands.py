@@ -129,6 +129,12 @@ def test_a_dropped_table_does_not_stop_the_partitioning_of_all(
     assert shown["rows"] == []
 
 
+def test_an_empty_list_of_columns_is_no_order(run: Run, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "Tables" / "orders", rows_of({"id": [1]}))
+    shown = run("optimize", tmp_path, "orders", "--zorder-by", "", status=2)
+    assert "No column to Z-order by is given." in " ".join(shown.err.split())
+
+
 @pytest.mark.parametrize("command", ["ledger", "quarantine"])
 def test_a_misspelled_table_is_not_empty(run: Run, tmp_path: Path, command: str) -> None:
     Lake(tmp_path).publisher("orders").insert([{"id": 1}])
