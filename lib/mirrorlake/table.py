@@ -365,6 +365,7 @@ class Table(TableHandle):
             apply: restore the version. By default, the method only reports the effect.
 
         Raises:
+            UsageError: the version is not an integer.
             VersionError: the version can no longer be read.
             QueryError: Delta refused the restore.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import SupportsIndex
 
 from mirrorlake.delta.actions import SLACK, missing_files, removals, removed_since, written_at
 from mirrorlake.delta.commits import CommitLog, find_newest
@@ -21,7 +22,7 @@ from mirrorlake.delta.snapshot import (
     open_snapshot,
 )
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
-from mirrorlake.errors import VersionError
+from mirrorlake.errors import UsageError, VersionError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.jvm import ENFORCED
@@ -185,9 +186,12 @@ def check_version(storage: Storage, table: TableName, version: int) -> None:
     """Refuse a version that can't be read, with the reason and the readable range.
 
     Raises:
+        UsageError: the version is not an integer.
         VersionError: the version is out of range, or one of its files is missing; the error names
             the file.
     """
+    if not isinstance(version, SupportsIndex):
+        raise UsageError(f"{version!r} is not a version.", hint="give an integer, such as 2.")
     log = CommitLog(storage, table.table_path)
     first, newest, _ = _log_limit(log, open_snapshot(storage, table))
     if first <= version <= newest and not _vacuum_limit(log, version, newest):

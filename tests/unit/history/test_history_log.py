@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -150,9 +151,13 @@ def test_a_restore_of_a_mirrored_table_names_the_way_to_apply_later_files(
     meta = {"id": "x", "schemaString": '{"fields": []}', "configuration": {INCARNATION: "1"}}
     for version in range(3):
         commit(storage, version, *([{"metaData": meta}] if version == 0 else ()))
-    (warning,) = Lake(storage.root).table("t").restore(1).warnings
+    table = Lake(storage.root).table("t")
+    (warning,) = table.restore(1).warnings
     assert "since version 1 are not applied again" in warning
     assert "with replay; ledger lists" in warning
+    text: Any = "1"
+    with pytest.raises(UsageError, match=r"'1' is not a version\. Hint: give an integer"):
+        table.restore(text)
 
 
 def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> frame_records.Frame:
