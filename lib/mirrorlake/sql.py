@@ -43,6 +43,7 @@ from mirrorlake.query.statement import (
     When,
     apply_edits,
     check_reads_only,
+    named_tables,
     parse_statement,
     resolve_tables,
 )
@@ -99,6 +100,7 @@ def query_lake(
     statement = parse_statement(query)
     if read_only:
         check_reads_only(statement)
+    _check_not_renamed(statement, catalog)
     command, target = statement.command, None
     if frame is not None and command is None:
         _check_unchanged(statement)
@@ -252,6 +254,19 @@ def _check_unchanged(statement: Statement) -> None:
             "A frame can't be changed.",
             hint="leave out frame; with it, begin the statement with SELECT or WITH.",
         ) from error
+
+
+def _check_not_renamed(statement: Statement, catalog: Catalog) -> None:
+    """Refuse to rename a table of the lake: Delta can't rename a table that is read by path."""
+    for tree in statement.trees:
+        if isinstance(tree, exp.Alter) and tree.find(exp.AlterRename):
+            old = (one.name for one in named_tables(tree) if one.node is tree.this)
+            if table := next(filter(None, map(catalog.find, old)), None):
+                raise UsageError(
+                    f"lake.sql can't rename {table}.",
+                    hint="rename the folder of a published table in the landing zone; copy another"
+                    " table with CREATE TABLE … AS SELECT.",
+                )
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:

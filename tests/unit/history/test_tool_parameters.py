@@ -144,6 +144,16 @@ def test_a_frame_cannot_be_changed(lake: Lake, query: str) -> None:
         query_lake(cast(Any, None), lake.storage, query, frame="m")
 
 
+def test_a_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"can't rename t\. Hint: rename the folder"):
+        query_lake(cast(Any, None), lake.storage, "ALTER TABLE T RENAME TO u")
+    done: list[str] = []  # statements that are left to Spark
+    spark = cast(Any, SimpleNamespace(sql=done.append))
+    for query in ("ALTER TABLE t RENAME COLUMN id TO n", "ALTER VIEW other RENAME TO t"):
+        query_lake(spark, lake.storage, query)
+    assert len(done) == 2
+
+
 @pytest.mark.parametrize(
     ("query", "hint"),
     [
