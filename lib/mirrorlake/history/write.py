@@ -338,8 +338,10 @@ def restore_table(table: TableHandle, version: int, *, apply: bool) -> Restore:
     if is_mirrored(now.properties):
         warnings.append(
             "A mirror feeds this table. It continues after the last file that it has applied, so"
-            f" changes published since version {version} are not applied again. To keep some of"
-            " them, publish their files again with replay; ledger lists the version of each file."
+            f" files that it has applied since version {version} are not applied again. Published"
+            " files that it has not applied yet are still applied by the next cycle. To keep some"
+            " of the changes, publish their files again with replay; ledger lists the version of"
+            " each file."
         )
         if is_recreated(then, now):
             warnings.append(

@@ -153,7 +153,8 @@ def test_a_restore_of_a_mirrored_table_names_the_way_to_apply_later_files(
         commit(storage, version, *([{"metaData": meta}] if version == 0 else ()))
     table = Lake(storage.root).table("t")
     (warning,) = table.restore(1).warnings
-    assert "since version 1 are not applied again" in warning
+    assert "files that it has applied since version 1 are not applied again" in warning
+    assert "not applied yet are still applied by the next cycle" in warning
     assert "with replay; ledger lists" in warning
     text: Any = "1"
     with pytest.raises(UsageError, match=r"'1' is not a version\. Hint: give an integer"):
