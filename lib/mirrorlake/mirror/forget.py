@@ -16,6 +16,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -41,6 +42,7 @@ from mirrorlake.errors import (
     UsageError,
 )
 from mirrorlake.landing.check import inspect_file, is_text
+from mirrorlake.landing.manifest import MANIFEST
 from mirrorlake.landing.metadata import Identity, TableMetadata, read_identity, read_metadata
 from mirrorlake.landing.text import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
@@ -196,10 +198,14 @@ def _apply(tracer: Tracer) -> Forgotten:
     found = _search(tracer)
     if pending := found.files[_PENDING]:
         verb = "contains" if len(pending) == 1 else "contain"
+        first = min(pending).rpartition("/")[2]
+        way = "mirror the table, or delete these files"
+        if first == MANIFEST:  # the mirror does not apply it
+            way = "let the publisher write its manifest again, or delete it"
         raise SequenceError(
             f"{counted(len(pending), 'pending file')} {verb} the key.",
-            file=min(pending).rpartition("/")[2],
-            hint="mirror the table, or delete these files; then forget the key again.",
+            file=first,
+            hint=f"{way}; then forget the key again.",
         )
     # A mirror without a lease must not apply a replaced file as a new one.
     with paused(tracer.storage, table):
@@ -659,6 +665,8 @@ class Tracer:
     def _readable(self, file: str, metadata: TableMetadata) -> tuple[str | None, int]:
         """Return a Parquet file that Spark can read, and the number of matching rejected rows."""
         name = file.rpartition("/")[2]
+        if name == MANIFEST:
+            return None, 0
         try:
             text = is_text(name.lstrip("_."), metadata.text)
         except MirrorlakeError:
@@ -685,6 +693,11 @@ class Tracer:
     def _in_bytes(self, file: str) -> bool:
         """Return whether an unreadable file contains the texts of all key values."""
         name = file.rpartition("/")[2]
+        if name == MANIFEST:  # a checksum may contain the text of a key
+            with suppress(KeyError, TypeError, ValueError):
+                found = json.loads(self.storage.read(file))
+                column, starts = str(found["key"]).lower(), [r["start"] for r in found["ranges"]]
+                return any(p.text in starts for p in self.key if p.column.lower() == column)
         try:
             with self.storage.open(file) as source:
                 data = open_decompressed(source, name).read()

@@ -1,11 +1,17 @@
-"""Parsing keys on the command line: names and values may contain equals signs."""
+"""Keys of `forget`: parsing them on the command line, and finding them in a manifest."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirrorlake.errors import UsageError
+from mirrorlake.landing.manifest import MANIFEST, KeyRange, Manifest, write_manifest
 from mirrorlake.mirror import forget
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
 
 
 def test_either_part_may_have_equals_signs() -> None:
@@ -19,3 +25,26 @@ def test_either_part_may_have_equals_signs() -> None:
 def test_anything_else_is_wrong_use(texts: list[str]) -> None:
     with pytest.raises(UsageError, match="COLUMN=VALUE"):
         forget.parse_key(texts, ["a"])
+
+
+@pytest.mark.parametrize("content", [None, '{"fileExtension": "json"}'])
+@pytest.mark.parametrize(("text", "is_found"), [("471", False), ("4711", True), ("7", False)])
+def test_a_manifest_contains_only_the_keys_at_which_its_ranges_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    is_found: bool,
+    content: str | None,
+) -> None:
+    monkeypatch.setattr(forget, "new_session", lambda spark: spark)
+    storage, table = Storage(str(tmp_path)), TableName.parse("orders")
+    ranges = (KeyRange(None, 7, "0047152c2cf4781b"), KeyRange("4711", 471, "0047152c2cf4781b"))
+    write_manifest(storage, table, Manifest(7, "ID", ("ID", "a471"), ranges))
+    if content:
+        storage.write(f"{table.folder}/_metadata.json", content.encode())
+    spark: Any = None  # not used for files that are not Parquet
+    key = (forget.KeyPart("id", "bigint", text),)
+    found = forget.Tracer(spark, storage, table, key, "scratch").in_zone(
+        [f"{table.folder}/{MANIFEST}"]
+    )
+    assert bool(found) == is_found
