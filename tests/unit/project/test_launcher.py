@@ -12,7 +12,7 @@ import pytest
 
 from helpers.project import PROJECT
 
-TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod")
+TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod", "ls")
 TOOLS += ("sed", "grep", "sleep")
 LOCK = """# made by uv
 one==1 --hash=sha256:0
@@ -337,6 +337,23 @@ def test_an_environment_whose_python_is_gone_sets_up_again(machine: Machine) -> 
     (machine.venv / "bin" / "python").symlink_to(machine.bin / "gone")
     machine.python()
     assert machine.run("demo").stdout == f"<{machine.main}><demo>"
+
+
+def test_an_environment_of_another_user_is_kept(machine: Machine) -> None:
+    """Its python may be in a folder of that user, so that it only seems to be missing."""
+    machine.python()
+    if os.geteuid() == 0:
+        machine.venv.mkdir()
+        os.chown(machine.venv, 12345, -1)
+    else:
+        machine.venv.symlink_to("/etc")
+    owner = machine.venv.stat().st_uid or "root"
+    done = machine.run("demo")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"belongs to the user {owner}," in done.stderr
+    assert f"Hint: run mirrorlake as {owner}, or install it as a package" in done.stderr
+    assert machine.venv.exists()
+    assert not machine.main.exists()
 
 
 def test_exit_status_is_the_commands(machine: Machine) -> None:
