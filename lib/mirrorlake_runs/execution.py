@@ -204,6 +204,7 @@ class Execution:
                     parameters=self.parameters,
                     engine_name="mirrorlake",
                     kernel_name="python3",
+                    language="python",  # nbformat's new notebooks name none
                     progress_bar=self.alone and sys.stderr.isatty(),
                     kernel=kernel.manager,
                     secret_values=self.secret_values,

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import datetime
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import nbformat
 import pytest
 import yaml
+from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.pages import blocks
 from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.notices import noop
-from mirrorlake_runs import load_plan, parameters, prepare, run
+from mirrorlake_runs import execution, load_plan, parameters, prepare, run
 from mirrorlake_runs import plan as plans
 from mirrorlake_runs.execution import Execution, may_pass
+from mirrorlake_runs.parameters import Scrubber
 from mirrorlake_runs.records import StepResult
 
 
@@ -376,3 +381,19 @@ class TestDays:
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(UsageError, match="--for"):
             run.days_of(text)
+
+
+def test_a_notebook_need_not_name_its_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nbformat` makes notebooks without a kernel. No kernel runs: papermill only prepares it."""
+    papermill = execution.import_papermill()
+    prepare_only = partial(papermill.execute_notebook, prepare_only=True)
+    kernel = SimpleNamespace(group=None, manager=None, close=lambda: None)
+    monkeypatch.setattr(papermill, "execute_notebook", prepare_only)
+    monkeypatch.setattr(execution, "StartedKernel", lambda *_: kernel)
+    nbformat.write(new_notebook(cells=[new_code_cell("n")]), tmp_path / "own.ipynb")
+    files = (tmp_path / "own.ipynb", tmp_path / "done.ipynb")
+    done = Execution("own", *files, {"n": 7}, {}, {}, Scrubber(), alone=False).run()
+    assert (done.status, done.error) == ("done", None)
+    assert "n = 7" in nbformat.read(files[1], as_version=4).cells[0].source
