@@ -567,8 +567,9 @@ class Lake:
 
         Returns:
             The number of compared rows, and the differences as `findings`, such as a range of keys
-            whose rows differ. A table without a manifest is skipped. If only one table is compared
-            and it has no manifest, the result contains a finding.
+            whose rows differ. A table without a manifest is skipped and listed as
+            `without_manifest`. If only one table is compared and it has no manifest, the result
+            contains a finding.
 
         Example:
             >>> lake.reconcile("orders").findings  # doctest: +SKIP

@@ -132,7 +132,10 @@ def reconcile(root: Root, table: AnyTable = None, as_json: Json = False) -> None
     """Compare tables with the manifests of their publishers."""
     with progress("comparing …"):
         found = open_lake(root).reconcile(table)
-    lines = map(finding_line, found.findings)
+    lines = [finding_line(one) for one in found.findings]
+    if found.without_manifest:
+        names = ", ".join(found.without_manifest)
+        lines.append(f"Not compared: {names}. Write a manifest with `publisher.manifest(rows)`.")
     tell(as_json, found.as_dict(), *lines, found, failed=found.findings)
 
 

@@ -38,7 +38,7 @@ from mirrorlake.landing.digests import (
 )
 from mirrorlake.landing.manifest import KeyRange, Manifest, read_manifest
 from mirrorlake.landing.metadata import Identity, Marker, read_identity, read_metadata
-from mirrorlake.landing.zone import every_file, no_folder
+from mirrorlake.landing.zone import every_file, no_folder, published_tables
 from mirrorlake.mirror.batch import FILE_ROWS, KEPT, MARKER, POSITION, read_batch
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.mirror.next_batch import Batch, load_context, plan_schema
@@ -68,24 +68,36 @@ class Reconciliation(Findings):
         findings: the differences between sources and tables, with the rules `rows-differ`,
             `values-differ`, `not-applied-yet`, `no-manifest` and `no-such-version`.
         compared: the number of compared rows of all tables.
+        without_manifest: the published tables that were skipped, because they have no manifest.
     """
 
     findings: tuple[Finding, ...]
     compared: int
+    without_manifest: tuple[str, ...] = ()
     fields = ("table", "rule", "message")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `--json` prints."""
+        return super().as_dict() | {"without_manifest": list(self.without_manifest)}
 
     def __repr__(self) -> str:
         differences = counted(len(self.findings), "difference")
-        return f"{counted(self.compared, 'row')} compared, {differences}"
+        skipped = len(self.without_manifest)
+        more = f", {counted(skipped, 'table')} without a manifest" if skipped else ""
+        return f"{counted(self.compared, 'row')} compared, {differences}{more}"
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:
     """Compare tables with the manifests of their publishers; see `Lake.reconcile`."""
     findings: list[Finding] = []
     compared = 0
+    published = published_tables(storage) if len(tables) > 1 else []
+    skipped: list[str] = []
     for table in tables:
         manifest = read_manifest(storage, table)
         if manifest is None:
+            if table in published:
+                skipped.append(str(table))
             if len(tables) == 1:
                 text = "The publisher has published no manifest."
                 findings.append(
@@ -99,7 +111,7 @@ def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) ->
         ours = _digest(spark, storage, table, manifest, version)
         compared += sum(found.rows for found in ours)
         findings += _compare(table, manifest, ours)
-    return Reconciliation(tuple(findings), compared)
+    return Reconciliation(tuple(findings), compared, tuple(skipped))
 
 
 def _found(

@@ -259,6 +259,21 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
     assert zone.message.value == ""
 
 
+def test_reconcile_names_the_tables_without_a_manifest(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lake, "spark", None)  # nothing is compared
+    for name in ("items", "stock"):
+        (tmp_path / "Files" / "LandingZone" / name).mkdir(parents=True)
+        write_deltalake(tmp_path / "Tables" / name, rows_of({"id": [1]}))
+    write_deltalake(tmp_path / "Tables" / "by_sql", rows_of({"id": [1]}))
+    told = run("reconcile", tmp_path).out.splitlines()
+    assert told[0].startswith("Not compared: items, stock. Write a manifest")
+    assert told[1] == "0 rows compared, 0 differences, 2 tables without a manifest"
+    found = run("reconcile", tmp_path, "--json").json
+    assert found == {"findings": [], "without_manifest": ["items", "stock"]}
+
+
 def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
     root, bad = tmp_path / "lake", tmp_path / "bad.csv"
     bad.write_text("id\n1\n")
