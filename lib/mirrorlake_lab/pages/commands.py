@@ -9,7 +9,7 @@ import typer
 
 from mirrorlake.cli import app, open_lake, stop_on_signals
 from mirrorlake.cli.options import Interval, Json, Port, Root, at_most_one
-from mirrorlake.cli.printing import say, status_parts, tell
+from mirrorlake.cli.printing import say, status_parts, tell, warn
 from mirrorlake.errors import UsageError
 
 
@@ -55,4 +55,6 @@ def monitor(
             shown.refresh()
             shown.to_html(page, every=every)
     parts = status_parts(shown.health.status) if page is None else [shown.health]
+    for text in shown.health.status.table_problems if as_json else ():
+        warn(f"mirrorlake: {text}")
     tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.level != "good")

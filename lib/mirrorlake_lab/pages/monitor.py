@@ -6,6 +6,7 @@ It is read from listings, kept states and logs, without Spark.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ class LakeHealth(Result):
 
 def read_health(lake: Lake) -> LakeHealth:
     """Read the status of a lake and the lag of its newest files."""
-    status = lake.status()
+    status = lake.status(max_backlog=sys.maxsize)  # with a limit, a folder without a lake is found
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda line: _look_at(lake, line), status.tables))
     found.sort(key=lambda one: (_LEVELS.index(one.status.level), one.status.full_name))
@@ -149,7 +150,9 @@ def render_health(health: LakeHealth) -> html.Html:
         html.Html(f"<h1>{html.dot(health.level, repr(health))}</h1>"),
         html.note(f"{shown_path(status.storage.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
         html.heading("Replication"),
-        _tables(health.tables) if health.tables else html.table(status.shown()),
+        _tables(health.tables)
+        if health.tables
+        else html.table((status.table_problems or status).shown()),
     ]
     if status.views:
         parts += [html.heading("Views"), html.table(view_table(status.views))]

@@ -62,6 +62,13 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
     assert sorted(mirrored.storage.local.rglob("*")) == before
 
 
+def test_a_folder_without_a_lake_is_a_problem(tmp_path: Path) -> None:
+    """The disk of the lake may not be mounted."""
+    live = monitor(Lake(tmp_path))
+    assert (live.health.level, repr(live.health)) == ("bad", "0 tables, 1 problem")
+    assert "mount the disk" in live.to_html()
+
+
 def test_a_failed_table_shows_its_errors_and_the_next_step(lake: Lake) -> None:
     table = TableName(None, "my stock")
     lake.storage.write_json(f"{table.folder}/_metadata.json", {"keyColumns": ["id"]})
@@ -162,7 +169,7 @@ def test_a_refresh_that_fails_is_shown_above_the_last_content(
         lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
         live.refresh()
         with monkeypatch.context() as patch:
-            patch.setattr(Lake, "status", lambda _: 1 / 0)
+            patch.setattr(Lake, "status", lambda _, **__: 1 / 0)
             for _ in range(2):
                 now.click()
         assert shown.value.count("can&#x27;t be read: division by zero") == 1
