@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -153,7 +154,7 @@ def mirror(
         raise UsageError("--watch and --vorder exclude each other.", hint=hint)
     at_most_one(watch=watch, dry_run=dry_run)
     if watch:
-        report = _watch(lake, table, interval, options)
+        report = _watch(lake, table, interval, options, logs=not as_json)
     else:
         with progress("checking …" if dry_run else "mirroring …") as update:
             report = lake.mirror(
@@ -165,7 +166,9 @@ def mirror(
             )
         if table is not None and not report.tables:
             raise no_folder(as_table(table))
-    tell(as_json, report.as_dict(), *_parts(report), failed=report.failed)
+    *parts, total = _parts(report)
+    total = f"Last cycle: {total!r}" if watch else total
+    tell(as_json, report.as_dict(), *parts, total, failed=report.failed)
 
 
 def _await_lake(root: str, interval: float) -> bool:
@@ -179,13 +182,15 @@ def _await_lake(root: str, interval: float) -> bool:
     return not stop.is_set()
 
 
-def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> MirrorReport:
-    """Mirror until a signal asks to stop; on a terminal with a live table."""
+def _watch(
+    lake: Lake, table: str | None, interval: float, options: MirrorOptions, *, logs: bool
+) -> MirrorReport:
+    """Mirror until a signal asks to stop, with a live table on a terminal, or else with a log."""
     from mirrorlake.mirror.status import MirrorReport
 
     run = partial(lake.watch, stop_on_signals(), table=table, interval=interval, options=options)
     if not err.is_terminal:
-        return run()
+        return run(on_report=_log) if logs else run()
     steps: dict[str, str] = {}
     last = MirrorReport()
     with Live(console=err, refresh_per_second=4) as live:
@@ -204,6 +209,12 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
             show(last)
 
         return run(on_step=step, on_report=show)
+
+
+def _log(report: MirrorReport) -> None:
+    if report.files or report.dropped or report.failed:
+        first = "".join(f"; {one.full_name}: {one.problem}" for one in report.failed[:1])
+        warn(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC: {report!r}{first}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +29,10 @@ from mirrorlake.cli import main as cli
 from mirrorlake.cli import zone
 from mirrorlake.cli.printing import say
 from mirrorlake.mirror import forget as mirror_forget
+from mirrorlake.mirror.state import TableState
+from mirrorlake.mirror.status import MirroredTable, MirrorReport, status_of
 from mirrorlake.names import TableName
+from mirrorlake.notices import noop
 from mirrorlake.partitioning.store import append_policy
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
@@ -109,6 +113,31 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
     shown = run("mirror", tmp_path / "later", "--watch", status=0)
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
+
+
+def test_a_watcher_logs_each_cycle_with_files_or_errors(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = MirroredTable.since(status_of(TableState(None, "t"), None), None)
+    error = {"message": "Bad row.", "hint": "", "file": None, "row": None, "column": None}
+    cycles = [
+        MirrorReport((replace(table, applied_files=2, applied_rows=7),)),
+        MirrorReport((table,)),
+        MirrorReport((replace(table, error=error),)),
+    ]
+
+    def watch(*_: Any, on_report: Any = noop, **__: Any) -> MirrorReport:
+        for report in cycles:
+            on_report(report)
+        return report
+
+    monkeypatch.setattr(Lake, "watch", watch)
+    shown = run("mirror", tmp_path, "--watch", status=1)
+    first, second = shown.err.splitlines()
+    assert re.fullmatch(r"[-0-9]{10} [:0-9]{8} UTC: 2 files with 7 rows applied", first)
+    assert second.endswith(" UTC: 0 files with 0 rows applied, 1 table failed; t: Bad row.")
+    assert shown.out.endswith("\nLast cycle: 0 files with 0 rows applied, 1 table failed\n")
+    assert run("mirror", tmp_path, "--watch", "--json", status=1).err == ""
 
 
 def test_a_frame_is_of_all_tables_unless_some_are_named(run: Run, tmp_path: Path) -> None:
