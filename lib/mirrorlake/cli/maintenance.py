@@ -166,7 +166,8 @@ def vacuum(
 def maintain(
     root: Root,
     policy: Annotated[
-        Path | None, typer.Option(help="A YAML file; by default learn/07_maintain.yaml.")
+        Path | None,
+        typer.Option(help="A YAML file; by default learn/07_maintain.yaml, which vacuums."),
     ] = None,
     apply: Apply = False,
     as_json: Json = False,

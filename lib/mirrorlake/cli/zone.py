@@ -165,7 +165,7 @@ def mirror(
                 dry_run=dry_run,
             )
         if table is not None and not report.tables:
-            raise no_folder(as_table(table))
+            raise no_folder(lake.storage, as_table(table))
     *parts, total = _parts(report)
     total = f"Last cycle: {total!r}" if watch else total
     tell(as_json, report.as_dict(), *parts, total, failed=report.failed)

@@ -8,6 +8,7 @@ cleaned up.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -123,10 +124,13 @@ def published_tables(storage: Storage, base: str = ZONE) -> list[TableName]:
     return [table for table in find_tables(storage, base) if isinstance(table, TableName)]
 
 
-def no_folder(table: TableName) -> TableNotFoundError:
-    """Return the error for a table without a folder."""
+def no_folder(storage: Storage, table: TableName) -> TableNotFoundError:
+    """Return the error for a table without a folder; its hint has the nearest name."""
     text = f"The landing zone has no folder for the table {table}."
-    return TableNotFoundError(text, hint="publish the table first.")
+    others = [str(one) for one in published_tables(storage) if one != table]
+    near = difflib.get_close_matches(str(table), others, n=1)
+    hint = f"did you mean {near[0]}? If not, " if near else ""
+    return TableNotFoundError(text, hint=f"{hint}publish the table first.")
 
 
 def list_folder(storage: Storage, table: TableName) -> Folder:

@@ -240,7 +240,7 @@ def replay(
     if not metadata.keys and not as_is:
         raise UsageError(
             f"{table} has no keys, so replaying its files would duplicate their rows.",
-            hint="replay with as_is=True to keep inserts as inserts, or reseed the table.",
+            hint="replay with as_is=True (--as-is) to keep inserts as inserts, or reseed it.",
         )
     applied = last_applied(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)

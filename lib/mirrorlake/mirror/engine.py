@@ -170,7 +170,7 @@ class Engine:
         dropped: list[TableName] = []
         stuck: list[TableState] = []  # could not be dropped or renamed
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
-            raise no_folder(only)
+            raise no_folder(self._storage, only)
         if kept is None:  # rebuild all, so that drops of the other tables are noticed
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:

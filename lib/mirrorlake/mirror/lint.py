@@ -63,7 +63,7 @@ def lint_zone(
     if only is not None and storage.list(only.folder) == NOTHING:
         outer, _, name = only.folder.rpartition("/")
         if name not in storage.list(outer).folders:  # a local folder may be empty
-            raise no_folder(only)
+            raise no_folder(storage, only)
     now = datetime.now(timezone.utc)
     zone = storage.list(ZONE)
     schemas = [f for f in zone.folders if f.endswith(SCHEMA_SUFFIX) and not f.startswith("_")]

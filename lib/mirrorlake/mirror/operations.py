@@ -100,7 +100,7 @@ class Operations:
             return table
         name = self.find(table)
         if name not in published_tables(self._storage):
-            raise no_folder(name)
+            raise no_folder(self._storage, name)
         return name
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:

@@ -429,7 +429,7 @@ def _files_until(
         if (number := file_number(entry.name)) is not None
     }
     if not paths:
-        raise no_folder(table)
+        raise no_folder(storage, table)
     last = whole = max(paths)
     for number in sorted(paths, reverse=True):
         with storage.open(paths[number]) as source:

@@ -461,7 +461,7 @@ def preview_cycle(
     if only is not None:
         lines = tuple(line for line in lines if line.table == only)
         if not lines:
-            raise no_folder(only)
+            raise no_folder(storage, only)
     options = options or MirrorOptions()
     if only is None:
         shard = Shard.parse(options.shard)

@@ -288,6 +288,22 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
     assert zone.message.value == ""
 
 
+def test_a_folder_that_does_not_exist_has_a_near_name(run: Run, tmp_path: Path) -> None:
+    Lake(tmp_path).publisher("orders").insert([{"id": 1}])
+    for command in ("mirror", "lint", "mirror --dry-run"):
+        shown = run(*command.split(), tmp_path, "--table", "ordrs", "--json", status=1)
+        assert (
+            shown.json["error"]["hint"] == "did you mean orders? If not, publish the table first."
+        )
+    far = run("lint", tmp_path, "--table", "x", "--json", status=1).json
+    assert far["error"]["hint"] == "publish the table first."
+
+
+def test_replay_names_its_option(run: Run, tmp_path: Path) -> None:
+    Lake(tmp_path).publisher("orders").insert([{"id": 1}])
+    assert "(--as-is)" in run("replay", tmp_path, "orders", "--from", 1, status=2).err
+
+
 def test_reconcile_names_the_tables_without_a_manifest(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
