@@ -16,7 +16,6 @@ import io
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -637,6 +636,10 @@ class Tracer:
         originals: dict[str, str] = {}
         conditions: dict[str, _Condition | None] = {}
         for file in files:
+            if file.endswith(f"/{MANIFEST}"):
+                if self._in_manifest(file):
+                    found[file] = UNKNOWN
+                continue
             copy, rejected = self._readable(file, metadata)
             try:
                 condition = None if copy is None else self._typed(copy, names)
@@ -665,8 +668,6 @@ class Tracer:
     def _readable(self, file: str, metadata: TableMetadata) -> tuple[str | None, int]:
         """Return a Parquet file that Spark can read, and the number of matching rejected rows."""
         name = file.rpartition("/")[2]
-        if name == MANIFEST:
-            return None, 0
         try:
             text = is_text(name.lstrip("_."), metadata.text)
         except MirrorlakeError:
@@ -690,14 +691,21 @@ class Tracer:
         values = {name.lower(): str(value) for name, value in row.items()}
         return all(values.get(part.column.lower()) == part.text for part in self.key)
 
+    def _in_manifest(self, file: str) -> bool:
+        """Return whether a range of a manifest begins with the key.
+
+        Its bytes are searched only if it can't be read: a checksum may contain the text of a key.
+        """
+        try:
+            found = json.loads(self.storage.read(file))
+            column, starts = str(found["key"]).lower(), [r["start"] for r in found["ranges"]]
+        except (KeyError, TypeError, ValueError):
+            return self._in_bytes(file)
+        return any(p.text in starts for p in self.key if p.column.lower() == column)
+
     def _in_bytes(self, file: str) -> bool:
         """Return whether an unreadable file contains the texts of all key values."""
         name = file.rpartition("/")[2]
-        if name == MANIFEST:  # a checksum may contain the text of a key
-            with suppress(KeyError, TypeError, ValueError):
-                found = json.loads(self.storage.read(file))
-                column, starts = str(found["key"]).lower(), [r["start"] for r in found["ranges"]]
-                return any(p.text in starts for p in self.key if p.column.lower() == column)
         try:
             with self.storage.open(file) as source:
                 data = open_decompressed(source, name).read()
