@@ -14,7 +14,7 @@ from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.landing.zone import published_tables
+from mirrorlake.landing.zone import is_lake, published_tables
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import (
@@ -108,7 +108,7 @@ class Lake:
                 return Lake(path, spark=spark)
         if may_be_lake(path):  # `Lake` creates the folder
             lake = Lake(path, spark=spark)
-            if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
+            if is_lake(lake.storage):
                 return lake
         place = shlex.quote(path)
         raise UsageError(

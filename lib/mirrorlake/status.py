@@ -21,6 +21,7 @@ from mirrorlake.delta.snapshot import (
     read_snapshot,
 )
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
+from mirrorlake.landing.zone import is_lake
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.status import TableStatus as TableStatus
@@ -175,6 +176,7 @@ class LakeStatus(Result):
             for no limit.
         max_backlog: most files of a table that may wait; None for no limit.
         expectations: the results of the queries that must return no row.
+        must_exist: whether it is a problem if the folder contains no lake.
     """
 
     tables: Entries[TableStatus]
@@ -182,6 +184,7 @@ class LakeStatus(Result):
     max_lag: float | None = None
     max_backlog: int | None = None
     expectations: Expectations = Expectations()
+    must_exist: bool = False
 
     @cached_property
     def _views(self) -> tuple[list[ViewStatus], str]:
@@ -243,8 +246,7 @@ class LakeStatus(Result):
             for one in self.tables
             if one.error
         ]
-        has_limit = self.max_lag is not None or self.max_backlog is not None
-        if has_limit and not self.tables and not self._is_lake():
+        if self.must_exist and not self.tables and not is_lake(self.storage):
             # For example, the disk of the lake is not mounted.
             text = f"It is not a lake: it has neither {ZONE} nor {TABLES}."
             fix = "correct the root, or mount the disk of the lake."
@@ -256,9 +258,6 @@ class LakeStatus(Result):
                 text += f"{counted(self.max_backlog, 'file')}."
                 found.append(Problem("backlog", one.full_name, text))
         return _problems(found, "The tables have no problems.")
-
-    def _is_lake(self) -> bool:
-        return any(self.storage.list(folder).folders for folder in (ZONE, TABLES))
 
     @cached_property
     def warnings(self) -> Entries[Problem]:
@@ -378,7 +377,8 @@ def read_status(
         raise UsageError("max_lag or max_backlog is less than 0.", hint="set both to 0 or more.")
     met = check_expectations(run, {} if expectations is None else expectations)
     tables = table_statuses(storage, rebuild=rebuild)
-    return LakeStatus(_table_entries(tables), storage, max_lag, max_backlog, met)
+    has_limit = max_lag is not None or max_backlog is not None
+    return LakeStatus(_table_entries(tables), storage, max_lag, max_backlog, met, has_limit)
 
 
 def read_views(storage: Storage, tables: list[TableName]) -> list[ViewStatus]:

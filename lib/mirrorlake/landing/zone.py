@@ -24,6 +24,7 @@ from mirrorlake.names import (
     PROCESSED,
     READY_TO_DELETE,
     SCHEMA_SUFFIX,
+    TABLES,
     ZONE,
     TableName,
     file_name,
@@ -122,6 +123,11 @@ def find_tables(
 def published_tables(storage: Storage, base: str = ZONE) -> list[TableName]:
     """Return the folders of `find_tables` that can become tables."""
     return [table for table in find_tables(storage, base) if isinstance(table, TableName)]
+
+
+def is_lake(storage: Storage) -> bool:
+    """Return whether a folder contains a lake: published folders or tables."""
+    return any(storage.list(folder).folders for folder in (ZONE, TABLES))
 
 
 def no_folder(storage: Storage, table: TableName) -> TableNotFoundError:

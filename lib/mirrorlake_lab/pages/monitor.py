@@ -6,10 +6,9 @@ It is read from listings, kept states and logs, without Spark.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Event, Thread
@@ -103,7 +102,7 @@ class LakeHealth(Result):
 
 def read_health(lake: Lake) -> LakeHealth:
     """Read the status of a lake and the lag of its newest files."""
-    status = lake.status(max_backlog=sys.maxsize)  # with a limit, a folder without a lake is found
+    status = replace(lake.status(), must_exist=True)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda line: _look_at(lake, line), status.tables))
     found.sort(key=lambda one: (_LEVELS.index(one.status.level), one.status.full_name))
