@@ -132,7 +132,9 @@ def test_an_archive_begins_with_the_newest_rows_if_files_of_the_feed_are_missing
     change(stock, 2)
     for file in Path(stock.path, "_change_data").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(FeedError, match=r"The archive follower can't continue: .* a VACUUM deleted"):
+    with pytest.raises(
+        FeedError, match=r"The archive follower can't continue: .* a VACUUM deleted"
+    ):
         lake.archive("stock", "follower")
     assert follower.end == 3
 
