@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from mirrorlake.views.api import Views
 
 
+_Opened = TypeVar("_Opened")
 _PATIENCE = 10.0  # seconds until `watch` mirrors other tables while one is still being applied
 
 
@@ -188,11 +189,7 @@ class Lake:
         """
         from mirrorlake.table import Table
 
-        wanted = name.strip() if isinstance(name, str) else name
-        try:
-            return Table(lambda: self.spark, self.storage, as_table(wanted))
-        except TableNotFoundError:
-            return Table(lambda: self.spark, self.storage, Catalog(self.storage).existing(wanted))
+        return self._open_table(name, lambda found: Table(lambda: self.spark, self.storage, found))
 
     def inspect(self, name: str | TableName) -> Inspection:
         """Return properties, files and versions of a table from its log, without Spark.
@@ -209,11 +206,15 @@ class Lake:
         """
         from mirrorlake.inspection import Inspection
 
+        return self._open_table(name, lambda found: Inspection(self.storage, found))
+
+    def _open_table(self, name: str | TableName, make: Callable[[TableName], _Opened]) -> _Opened:
+        """Open a table by its name as given, or otherwise by its name as in `find`."""
         wanted = name.strip() if isinstance(name, str) else name
         try:
-            return Inspection(self.storage, as_table(wanted))
+            return make(as_table(wanted))
         except TableNotFoundError:
-            return Inspection(self.storage, Catalog(self.storage).existing(wanted))
+            return make(Catalog(self.storage).existing(wanted))
 
     def versions(self, tables: Iterable[TableName]) -> dict[TableName, int | None]:
         """Return the newest version of each table, or None if it does not exist; needs no Spark.
