@@ -239,6 +239,30 @@ def file_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def spelled(names: Iterable[str], columns: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the names that are columns, as the columns are spelled.
+
+    Example:
+        >>> spelled(("Day", "ID", "gone"), ["id", "n", "day"])
+        ('day', 'id')
+    """
+    known = {column.lower(): column for column in columns}
+    return tuple(known[name.lower()] for name in names if name.lower() in known)
+
+
+def sortable_columns(kinds: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the columns that Spark can order by: not maps and variants.
+
+    Args:
+        kinds: the names and Spark types of the columns.
+
+    Example:
+        >>> sortable_columns([("id", "int"), ("tags", "map<string,int>")])
+        ['id']
+    """
+    return [name for name, kind in kinds if "map<" not in kind and "variant" not in kind]
+
+
 def split_names(names: str | Iterable[str]) -> list[str]:
     """Return names as a list; a text separates them by commas.
 

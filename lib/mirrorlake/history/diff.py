@@ -23,7 +23,14 @@ from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import CHANGE_COLUMNS, TableName, quote, split_names
+from mirrorlake.names import (
+    CHANGE_COLUMNS,
+    TableName,
+    quote,
+    sortable_columns,
+    spelled,
+    split_names,
+)
 from mirrorlake.results import Result, TextTable
 from mirrorlake.show.changed_cells import narrow_changes
 
@@ -393,15 +400,9 @@ def compare_versions(
 
 
 def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return the columns to order the rows by; Spark can't order by maps and variants."""
-    kinds = dict(rows.dtypes)
-    spelled = {name.lower(): name for name in kinds}
-    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
-    sortable = [
-        name
-        for name, kind in kinds.items()
-        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
-    ]
+    """Return the columns to order the rows by."""
+    first = list(dict.fromkeys(spelled(keys, rows.columns)))
+    sortable = [name for name in sortable_columns(rows.dtypes) if name != CHANGE_TYPE]
     names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
     if not first:
         return [*map(quote, names), quote(CHANGE_TYPE)]

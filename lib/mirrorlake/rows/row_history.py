@@ -42,7 +42,7 @@ from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import quote
+from mirrorlake.names import quote, spelled
 from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.rows.changes import (
     ID_NAMES,
@@ -479,7 +479,7 @@ def _last_changed(table: TableHandle, keys: tuple[str, ...]) -> tuple[int, str] 
     """Return id and key of a row that changed last, or None if the table is empty."""
     names = ("__mirrorlake_id", "__mirrorlake_at")
     rows = read_with_ids(table, names=names)
-    keys = _spelled(keys, rows.columns)
+    keys = spelled(keys, rows.columns)
     there = [F.col(quote(key)) for key in keys]
     ordered = rows.orderBy(F.desc(names[1]), *there, names[0])
     line = as_texts(ordered.select(names[0], *there).limit(1)).first()
@@ -493,15 +493,9 @@ def _describe(events: DataFrame, keys: tuple[str, ...]) -> TextTable:
     columns = [name for name in events.columns if name not in ID_NAMES]
     shown = as_texts(events.select(*[F.col(quote(name)) for name in columns]))
     rows = shown.limit(_MOST_EVENTS + 1).collect()
-    there = _spelled(keys, columns)
+    there = spelled(keys, columns)
     lines = describe_changes([dict(zip(columns, row, strict=True)) for row in rows], keys=there)
     return TextTable(lines.columns, lines.rows[:_MOST_EVENTS], more=len(rows) > _MOST_EVENTS)
-
-
-def _spelled(keys: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:
-    """Return those of the keys that are columns, as the columns are spelled."""
-    known = {name.lower(): name for name in columns}
-    return tuple(known[key.lower()] for key in keys if key.lower() in known)
 
 
 @contextmanager

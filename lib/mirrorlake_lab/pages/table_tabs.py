@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from mirrorlake import skus
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.names import CHANGE_COLUMNS, quote
+from mirrorlake.names import CHANGE_COLUMNS, quote, sortable_columns, spelled
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.show.changed_cells import changed_cells, narrow_changes
 from mirrorlake_lab.pages import html
@@ -529,11 +529,10 @@ def tie_breakers(kinds: Sequence[tuple[str, str]], keys: Sequence[str]) -> list[
         kinds: the names and types of the rows' columns.
         keys: the key columns; they may be spelled in another case.
     """
-    spelled = {name.lower(): name for name, _ in kinds}
-    if keys and all(key.lower() in spelled for key in keys):
-        return [spelled[key.lower()] for key in keys]
-    sortable = [name for name, kind in kinds if "map<" not in kind and "variant" not in kind]
-    return sortable[:_COLUMNS]
+    own = spelled(keys, [name for name, _ in kinds])
+    if keys and len(own) == len(keys):
+        return list(own)
+    return sortable_columns(kinds)[:_COLUMNS]
 
 
 _NEWEST = 100

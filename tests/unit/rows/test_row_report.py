@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mirrorlake import names
 from mirrorlake.errors import UsageError
 from mirrorlake.rows import row_history
 from mirrorlake.rows.tracking import Tracking
@@ -48,4 +49,4 @@ def test_ids_are_kept_only_while_rows_are_tracked(enabled: bool) -> None:
 
 def test_keys_are_spelled_as_the_columns() -> None:
     """An internal function, because the report itself starts Spark."""
-    assert row_history._spelled(("Day", "ID", "gone"), ["id", "n", "day"]) == ("day", "id")
+    assert names.spelled(("Day", "ID", "gone"), ["id", "n", "day"]) == ("day", "id")
