@@ -108,6 +108,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
         lake.views.create("w", "SELECT nothing FROM t")
     lake.views.create("before", "SELECT count(*) AS n, max(t.x) AS most FROM t@v1")
     assert rows(lake, "SELECT * FROM before") == {(3, 3)}
+    assert lake.views.check("before").differences == 0
     lake.views.drop("before", apply=True)
     assert not lake.views.drop("top").applied
     assert lake.views.drop("top", apply=True).applied
