@@ -11,7 +11,14 @@ import typer
 
 from mirrorlake.cli import app, open_lake, open_table
 from mirrorlake.cli.options import Apply, DryRun, Json, Root, RowGroups, Table
-from mirrorlake.cli.printing import DRY_RUN, NOT_APPLIED, facts_of, progress, tell
+from mirrorlake.cli.printing import (
+    DRY_RUN,
+    NOT_APPLIED,
+    facts_of,
+    progress,
+    tell,
+    warn_other_folder,
+)
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable
 from mirrorlake.storage.paths import PARAMETERS
@@ -176,6 +183,7 @@ def maintain(
     from mirrorlake.layout.maintenance import load_policy
 
     lake = open_lake(root)
+    warn_other_folder(lake.storage)
     chosen = load_policy(policy or PARAMETERS / "learn/07_maintain.yaml")
     if apply:
         chosen = replace(chosen, apply=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.status import LakeStatus
+    from mirrorlake.storage.files import Storage
 
 APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
@@ -79,6 +80,15 @@ def say(*shown: object) -> None:
 def warn(text: str) -> None:
     """Print a line on stderr."""
     err.print(text, markup=False, highlight=False)
+
+
+def warn_other_folder(storage: Storage) -> bool:
+    """Warn about a root that contains something, but no lake; return whether it does."""
+    from mirrorlake.landing.zone import is_other_folder
+
+    if is_other := is_other_folder(storage):
+        warn(f"mirrorlake: {storage.root} contains no lake.")
+    return is_other
 
 
 def rich_table(shown: TextTable) -> RichTable:

@@ -34,11 +34,13 @@ from mirrorlake.cli.printing import (
     status_parts,
     tell,
     warn,
+    warn_other_folder,
 )
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.zone import no_folder
+from mirrorlake.landing.zone import is_other_folder, no_folder
 from mirrorlake.names import TableName, as_table, split_names
 from mirrorlake.results import TextTable
+from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import may_be_lake
 
 if TYPE_CHECKING:
@@ -136,8 +138,10 @@ def mirror(
 ) -> None:
     """Apply published files to the Delta tables, once or continuously."""
     from mirrorlake.mirror.options import MirrorOptions
+    from mirrorlake.mirror.status import MirrorReport
 
     if watch and not _await_lake(root, interval):
+        tell(as_json, MirrorReport().as_dict())
         return
     lake = open_lake(root)
     at_most_one(deletion_vectors=deletion_vectors, no_deletion_vectors=no_vectors)
@@ -156,6 +160,8 @@ def mirror(
     if watch:
         report = _watch(lake, table, interval, options, logs=not as_json)
     else:
+        if warn_other_folder(lake.storage) and table is not None:
+            raise no_folder(lake.storage, as_table(table))
         with progress("checking …" if dry_run else "mirroring …") as update:
             report = lake.mirror(
                 table,
@@ -173,11 +179,16 @@ def mirror(
 
 def _await_lake(root: str, interval: float) -> bool:
     """Wait until a publisher has created the lake; return False if a signal asks to stop."""
-    if may_be_lake(root):
+
+    def is_ready() -> bool:
+        return may_be_lake(root) and not is_other_folder(Storage(root))
+
+    if is_ready():
         return True
-    warn(f"{root} does not exist yet; waiting for its first publisher.")
+    why = "contains no lake" if may_be_lake(root) else "does not exist yet"
+    warn(f"{root} {why}; waiting for its first publisher.")
     stop = stop_on_signals()
-    while not may_be_lake(root) and not stop.wait(interval):
+    while not is_ready() and not stop.wait(interval):
         pass
     return not stop.is_set()
 

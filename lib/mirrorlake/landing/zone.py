@@ -130,6 +130,13 @@ def is_lake(storage: Storage) -> bool:
     return any(storage.list(folder).folders for folder in (ZONE, TABLES))
 
 
+def is_other_folder(storage: Storage) -> bool:
+    """Return whether a folder has content that is not a lake's; an empty folder may become one."""
+    found = storage.list("")
+    own = {place.partition("/")[0] for place in (ZONE, TABLES)}
+    return bool(found.files or found.folders) and own.isdisjoint(found.folders)
+
+
 def no_folder(storage: Storage, table: TableName) -> TableNotFoundError:
     """Return the error for a table without a folder; its hint has the nearest name."""
     text = f"The landing zone has no folder for the table {table}."

@@ -115,6 +115,29 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
 
 
+@pytest.mark.parametrize("more", [(), ("--table", "t"), ("--watch", "--json")])
+def test_the_mirror_creates_nothing_in_a_folder_without_a_lake(
+    run: Run, tmp_path: Path, monkeypatch: Any, more: tuple[str, ...]
+) -> None:
+    """A path may be mistyped; a watcher waits, because a publisher may still create the lake."""
+    stop = Event()
+    stop.set()
+    monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
+    (tmp_path / "notes.txt").write_text("not of a lake")
+    shown = run("mirror", tmp_path, *more, status="--table" in more)
+    assert f"{tmp_path} contains no lake" in " ".join(shown.err.split())
+    assert shown.json in (None, {"tables": []})
+    assert [found.name for found in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_maintenance_warns_about_a_folder_without_a_lake(run: Run, tmp_path: Path) -> None:
+    assert "contains no lake" not in run("maintain", tmp_path).err
+    (tmp_path / "notes.txt").write_text("not of a lake")
+    assert "contains no lake" in run("maintain", tmp_path).err
+    (tmp_path / "Tables").mkdir()
+    assert "contains no lake" not in run("maintain", tmp_path).err
+
+
 def test_a_watcher_logs_each_cycle_with_files_or_errors(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
