@@ -23,7 +23,14 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, read_snapshot
-from mirrorlake.errors import FormatError, InvalidNameError, MirrorlakeError, SetupError, UsageError
+from mirrorlake.errors import (
+    BusyError,
+    FormatError,
+    InvalidNameError,
+    MirrorlakeError,
+    SetupError,
+    UsageError,
+)
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import Identity, TableMetadata, ensure_identity, read_metadata
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
@@ -152,12 +159,13 @@ class Engine:
 
         Raises:
             TableNotFoundError: The single table has no folder in the landing zone.
-            BusyError: Another mirror of this lake did not finish within `patience` seconds.
+            BusyError: Another mirror of this lake did not finish within `patience` seconds, or
+                before the stop.
             UsageError: Both a table and a shard are given.
         """
         if only is not None and self._options.shard is not None:
             raise UsageError("A table and a shard exclude each other.", hint="choose one.")
-        with mirror_lease(self._storage, self._options.patience, self._shard) as lease:
+        with mirror_lease(self._storage, self._options.patience, self._shard, self._stop) as lease:
             return self._run_cycle(only, lease)
 
     def _run_cycle(self, only: TableName | None, lease: Lease | None) -> MirrorReport:
@@ -394,7 +402,7 @@ def watch(
     Returns:
         The report of the last cycle.
     """
-    pause = interval
+    pause, is_busy = interval, False
     before: MirrorReport | None = None
     try:
         while True:
@@ -405,8 +413,14 @@ def watch(
             before = report
             if stop.wait(pause):
                 return report
+    except BusyError:
+        is_busy = True  # the monitoring files belong to the mirror that runs
+        if stop.is_set():
+            return before or MirrorReport()
+        raise
     finally:
-        engine.close()
+        if not is_busy:
+            engine.close()
 
 
 @dataclass(frozen=True)

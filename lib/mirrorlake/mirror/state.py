@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from hashlib import sha256
 from math import gcd
+from threading import Event
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError, with_place
@@ -109,7 +110,7 @@ ALL = Shard(1, 1)
 
 @contextmanager
 def mirror_lease(
-    storage: Storage, patience: float | None, shard: Shard = ALL
+    storage: Storage, patience: float | None, shard: Shard = ALL, stop: Event | None = None
 ) -> Iterator[Lease | None]:
     """Hold the lease of the mirror of a lake, or of one shard, and yield it.
 
@@ -122,40 +123,41 @@ def mirror_lease(
         storage: the lake's files.
         patience: how long to wait for another mirror, in seconds; `None` takes no lease.
         shard: the mirror's shard; by default all tables.
+        stop: once it is set, do not wait any longer.
 
     Raises:
-        BusyError: Another mirror still holds the lease after `patience` seconds.
+        BusyError: Another mirror still holds the lease after `patience` seconds, or `stop` is set.
     """
     if patience is None:
         yield None
         return
-    deadline = time.monotonic() + patience
+    deadline, stop = time.monotonic() + patience, stop or Event()
     what, path = "mirror of this lake", _LOCK
     if shard != ALL:
         what, path = f"{what}'s shard {shard}", f"{STATE}/{_SHARD_LOCK}{shard.label}{_LOCK_ENDING}"
     while True:
         left = max(0.0, deadline - time.monotonic())
-        with only_one(storage, path, left, what) as lease:
+        with only_one(storage, path, left, what, stop) as lease:
             if shard == ALL:
-                _await_shards(storage, deadline)
+                _await_shards(storage, deadline, stop)
             if shard == ALL or not is_held(storage, _LOCK):
                 yield lease
                 return
         # The mirror of a shard releases its lease, so that the two do not wait for each other.
-        if time.monotonic() >= deadline:
+        if stop.is_set() or time.monotonic() >= deadline:
             raise busy("mirror of this lake", "it has all tables")
-        time.sleep(PAUSE)
+        stop.wait(PAUSE)
 
 
-def _await_shards(storage: Storage, deadline: float) -> None:
+def _await_shards(storage: Storage, deadline: float, stop: Event) -> None:
     """Wait until no lease of a shard is held; none is taken while that of the lake is held."""
     names = (entry.name for entry in storage.list(STATE).files)
     for name in (n for n in names if n.startswith(_SHARD_LOCK) and n.endswith(_LOCK_ENDING)):
         while is_held(storage, f"{STATE}/{name}"):
-            if time.monotonic() >= deadline:
+            if stop.is_set() or time.monotonic() >= deadline:
                 shard = name[len(_SHARD_LOCK) : -len(_LOCK_ENDING)].replace("-of-", "/")
                 raise busy("mirror of this lake", f"that of shard {shard}")
-            time.sleep(PAUSE)
+            stop.wait(PAUSE)
 
 
 FORMAT = 2

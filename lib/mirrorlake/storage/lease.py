@@ -216,7 +216,9 @@ class Lease:
 
 
 @contextlib.contextmanager
-def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterator[Lease]:
+def only_one(
+    storage: Storage, path: str, patience: float, what: str, stop: threading.Event | None = None
+) -> Iterator[Lease]:
     """Hold a lease for work that other processes wait for.
 
     Args:
@@ -224,10 +226,13 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
         path: the path of the lease's file.
         patience: how many seconds to wait for the lease.
         what: the name of the holder's job, for messages, such as `mirror of this lake`.
+        stop: once it is set, do not wait any longer.
 
     Raises:
-        BusyError: another process holds the lease for longer than that; the error describes it.
+        BusyError: another process holds the lease for longer than that, or `stop` is set; the error
+            describes the process.
     """
+    stop = stop or threading.Event()
     deadline, pause, told = time.monotonic() + patience, PAUSE, False
     with contextlib.ExitStack() as held:
         while True:
@@ -235,12 +240,12 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
                 lease = held.enter_context(Lease(storage, path, what, keep_file=True))
                 break
             except LeaseHeldError as error:
-                if time.monotonic() >= deadline:
+                if stop.is_set() or time.monotonic() >= deadline:
                     raise busy(what, error.holder) from None
                 if not told:
                     _log.warning(f"Waiting for another {what}: {error.holder} …")
                     told = True
-                time.sleep(pause)
+                stop.wait(pause)
                 pause = pause if storage.local is not None else min(2 * pause, _LONGEST)
         yield lease
 

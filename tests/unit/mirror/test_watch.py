@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror import status
 from mirrorlake.mirror.engine import Engine, watch
 from mirrorlake.mirror.options import Step, concurrent_tables
-from mirrorlake.mirror.state import TableState, load_states, save_states
+from mirrorlake.mirror.state import Shard, TableState, load_states, mirror_lease, save_states
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -98,6 +99,20 @@ def test_a_failed_cycle_ends_the_watch_and_is_recorded(storage: Storage):
         watch(engine, stop)
     assert stop.waited == [5]
     assert storage.read_json(REPLICATOR)["status"] == "Stopped"
+
+
+@pytest.mark.parametrize("held", [None, "1/2"])
+def test_a_stop_ends_the_wait_for_another_mirror(storage: Storage, held: str | None) -> None:
+    """SIGTERM must not wait for up to ten minutes, and the other mirror keeps running."""
+    stop = Event()
+    engine = Engine(storage, lambda: pytest.fail("Spark was asked for"), stop=stop)
+    engine.run_cycle()
+    with mirror_lease(storage, 0, Shard.parse(held)):
+        Timer(0.2, stop.set).start()
+        began = time.monotonic()
+        assert watch(engine, stop).tables == ()
+        assert time.monotonic() - began < 30
+        assert storage.read_json(REPLICATOR)["status"] == "Running"
 
 
 def test_a_new_cycle_sets_the_status_to_running(any_storage: Storage):
