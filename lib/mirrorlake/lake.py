@@ -539,8 +539,9 @@ class Lake:
         Returns:
             The status. The `rows` of a table are the rows of all applied files. Each of them is one
             operation, so this is not the number of rows in the table. `problems` contains the
-            problems above, and the tables and sources that an error stopped. `check()` raises an
-            error if there is a problem. `plot()` draws the lag or the number of waiting files.
+            problems above, the tables and sources that an error stopped, and the views of which a
+            source was removed. `check()` raises an error if there is a problem. `plot()` draws the
+            lag or the number of waiting files.
 
         Raises:
             UsageError: a limit is less than 0, or the expectations are not a mapping.

@@ -228,7 +228,7 @@ class LakeStatus(Result):
 
     @cached_property
     def problems(self) -> Entries[Problem]:
-        """Failed tables and sources, exceeded limits, and expectations that are not met."""
+        """Failed tables, views and sources, exceeded limits, and expectations that are not met."""
         found = [*self.table_problems, *self._view_problems()]
         found += [
             Problem("source", where, text)
@@ -288,8 +288,13 @@ class LakeStatus(Result):
         return [(t, one) for t, one in zip(tables, found, strict=True) if one is not None]
 
     def _view_problems(self) -> Iterator[Problem]:
-        if self.max_lag is not None:
-            for view in self.views:
+        for view in self.views:
+            for source in (source for source in view.sources if source.newest is None):
+                from mirrorlake.views.definition import GONE_FIX  # there is a view
+
+                text = f"Its source {source.table} was removed, so it can't be refreshed."
+                yield Problem("error", view.view, text, GONE_FIX)
+            if self.max_lag is not None:
                 yield from self._late(view.view, view.lag_seconds or 0)
 
     def _late(self, where: str, seconds: float) -> Iterator[Problem]:

@@ -142,6 +142,7 @@ def find_stars(part: exp.Expr) -> list[exp.Star]:
     return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
 
 
+GONE_FIX = "undrop the table, or drop the view."
 FORMAT = 2  # definitions without stages have format 1
 
 

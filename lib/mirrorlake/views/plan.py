@@ -26,6 +26,7 @@ from mirrorlake.names import HIDDEN, StageName, TableName, quote
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
+    GONE_FIX,
     Definition,
     Query,
     Reason,
@@ -128,7 +129,7 @@ def pin_sources(
     except TableNotFoundError as error:
         raise TableNotFoundError(
             f"{error.message.removesuffix('.')}, but the view {definition.name} reads it.",
-            hint="undrop the table, or drop the view.",
+            hint=GONE_FIX,
         ) from error
     if versions is None:
         raise BusyError(

@@ -14,6 +14,7 @@ from helpers.commits import write_lines
 from helpers.least_table import make_table
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.names import TableName
+from mirrorlake.status import read_status
 from mirrorlake.storage.files import Storage
 from mirrorlake.views import api, definition, plan
 
@@ -156,6 +157,11 @@ def test_how_a_view_stands(storage: Storage) -> None:
     assert status() == ("unknown", "SOURCE_RECREATED", 2, None)
     storage.delete_folder(T.table_path)
     assert status() == ("unknown", "SOURCE_GONE", None, None)
+    lake = read_status(storage, lambda _: pytest.fail("No query was given"))
+    assert [str(one) for one in lake.problems] == [
+        f"{VIEW.name}: Its source {T} was removed, so it can't be refreshed."
+        " Fix: undrop the table, or drop the view."
+    ]
 
 
 def test_what_others_write_is_noticed(storage: Storage) -> None:
