@@ -194,7 +194,8 @@ class Engine:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
 
         def run(table: TableName) -> _Entry:
-            return self._run_table(table, states.get(table.folder), clash=clash(table))
+            known = states.get(table.folder)
+            return self._run_table(table, known, before, clash=clash(table))
 
         latest: dict[str, _Entry] = {}
 
@@ -311,7 +312,14 @@ class Engine:
         folder = idle_folder(listed or self._storage.list(table.folder), known)
         return (known, status_of(known, folder)) if folder else None
 
-    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
+    def _run_table(
+        self,
+        table: TableName,
+        known: TableState | None,
+        before: dict[str, TableState],
+        *,
+        clash: bool,
+    ) -> _Entry:
         state = known or TableState(table.schema, table.name)
         first = listing = self._storage.list(table.folder)
         try:
@@ -333,6 +341,7 @@ class Engine:
                     listing,
                     state,
                     settings,
+                    before,
                 )
                 try:
                     state = cycle.run()
@@ -435,6 +444,8 @@ class TableCycle:
         listing: the listing of the folder.
         state: the saved state of the table.
         settings: the operator's settings of the table.
+        before: the states before this cycle, by folder; the cycle adds that of a table without one,
+            for example of a restored table.
     """
 
     _storage: Storage
@@ -444,6 +455,7 @@ class TableCycle:
     _listing: Listing
     _state: TableState
     _settings: OperatorSettings
+    _before: dict[str, TableState]
 
     @property
     def _table(self) -> TableName:
@@ -469,6 +481,7 @@ class TableCycle:
         at = load_context(self._storage, identity, metadata, snapshot, self._listing, self._state)
         last_error = at.last_file_error()
         at = replace(at, state=self._recall_state(at))
+        self._before.setdefault(at.state.folder, at.state)
         if last_error is not None:
             return failed(replace(at.state, tail=None), last_error)
         reused = move_leftovers(self._storage, identity, at.folder, at.last)

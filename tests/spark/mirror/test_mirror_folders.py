@@ -238,6 +238,7 @@ def test_a_drop_can_be_undone_and_publishers_continue(lake: Lake) -> None:
     lake.publisher("t", keys=["id"]).upsert([{"id": 1, "v": "b"}, {"id": 2, "v": "c"}])
     report = lake.mirror()
     assert (report.failed, report.dropped) == ((), ())
+    assert (report.files, report.rows) == (1, 2)  # not those before the drop
     assert bag(lake, "t", ["id", "v"]) == {(1, "b"): 1, (2, "c"): 1}
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.mirror(options=MirrorOptions(keep_dropped_days=0))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from helpers.commits import write_lines
 from helpers.least_table import make_table
 from mirrorlake import MirrorOptions
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
@@ -14,7 +16,7 @@ from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, 
 from mirrorlake.mirror import ledger, trash
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import partitioning_policies, pause, read_settings
-from mirrorlake.mirror.state import TableState, load_states
+from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -147,6 +149,25 @@ def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table
     assert read_metadata(any_storage, table).keys == ("id",)
     with pytest.raises(TableNotFoundError, match=f"There is no dropped table {table}"):
         trash.undrop(any_storage, table)
+
+
+def test_a_cycle_after_undrop_does_not_report_the_files_of_earlier_cycles(any_storage: Storage):
+    identity = Identity(A, "1", A)
+    note = {"incarnation": "1", "first": 1, "last": 3, "total_rows": 7}
+    make_table(any_storage, A)
+    write_lines(
+        any_storage,
+        1,
+        {"commitInfo": {"userMetadata": json.dumps(note)}},
+        {"txn": {"appId": identity.app_id, "version": 3}},
+        log=f"{A.table_path}/_delta_log",
+    )
+    trash.drop_table(any_storage, A, identity)
+    save_states(any_storage, {})
+    trash.undrop(any_storage, A)
+    (line,) = Engine(any_storage, lambda: pytest.fail("Spark was asked for")).run_cycle().tables
+    assert (line.last_file, line.rows, line.error) == (3, 7, None)
+    assert (line.applied_files, line.applied_rows) == (0, 0)
 
 
 def test_undrop_without_an_identity(any_storage: Storage):
