@@ -8,10 +8,12 @@ import sys
 import time
 
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from helpers.project import PROJECT
+from mirrorlake.storage import lease as leases
 from mirrorlake.storage.files import Storage
-from mirrorlake.storage.lease import Lease, LeaseHeldError, store_now
+from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, store_now
 
 PATH = "Files/_mirrorlake/plans/p.lease"
 HOLDS = """
@@ -54,6 +56,23 @@ def test_on_a_disk_it_ends_with_its_process(tmp_path) -> None:
         with Lease(Storage(tmp_path), PATH, "it"):
             pass
     assert not list(tmp_path.rglob("*.lease"))
+
+
+def test_a_user_who_can_only_read_sees_the_lease_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store's clock needs a temporary file; without one, this machine's clock counts."""
+    storage = Storage("memory:///")
+    storage.write(PATH, b"{}")
+
+    def refuse(*_: object) -> None:
+        raise PermissionDeniedError("read-only")
+
+    monkeypatch.setattr(Storage, "write", refuse)
+    monkeypatch.setattr(Storage, "delete", refuse)
+    assert is_held(storage, PATH)
+    monkeypatch.setattr(leases, "TTL", 0)
+    assert not is_held(storage, PATH)
 
 
 def test_on_an_object_store_one_that_is_not_renewed_is_taken_over() -> None:

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+from obstore.exceptions import PermissionDeniedError
+
 from mirrorlake.errors import BusyError
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.object_stores import Seen
@@ -304,7 +306,11 @@ def _is_over(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
     """Return whether a lease was not renewed in time, by the store's clock."""
     if seen.modified is None:
         return False
-    return (store_now(storage, path) - seen.modified).total_seconds() >= ttl
+    try:
+        now = store_now(storage, path)
+    except PermissionDeniedError:  # a user who can only read uses this machine's clock
+        now = datetime.now(timezone.utc)
+    return (now - seen.modified).total_seconds() >= ttl
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
