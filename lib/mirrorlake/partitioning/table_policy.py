@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import partitioning_policies
 from mirrorlake.names import quote, split_names
 from mirrorlake.notices import noop
@@ -422,7 +423,8 @@ class TablePolicy:
             The number of files, rows and bytes that were dropped, or would be.
 
         Raises:
-            UsageError: `keep` is not a timespan, or the session has no JVM gateway.
+            UsageError: publishers fill the table, it is a view, `keep` is not a timespan, or the
+                session has no JVM gateway.
             ConflictError: another writer changed the same files, so nothing was dropped.
 
         Example:
@@ -431,6 +433,7 @@ class TablePolicy:
                 table.partitioning.drop_older_than("365d", apply=True)
         """
         oldest = now_micros() - parse_timespan(keep)
+        check_own(self.table.storage, self.table.name)
         note = json.dumps({"mirrorlake": "retention"})
         with transaction(self.table.spark, self.table.path, note=note) as txn:
             old = txn.files().where(created() < F.lit(oldest))

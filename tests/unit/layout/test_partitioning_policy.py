@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from helpers.least_table import make_table
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
+from mirrorlake.names import TableName
 from mirrorlake.partitioning import policy as policies
 from mirrorlake.partitioning import store
+from mirrorlake.partitioning.table_policy import TablePolicy
+from mirrorlake.storage.files import Storage
 
 EXAMPLE: dict[str, Any] = {
     "PartitionKeys": [
@@ -207,3 +212,13 @@ def test_the_fingerprint_depends_on_what_determines_bucket_and_bin() -> None:
     ]
     assert len({one.fingerprint(names) for one in others}) == len(others)
     assert policy.fingerprint({**names, "tenant_id": "col-3"}) != policy.fingerprint(names)
+
+
+def test_the_files_of_a_mirrored_table_are_not_dropped(storage: Storage) -> None:
+    """The rows of such a table come from its publisher, as those of a view from its query."""
+    name = TableName(None, "t")
+    make_table(storage, name)
+    table = TableHandle(lambda: pytest.fail("Spark was asked for"), storage, name)
+    for apply in (False, True):
+        with pytest.raises(UsageError, match="publisher feeds t"):
+            TablePolicy(table).drop_older_than("365d", apply=apply)
