@@ -20,13 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from mirrorlake.delta.commits import read_versions
-from mirrorlake.delta.snapshot import delta_tables, open_snapshot, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, open_snapshot, read_snapshot, stages_of
 from mirrorlake.delta.table import TableHandle, remove_empty_log
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
+from mirrorlake.history.maintenance import compact_files, purge_files
 from mirrorlake.history.vacuum import RETENTION_CHECK, vacuum_table
 from mirrorlake.history.versions import check_when, version_at
 from mirrorlake.history.write import check_own
@@ -52,6 +53,10 @@ from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.views.definition import hiding_columns
 
+_COMPACTING: dict[str, Callable[[TableHandle], object]] = {
+    "OPTIMIZE": compact_files,
+    "REORG TABLE": purge_files,
+}
 _NOT_FOUND = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.+?) cannot be found")
 
 
@@ -128,6 +133,9 @@ def query_lake(
         if (missing := _NOT_FOUND.search(spark_message(error))) is None:
             raise
         raise _not_found(storage, catalog, missing[1], query) from error
+    if command is not None and target is not None and command.words in _COMPACTING:
+        for stage in stages_of(storage, target):
+            _COMPACTING[command.words](TableHandle(spark, storage, stage))
     if command is not None and target is not None and command.words.startswith("CREATE"):
         keep_registered(storage, lambda: spark, [target], ())
     return done

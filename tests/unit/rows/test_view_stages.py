@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import product
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -14,6 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from helpers.examples import under_long
+from helpers.least_table import make_table
 from helpers.staged_queries import (
     S_ROWS,
     SHAPES,
@@ -22,7 +24,9 @@ from helpers.staged_queries import (
     random_query,
     random_rows,
 )
+from mirrorlake import sql
 from mirrorlake.names import StageName, TableName
+from mirrorlake.storage.files import Storage
 from mirrorlake.views import definition, stages
 
 VIEW = TableName("dbo", "v")
@@ -160,3 +164,23 @@ def test_a_definition_with_stages_is_read_again() -> None:
     assert '"format": 1' in definition.Definition(VIEW, "id", "…", {}).as_property()
     other = TableName(None, "v")  # a query cannot read the stages of another view
     assert [one.name for one in definition.parse_query(last.sql, other).tables] == [t]
+
+
+def test_sql_maintains_the_stages_of_a_view_as_well(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(storage, TableName(None, "v"))
+    stage = StageName(None, "v", 1)
+    make_table(storage, stage)
+    done: list[object] = []
+    for words in sql._COMPACTING:  # the real functions start Spark
+        monkeypatch.setitem(sql._COMPACTING, words, lambda table: done.append(table.name))
+    spark: Any = SimpleNamespace(sql=done.append)
+    for statement in ("OPTIMIZE {}", "REORG TABLE {} APPLY (PURGE)", "DESCRIBE DETAIL {}"):
+        sql.query_lake(spark, storage, statement.format("v"))
+    path = f"delta.`{storage.path('Tables/v')}`"
+    assert done == [
+        *(f"OPTIMIZE {path}", stage),
+        *(f"REORG TABLE {path} APPLY (PURGE)", stage),
+        f"DESCRIBE DETAIL {path}",
+    ]
