@@ -99,7 +99,8 @@ class Plan:
         parallel: the number of steps that run in parallel.
         one_spark: whether consecutive steps start their Spark in one JVM.
         history: whether each run becomes a row of `diagnostics.runs`.
-        hooks: the hooks by outcome: `on_failure`, `on_success`.
+        hooks: the hooks by outcome, `on_failure` or `on_success`; each has a `url`, or a `command`
+            as a list of its arguments.
         document: the plan as it was read.
         beside: the folder to which its paths are relative.
         single: whether this is a single notebook without a plan.
@@ -111,7 +112,7 @@ class Plan:
     parallel: int
     one_spark: bool
     history: bool
-    hooks: dict[str, list[Any]]
+    hooks: dict[str, list[dict[str, Any]]]
     document: dict[str, Any]
     beside: Path
     single: bool = False
@@ -211,9 +212,10 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
             f"{origin} has one_spark and parallel steps.",
             hint="omit one_spark or parallel; a JVM has one session at a time.",
         )
-    hooks = {name: _as_list(document.get(name, [])) for name in ("on_failure", "on_success")}
-    for hook in (one for of_name in hooks.values() for one in of_name):
-        read_hook(hook)
+    hooks = {
+        name: [_read_hook(hook) for hook in _as_list(document.get(name, []))]
+        for name in ("on_failure", "on_success")
+    }
     return Plan(
         str(document.get("name") or default_name),
         tuple(given),
@@ -227,7 +229,7 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
     )
 
 
-def read_hook(hook: Any) -> dict[str, Any]:
+def _read_hook(hook: Any) -> dict[str, Any]:
     """Return a hook as a dict with a `url`, or a `command` as a list of its arguments.
 
     Args:
@@ -491,7 +493,7 @@ class Prepared:
         """Resolve the secrets, and evaluate the templates that do not need a step's results."""
         steps = self.plan.steps
         names = names_in([step.parameters for step in steps])
-        names |= names_in([read_hook(one) for hooks in self.plan.hooks.values() for one in hooks])
+        names |= names_in(self.plan.hooks)
         self.secrets = {name: look_up(name) for name in sorted(names)}
         self.scrubber = Scrubber(self.secrets.values())
         for index, step in enumerate(steps):

@@ -47,7 +47,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 from mirrorlake_runs.execution import IMPORTED
 from mirrorlake_runs.parameters import resolve
-from mirrorlake_runs.plan import Prepared, read_hook
+from mirrorlake_runs.plan import Prepared
 from mirrorlake_runs.records import (
     RECORD,
     REPORT,
@@ -276,11 +276,13 @@ _QUIET = urllib.request.build_opener()
 STATUSES = ("done", "failed", "stopped", "skipped")
 
 
-def call_hooks(hooks: list[Any], summary: str, prepared: Prepared) -> list[dict[str, Any]]:
+def call_hooks(
+    hooks: list[dict[str, Any]], summary: str, prepared: Prepared
+) -> list[dict[str, Any]]:
     """Call each hook of an outcome; retry a failed hook up to a time limit.
 
     Args:
-        hooks: as the plan has them.
+        hooks: the hooks of the plan.
         summary: the document for the hooks.
         prepared: the run.
 
@@ -290,8 +292,8 @@ def call_hooks(hooks: list[Any], summary: str, prepared: Prepared) -> list[dict[
     return [_call_hook(hook, summary, prepared) for hook in hooks]
 
 
-def _call_hook(hook: Any, summary: str, prepared: Prepared) -> dict[str, Any]:
-    shown = prepared.scrubber.text(hook if isinstance(hook, str) else json.dumps(hook))
+def _call_hook(hook: dict[str, Any], summary: str, prepared: Prepared) -> dict[str, Any]:
+    shown = prepared.scrubber.text(hook.get("url") or shlex.join(hook.get("command", [])))
     end, attempts, error = time.monotonic() + HOOK_LIMIT, 0, "it took too long"
     while attempts < HOOK_ATTEMPTS and (left := end - time.monotonic()) > 0:
         attempts += 1
@@ -308,8 +310,7 @@ def _call_hook(hook: Any, summary: str, prepared: Prepared) -> dict[str, Any]:
     return {"hook": shown, "status": "failed", "attempts": attempts, "error": error}
 
 
-def _call_once(hook: Any, summary: str, prepared: Prepared, limit: float) -> None:
-    hook = read_hook(hook)
+def _call_once(hook: dict[str, Any], summary: str, prepared: Prepared, limit: float) -> None:
     if "url" in hook:
         key = resolve(hook.get("secret", ""), prepared.secrets)
         _post_hook(str(resolve(hook["url"], prepared.secrets)), summary, prepared.run, key, limit)

@@ -20,7 +20,7 @@ from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.notices import noop
-from mirrorlake_runs import execution, load_plan, parameters, prepare, run
+from mirrorlake_runs import execution, load_plan, parameters, prepare, reporting, run
 from mirrorlake_runs import plan as plans
 from mirrorlake_runs.execution import Execution, may_pass
 from mirrorlake_runs.parameters import Scrubber
@@ -103,6 +103,17 @@ def test_a_hook_with_an_open_quotation_is_an_error_before_the_start(folder: Path
     path = put_plan(folder, "steps: [{notebook: a.ipynb}]\non_failure: logger it's over")
     with pytest.raises(UsageError, match="No closing quotation"):
         load_plan(path)
+
+
+def test_a_hook_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "steps: [{notebook: a.ipynb}]\non_failure: [false 'a b', {url: 'http://localhost:1'}]"
+    plan = load_plan(put_plan(folder, text))
+    command, url = plan.hooks["on_failure"]
+    assert (command, url) == ({"command": ["false", "a b"]}, {"url": "http://localhost:1"})
+    monkeypatch.setattr("shlex.split", pytest.fail)
+    monkeypatch.setattr(reporting, "HOOK_ATTEMPTS", 1)
+    told = reporting.call_hooks([command, url], "{}", prepare(plan, {}))
+    assert [one["hook"] for one in told] == ["false 'a b'", "http://localhost:1"]
 
 
 def test_a_plan_is_locked_without_a_home(
