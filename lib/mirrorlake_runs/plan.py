@@ -54,7 +54,7 @@ from mirrorlake_runs.parameters import (
     resolve,
     steps_named,
 )
-from mirrorlake_runs.records import StepResult, runs_folder, slug
+from mirrorlake_runs.records import RESUME_LEASE, RunRecord, StepResult, runs_folder, slug
 
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
@@ -655,6 +655,22 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
                                 if is_held(storage, path):
                                     holder = name_holder(storage.read(path).decode())
                                     raise LeaseHeldError(what, holder) from None
+        except LeaseHeldError as error:
+            raise AlreadyRunningError(error.message, hint=error.hint) from None
+        yield
+
+
+@contextlib.contextmanager
+def only_resume(record: RunRecord) -> Iterator[None]:
+    """Exclude other processes that resume a run while the block runs.
+
+    Raises:
+        AlreadyRunningError: another process resumes it.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            place = Storage(record.folder)
+            held.enter_context(Lease(place, RESUME_LEASE, f"The run {record.run}"))
         except LeaseHeldError as error:
             raise AlreadyRunningError(error.message, hint=error.hint) from None
         yield

@@ -137,6 +137,7 @@ def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
 
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
+RESUME_LEASE = "resume.lease"
 RUNNING, LOST = "running", "lost"
 SILENCE = 300.0  # seconds after which a run on another machine without a sign is lost
 _READERS = 16
@@ -419,7 +420,9 @@ def prune_runs(
 def _delete(record: RunRecord) -> None:
     """Delete the run's files, its record last, and folders that are empty then."""
     listed = [str(name) for name in record.document.get("files", [])]
-    made = [name for name in [*listed, SUMMARY, REPORT, RECORD] if Path(name).name == name]
+    made = [
+        name for name in [*listed, SUMMARY, REPORT, RESUME_LEASE, RECORD] if Path(name).name == name
+    ]
 
     if record.is_remote:
         with storage_errors(record.folder):

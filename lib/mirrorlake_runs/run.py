@@ -35,6 +35,7 @@ from mirrorlake_runs.plan import (
     Plan,
     Prepared,
     load_plan,
+    only_resume,
     only_run,
     parse_plan,
     prepare,
@@ -360,7 +361,12 @@ def resume_run(
         >>> resume_run("nightly-20260101T020000000000").status  # doctest: +SKIP
         'done'
     """
-    record = find_run(run)
+    with only_resume(find_run(run)):
+        record = find_run(run)  # another process may have completed it meanwhile
+        return _resume(record, metrics, on_step)
+
+
+def _resume(record: RunRecord, metrics: Path | None, on_step: OnStep) -> RunSummary:
     if record.status == RUNNING:
         process = record.document["process"]
         raise AlreadyRunningError(

@@ -1,0 +1,56 @@
+"""Resuming a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.small_notebooks import put_notebook, put_plan
+from mirrorlake import lake_path
+from mirrorlake.errors import AlreadyRunningError
+from mirrorlake_runs import resume_run, run, run_plan
+from mirrorlake_runs.execution import Execution
+from mirrorlake_runs.plan import open_target
+from mirrorlake_runs.records import StepResult
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a plan of one notebook, which fails."""
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
+    put_notebook(tmp_path, "n", head='root: str = "lake"')
+    put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")
+    status(monkeypatch, "failed")
+    return tmp_path
+
+
+def status(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """Let notebooks end with a status, without a kernel; return the lakes that they use."""
+    roots: list[str] = []
+
+    def execute(self: Execution) -> StepResult:
+        roots.append(lake_path(self.parameters.get("root", "lake")))
+        return StepResult(self.name, text)
+
+    monkeypatch.setattr(Execution, "run", execute)
+    return roots
+
+
+def test_a_run_is_resumed_by_one_process_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The internal function is called when the first process has read the run's record."""
+    first = run_plan(open_target(str(folder / "n.ipynb")), folder / "out")
+    refused = []
+
+    def fetch(*_: object) -> None:
+        with pytest.raises(AlreadyRunningError, match=f"{first.run} is already running") as error:
+            resume_run(first.run)
+        refused.append(error)
+
+    monkeypatch.setattr(run, "fetch_notebooks", fetch)
+    assert resume_run(first.run).run == first.run
+    assert len(refused) == 1
+    assert not list((folder / "out").glob("*.lease"))
