@@ -444,6 +444,13 @@ def _is_in(place: Path | Storage, record: RunRecord) -> bool:
     return found is not None and found.run == record.run
 
 
+def later_run(record: RunRecord) -> str | None:
+    """Return the run that has replaced the results of a run in its folder, or None."""
+    with storage_errors(record.folder):
+        found = read_record(Storage(record.folder) if record.is_remote else Path(record.folder))
+    return None if found is None or found.run == record.run else found.run
+
+
 def find_report(record: RunRecord) -> Path | None:
     """Return the local file of a run's report, or None if it has none or another run replaced it.
 

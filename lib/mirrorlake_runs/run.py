@@ -47,6 +47,7 @@ from mirrorlake_runs.records import (
     RunSummary,
     StepResult,
     find_run,
+    later_run,
     this_process,
 )
 from mirrorlake_runs.reporting import RecordKeeper, fetch_notebooks, finish, warm_up_report
@@ -354,7 +355,8 @@ def resume_run(
         The result of each step.
 
     Raises:
-        UsageError: the run is done, or its plan does not fit its notebooks any more.
+        UsageError: the run is done, a later run has replaced its results, or its plan does not
+            fit its notebooks any more.
         AlreadyRunningError: the run is in progress.
 
     Example:
@@ -376,6 +378,11 @@ def _resume(record: RunRecord, metrics: Path | None, on_step: OnStep) -> RunSumm
         )
     if record.status == "done":
         raise UsageError(f"The run {record.run} is done.", hint="start a new run.")
+    if (later := later_run(record)) is not None:
+        raise UsageError(
+            f"The run {later} has replaced the results of {record.run} in {record.folder}.",
+            hint="start a new run, with another folder in --out.",
+        )
     prepared = _prepared_again(record)
     fetch_notebooks(record, prepared.work)
     facts = {"resumed": [*record.document.get("resumed", []), _now()]}

@@ -1,4 +1,4 @@
-"""Resuming a run."""
+"""Resuming a run: replaced results, and two processes at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import lake_path
-from mirrorlake.errors import AlreadyRunningError
-from mirrorlake_runs import resume_run, run, run_plan
+from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake_runs import find_run, resume_run, run, run_plan
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import open_target
 from mirrorlake_runs.records import StepResult
@@ -36,6 +36,14 @@ def status(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
 
     monkeypatch.setattr(Execution, "run", execute)
     return roots
+
+
+def test_results_of_a_later_run_are_not_replaced(folder: Path) -> None:
+    first, second = (run_plan(folder / "p.yaml", folder / "out") for _ in range(2))
+    with pytest.raises(UsageError, match=f"The run {second.run} has replaced the results"):
+        resume_run(first.run)
+    assert find_run(str(folder / "out")).run == second.run
+    assert resume_run(second.run).run == second.run
 
 
 def test_a_run_is_resumed_by_one_process_at_a_time(
