@@ -174,6 +174,7 @@ class Publisher:
         self._widen = widen
         self._safe_names = safe_names
         self._columns_read_at: int | None = None  # the last number when the columns were read
+        self._columns_are_current = False  # whether they were read for the current batch
         named = tuple(names.split_names(keys))
         if safe_names:
             self._metadata = declare_keys(storage, table, (), dry_run=True)
@@ -417,6 +418,7 @@ class Publisher:
     ) -> Published:
         if token is not None and (found := self._tokens.find(token)):
             return self._repeated(found)
+        self._columns_are_current = "known_columns" not in vars(self)
         found_rows = self._open(rows)
         if found_rows is None:
             return Published(str(self.table), None, 0, 0)
@@ -594,11 +596,15 @@ class Publisher:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _target(self, found: pa.Schema) -> pa.Schema:
-        """Return the schema of the file; read the columns again if a type does not fit."""
+        """Return the schema of the file; read the columns again if one is new or does not fit."""
         wanted = wanted_schema(found, self._declared)
-        for column in wanted:
+        for column in () if self._columns_are_current else wanted:
             known = self.known_columns.get(column.name.lower())
-            if known is not None and not fits(column_type(column.type).table, known):
+            if (
+                not pa.types.is_null(column.type)
+                if known is None
+                else not fits(column_type(column.type).table, known)
+            ):
                 self._reread_columns()
                 break
         return target_schema(wanted, self.known_columns, self._declared, widen=self._widen)
@@ -616,6 +622,7 @@ class Publisher:
         """Read the table's columns again, because other writers may have added or widened some."""
         known = vars(self).pop("known_columns", {})
         _unite(self.known_columns, known)
+        self._columns_are_current = True
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:

@@ -268,6 +268,17 @@ def test_a_publisher_sees_that_another_one_widened_a_column(publisher, tmp_path:
     assert living.insert(file).columns == {"v": "long"}
 
 
+def test_a_publisher_sees_that_another_one_added_a_column(publisher) -> None:
+    """Otherwise the column has two types in the zone, and the mirror stops the table."""
+    living, other = publisher(), publisher()
+    living.insert([{"id": 1}])
+    other.insert([{"id": 2, "v": 5}])
+    with pytest.raises(SchemaError, match="'v' is string, but the table has long") as refused:
+        living.insert([{"id": 3, "v": "five"}])
+    assert "types={'v': 'long'}" in str(refused.value)
+    assert living.insert([{"id": 3, "v": 6}]).columns == {"id": "long", "v": "long"}
+
+
 @pytest.mark.parametrize("source", ["dicts", "arrow", "csv"])
 def test_a_publisher_sees_that_the_mirror_widened_a_column(
     publisher, any_storage, table, tmp_path: Path, source: str
