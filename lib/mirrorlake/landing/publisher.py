@@ -192,6 +192,7 @@ class Publisher:
         self._undeclared = () if dry_run else named
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
+        self._unused: str | None = None  # a token that no file had when it was looked up
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
         self._warned = False
@@ -328,11 +329,15 @@ class Publisher:
         """
         token = f"{file.name} {file_hash(Storage(file.parent), file.name)}"
         pattern = rf"{re.escape(file.name)} [0-9a-f]+( after \d+)?"
-        newest = self._tokens.newest(pattern) if is_only else None
-        if newest is None:
+        if not is_only:
             return token
-        number, last = newest
-        return last if last.startswith(token) else f"{token} after {number}"
+        if (newest := self._tokens.newest(pattern)) is not None:
+            number, last = newest
+            if last.startswith(token):
+                return last
+            token = f"{token} after {number}"
+        self._unused = token
+        return token
 
     def publish(self, rows: Any, marker: str = "", *, token: str | None = None) -> Published:
         """Publish rows with a marker given by name, for parameters and command line options.
@@ -416,7 +421,10 @@ class Publisher:
         *,
         warn: bool = True,
     ) -> Published:
-        if token is not None and (found := self._tokens.find(token)):
+        # A token that `token_of` has just looked up is not searched again here. `take_number`
+        # searches for it in any case, in the files that were published meanwhile as well.
+        unused, self._unused = self._unused, None
+        if token not in (None, unused) and (found := self._tokens.find(token)):
             return self._repeated(found)
         self._columns_are_current = "known_columns" not in vars(self)
         found_rows = self._open(rows)

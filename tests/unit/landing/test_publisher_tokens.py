@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.places import PROCESSED, READY_TO_DELETE
-from mirrorlake import Publisher
+from mirrorlake import Lake, Publisher
 from mirrorlake.landing import zone
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Listing, Storage
@@ -142,3 +142,18 @@ def test_a_writer_that_is_killed_goes_on(storage: Storage) -> None:
 @pytest.mark.long
 def test_a_writer_that_is_killed_very_often(storage: Storage) -> None:
     killed_writers(storage, 100, 200)
+
+
+def test_the_folders_are_not_listed_again_for_a_token_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, searched = Lake(tmp_path / "lake"), []
+    find = zone.TokenIndex.find
+    monkeypatch.setattr(
+        zone.TokenIndex, "find", lambda self, token: searched.append(token) or find(self, token)
+    )
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(f"id\n{name}\n")
+    assert lake.publish("t", str(tmp_path / "*.csv")).count == 2
+    assert len(searched) == 2  # when the files take their numbers
+    assert lake.publish("t", str(tmp_path / "*.csv")).count == 0
