@@ -28,6 +28,7 @@ from mirrorlake.landing.types import widened
 from mirrorlake.names import quote
 from mirrorlake.results import Finding, Findings, TextTable, counted
 from mirrorlake.spark.jvm import ENFORCED
+from mirrorlake.storage.files import map_concurrently
 
 Field = dict[str, Any]
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
@@ -258,9 +259,11 @@ def _retention(
 
 def _missing_files(table: TableHandle, states: list[State]) -> Iterator[FeedFinding]:
     places = Places(table.storage, table.name.table_path)
+    paths = list(dict.fromkeys(path for state in states for path in state.commit.files))
+    there = dict(zip(paths, map_concurrently(table.storage, places.exists, paths), strict=True))
     for state in states:
         files, span = state.commit.files, (state.version, state.version)
-        if missing := [path for path in files if not places.exists(path)]:
+        if missing := [path for path in files if not there[path]]:
             file, of = unquote(missing[0]), counted(len(files), "file")
             lost = len(missing)
             yield _finding("missing-file", str(table.name), span, file=file, lost=lost, files=of)
