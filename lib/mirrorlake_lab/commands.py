@@ -19,7 +19,7 @@ from mirrorlake.cli.options import Json, Port, at_most_one
 from mirrorlake.cli.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable, counted, size_text
-from mirrorlake.storage.paths import PARAMETERS, PROGRAM, PROJECT
+from mirrorlake.storage.paths import PARAMETERS, PROGRAM, PROJECT, docs_page
 
 
 @app.command()
@@ -40,7 +40,7 @@ def demo(
     finish_run(summary, *(f"✓ {question}: {text}" for question, text in answers.items()))
     say(
         f"Next: {PROGRAM} lab opens JupyterLab; start with the lesson learn/01_publish.ipynb",
-        f"Your own data: {PROGRAM} publish ROOT TABLE FILE (docs/how-to/csv.md)",
+        f"Your own data: {PROGRAM} publish ROOT TABLE FILE ({docs_page('how-to/csv.md')})",
     )
 
 

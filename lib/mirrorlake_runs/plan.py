@@ -37,7 +37,14 @@ from mirrorlake.names import STATE, fingerprint
 from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, name_holder
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, lake_path, may_be_lake, state
+from mirrorlake.storage.paths import (
+    NOTEBOOKS,
+    PARAMETERS,
+    docs_page,
+    lake_path,
+    may_be_lake,
+    state,
+)
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.fast_jsonschema import import_jsonschema
 from mirrorlake_runs.parameters import (
@@ -314,7 +321,7 @@ def _check_form(document: dict[str, Any], origin: str) -> None:
         first = errors[0]
         where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first.path)
         place = f" at {where} (steps counted from 1)" if where else ""
-        hint = "see docs/schedule.md."
+        hint = f"see {docs_page('schedule.md')}."
         if first.path and str(first.path[0]).startswith("on_"):
             hint = "write a list of hooks, such as `- command: [logger, nightly failed]`."
         raise UsageError(f"{origin} is not a plan{place}: {first.message}.", hint=hint)

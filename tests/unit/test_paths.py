@@ -82,3 +82,10 @@ def test_without_a_home_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Path, "home", home)
     with pytest.raises(SetupError, match="set HOME or MIRRORLAKE_CACHE"):
         paths.cache()
+
+
+def test_hints_name_a_page_that_the_reader_can_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel contains no `docs/`."""
+    assert paths.docs_page("schedule.md") == "docs/schedule.md"
+    monkeypatch.setattr(paths, "IS_CHECKOUT", False)
+    assert paths.docs_page("schedule.md") == "the page schedule.md of mirrorlake's documentation"

@@ -23,7 +23,7 @@ from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
 from mirrorlake.names import quote, safe_column, split_names
 from mirrorlake.results import Result, TextTable, counted
-from mirrorlake.storage.paths import PROGRAM
+from mirrorlake.storage.paths import PROGRAM, docs_page
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB
@@ -240,7 +240,7 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "features a reader may lack",
             None,
             f"the protocol requires readers to support {', '.join(demanding)}",
-            f"more readers can open the table; {lacking}; see docs/readers.md",
+            f"more readers can open the table; {lacking}; see {docs_page('readers.md')}",
             f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
     if analysis.snapshot.is_mapped:
@@ -251,7 +251,7 @@ def _on_protocol(analysis: Measured) -> Iterator[Finding]:
             "column mapping",
             unsafe,
             mapping_problem(columns),
-            "more readers can open the table; see docs/readers.md",
+            f"more readers can open the table; see {docs_page('readers.md')}",
             MAPPING_FIX if unsafe else drop,
         )
 

@@ -48,6 +48,11 @@ def shown_path(root: str) -> str:
     return Path(root).relative_to(home()).as_posix()
 
 
+def docs_page(name: str) -> str:
+    """Return how a hint names a page of the documentation, which a wheel does not contain."""
+    return f"docs/{name}" if IS_CHECKOUT else f"the page {name} of mirrorlake's documentation"
+
+
 def cache() -> Path:
     """Return the folder for jars, archives and logs: `MIRRORLAKE_CACHE`, or the user's cache."""
     return _folder_of("MIRRORLAKE_CACHE", "XDG_CACHE_HOME", ".cache")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import CheckError
 from mirrorlake.results import TextTable
-from mirrorlake.storage.paths import home
+from mirrorlake.storage.paths import docs_page, home
 from mirrorlake_lab.course.lessons import Task, find_solution, lesson_paths, lessons, tasks
 from mirrorlake_lab.course.task_checks import ANSWERS, CHECKERS, listed
 
@@ -266,7 +266,7 @@ def _next_hint(found: Task, first: str = "") -> str:
     before = _wrong.setdefault(found.number, [])
     said = next(
         (hint for hint in (first, *found.hints) if hint and hint not in before),
-        f"Read docs/{found.read} and run the lesson's cells again.",
+        f"Read {docs_page(found.read)} and run the lesson's cells again.",
     )
     before.append(said)
     return said

@@ -22,7 +22,7 @@ from urllib.parse import urldefrag
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.storage.paths import NOTEBOOKS
+from mirrorlake.storage.paths import NOTEBOOKS, docs_page
 from mirrorlake_runs.notebook_files import first_words, nbformat
 
 
@@ -259,7 +259,9 @@ def find_solution(number: str) -> str:
         for index, cell in enumerate(notebook.cells):
             if _number(notebook, index) == number:
                 return str(cell.source)
-    raise UsageError(f"There is no task {number}.", hint="docs/course.md lists the lessons.")
+    raise UsageError(
+        f"There is no task {number}.", hint=f"{docs_page('course.md')} lists the lessons."
+    )
 
 
 def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
