@@ -308,8 +308,8 @@ class FolderSource(ChangesOnly):
         """Handle a file that is published up to a size."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of files."""
-        return {"files": len(files_of(self.folder, self._suffixes))}
+        """Return the number of files in the last scan; a scan for each report would be slow."""
+        return {"files": len(self._present or files_of(self.folder, self._suffixes))}
 
     def label(self, path: Path) -> str:
         """Return the name of a file in positions and messages."""

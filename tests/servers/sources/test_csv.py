@@ -11,7 +11,7 @@ import pytest
 from helpers.landed import landed_rows
 from mirrorlake import Lake
 from mirrorlake.errors import SourceError
-from mirrorlake_sources import CsvDrops, SourceReport, run_source
+from mirrorlake_sources import CsvDrops, SourceReport, folders, run_source
 
 
 class Drops:
@@ -196,3 +196,15 @@ def test_a_scan_compares_only_files_that_changed(
     drops.run()
     monkeypatch.setattr("mirrorlake_sources.folders.published_parts", pytest.fail)
     assert not drops.run().failed
+
+
+def test_the_folder_is_scanned_once(drops: Drops, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the report after each file."""
+    scans = []
+    files_of = folders.files_of
+    monkeypatch.setattr(folders, "files_of", lambda *given: scans.append(0) or files_of(*given))
+    for number in range(20):
+        drops.write(f"id\n{number}\n", f"{number:02d}.csv")
+    report = drops.run()
+    assert report.facts == {"files": 20}
+    assert len(scans) < 5
