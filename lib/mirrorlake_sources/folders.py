@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import (
@@ -50,6 +51,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium import Event, EventRows, PrimaryKeys, read_event
 from mirrorlake_sources.source import HOME, Batch, ChangesOnly, Group, Position, sync
 
+_log = logging.getLogger("mirrorlake.sources.folders")
 _PIECE = 1 << 20
 _MOST_ABSENT = 1000  # above this number of files, those that no longer exist are forgotten
 _MOST_FILES = 10_000
@@ -377,11 +379,23 @@ class CsvDrops(FolderSource):
             return  # if the table is stopped at this file, the file is being written again
         self._stopped_at.pop(name, None)
         if table not in since:
+            if name not in self._keys:
+                self._warn_of_keys(name)
             yield Group(appeared={table: self._keys.get(name, ())})
         if table in since:
             yield from self._changes(path, table, since, header, found, size)
         if table not in since:
             self._stopped_at[name] = path
+
+    def _warn_of_keys(self, table: str) -> None:
+        """Log a warning if the keys of a table without keys may have a misspelt name."""
+        tables = sorted({label.partition("/")[0] for label in self._present if "/" in label})
+        if unknown := [repr(name) for name in self._keys if name not in tables]:
+            _log.warning(
+                f"{table} is published without keys. keys (--keys) contains {', '.join(unknown)},"
+                f" but {self.folder} has no such folder. Hint: use the names of the folders:"
+                f" {', '.join(tables)}."
+            )
 
     def _changes(
         self,

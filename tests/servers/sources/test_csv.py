@@ -198,6 +198,17 @@ def test_a_scan_compares_only_files_that_changed(
     assert not drops.run().failed
 
 
+def test_keys_of_a_misspelt_table_are_a_warning(
+    drops: Drops, caplog: pytest.LogCaptureFixture
+) -> None:
+    drops.keys = {"order": ["id"]}
+    drops.write("id\n1\n")
+    drops.run()
+    (warning,) = caplog.messages
+    assert "orders is published without keys. keys (--keys) contains 'order'" in warning
+    assert warning.endswith("Hint: use the names of the folders: orders.")
+
+
 def test_the_folder_is_scanned_once(drops: Drops, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for the report after each file."""
     scans = []
