@@ -187,8 +187,23 @@ def _text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, Decimal):
         return decimal_text(value)
+    return float_text(value) if isinstance(value, float) else str(value)
+
+
+def float_text(value: float, separator: str = "") -> str:
+    """Return a double with ten digits, and one that is a larger exact integer with all of them.
+
+    Args:
+        value: the double.
+        separator: the thousands separator, `,` or `_`; by default none.
+
+    Example:
+        >>> float_text(0.1 + 0.2), float_text(12345678901.0), float_text(1e300)
+        ('0.3', '12345678901', '1e+300')
+    """
     # Floating-point sums differ in the last digits from run to run.
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    text = f"{value:{separator}.10g}"
+    return f"{value:{separator}.0f}" if "e+" in text and abs(value) <= 2**53 else text
 
 
 def decimal_text(value: Decimal) -> str:

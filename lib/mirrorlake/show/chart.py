@@ -25,6 +25,8 @@ from matplotlib.rcsetup import cycler
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from mirrorlake.results import float_text
+
 _WIDTH, _HEIGHT = 7.5, 3.6  # inches
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 STYLE: Final[Mapping[str, Any]] = {
@@ -281,4 +283,4 @@ def listed(found: Iterable[str]) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.10g}"
+    return float_text(value, ",")

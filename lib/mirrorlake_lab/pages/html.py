@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.results import TextTable, decimal_text
+from mirrorlake.results import TextTable, decimal_text, float_text
 from mirrorlake_runs.records import write_whole
 
 STYLE = """
@@ -80,7 +80,7 @@ def text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.10g}"  # `.6g` writes a million as 1e+06
+        return float_text(value, ",")
     if isinstance(value, Decimal):
         return decimal_text(value)
     if isinstance(value, datetime):

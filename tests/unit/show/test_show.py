@@ -10,6 +10,7 @@ import pytest
 from mirrorlake import Lake, results
 from mirrorlake.show import chart as charts
 from mirrorlake.show import plots
+from mirrorlake_lab.pages import html
 
 PNG = b"\x89PNG\r\n"
 
@@ -176,6 +177,22 @@ def test_counts_have_separators_and_other_numbers_none() -> None:
     assert repr(table) == "year    rows\n2013  17,656"
     assert "17,656</td>" in table._repr_html_()
     assert table.document()["rows"] == [{"year": 2013, "rows": 17656}]
+
+
+def test_large_doubles_are_shown_with_their_digits() -> None:
+    for number, shown in (
+        (12345678901.0, "12,345,678,901"),
+        (9999999999.75, "10,000,000,000"),
+        (-(2.0**53), "-9,007,199,254,740,992"),
+        (1e300, "1e+300"),
+        (1e-7, "1e-07"),
+        (float("inf"), "inf"),
+    ):
+        assert html.text(number) == shown
+        assert repr(results.TextTable(("x",), ((number,),))).split() == [
+            "x",
+            shown.replace(",", ""),
+        ]
 
 
 def test_a_column_of_numbers_stands_right_even_where_no_row_has_one() -> None:
