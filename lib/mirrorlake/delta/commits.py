@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -123,6 +124,8 @@ class History(Result):
     def plot(self) -> Chart | None:
         """Draw the rows that each version inserted, updated and deleted.
 
+        A version whose writer did not count its rows is a gap.
+
         Returns:
             A chart of the newest 40 versions at most; None if no version records such rows.
         """
@@ -130,9 +133,10 @@ class History(Result):
 
         commits = self.commits[:_MOST_BARS][::-1]
         series = {
-            kind: [getattr(commit.rows, kind) or 0 for commit in commits]
+            kind: [math.nan if n is None else n for n in counts]
             for kind in ("inserted", "updated", "deleted")
-            if any(getattr(commit.rows, kind) for commit in commits)
+            for counts in [[getattr(commit.rows, kind) for commit in commits]]
+            if any(counts)
         }
         if not series:
             return None

@@ -7,6 +7,7 @@ description is the alternative text for screen readers; it is made from what is 
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -131,11 +132,14 @@ def start_panels(title: str, height: float, count: int) -> Iterator[tuple[Chart,
 def stack_bars(
     axes: Axes, places: Sequence[Any], series: Mapping[str, Sequence[float]], width: float
 ) -> list[float]:
-    """Draw vertical bars with the series stacked, and return the height of each bar."""
+    """Draw vertical bars with the series stacked, NaN as a gap, and return each bar's height."""
     tops = [0.0] * len(places)
     for name, heights in series.items():
         axes.bar(places, heights, width=width, bottom=tops, label=name)
-        tops = [low + height for low, height in zip(tops, heights, strict=True)]
+        tops = [
+            low if math.isnan(height) else low + height
+            for low, height in zip(tops, heights, strict=True)
+        ]
     return tops
 
 
@@ -283,4 +287,4 @@ def listed(found: Iterable[str]) -> str:
 
 
 def _figure(value: float) -> str:
-    return float_text(value, ",")
+    return "no number" if math.isnan(value) else float_text(value, ",")

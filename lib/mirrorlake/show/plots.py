@@ -104,7 +104,7 @@ def plot_stacks(
 
     Args:
         labels: one per bar.
-        series: heights by series, as long as `labels`.
+        series: heights by series, as long as `labels`; NaN is a gap.
         title: the chart's title.
         label: the heights, with their unit.
     """

@@ -224,16 +224,21 @@ def _files(files: tuple[tuple[str, int], ...]) -> html.Html:
 
 
 def draw_strip(commits: list[Commit], chosen: int) -> html.Html:
-    """Return versions as bars; a bar's height is the number of digits of its changed rows."""
+    """Return versions as bars; a bar's height is the number of digits of its changed rows.
+
+    A version whose writer did not count its rows is a gap.
+    """
     bars = []
     for place, commit in enumerate(commits):
         rows = commit.rows
-        changed = sum(filter(None, (rows.inserted, rows.updated, rows.deleted)))
+        counts = (rows.inserted, rows.updated, rows.deleted)
+        changed = sum(filter(None, counts))
+        counted = f"{changed:,} rows changed" if changed or None not in counts else "not counted"
         height = min(_HEIGHT - 4, 6 + 6 * len(str(changed))) if changed else 6
         colour = "var(--ml-warn)" if rows.deleted else "var(--ml-blue)"
-        colour = colour if changed else "var(--ml-soft)"
+        colour = colour if changed else "transparent" if None in counts else "var(--ml-soft)"
         frame = ' stroke="var(--ml-fg)" stroke-width="3"' if commit.version == chosen else ""
-        title = f"version {commit.version}: {commit.operation}, {changed:,} rows changed"
+        title = f"version {commit.version}: {commit.operation}, {counted}"
         bars.append(
             f'<rect x="{2 + place * _WIDTH}" y="{_HEIGHT - height}" width="{_WIDTH - 4}"'
             f' height="{height - 2}" fill="{colour}"{frame}>'

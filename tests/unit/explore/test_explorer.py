@@ -19,6 +19,7 @@ from nbconvert import HTMLExporter
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
 from mirrorlake import Lake, results
+from mirrorlake.delta.commits import Commit
 from mirrorlake.errors import MetadataError, TableNotFoundError, UsageError
 from mirrorlake.feed.changes import COLUMNS, Changes, FeedReport
 from mirrorlake.feed.doctor import Diagnosis
@@ -86,6 +87,14 @@ def test_a_step_shows_what_history_says(old: Lake) -> None:
     assert tab.slider.value == tab.slider.min
     tab.step(newest + 5)
     assert tab.slider.value == newest
+
+
+def test_a_version_without_counted_rows_is_a_gap() -> None:
+    commits = [Commit(0, operation="CREATE TABLE"), Commit(1, operation="SOMETHING NEW")]
+    created, unknown = table_tabs.draw_strip(commits, 0).split("<rect ")[1:]
+    assert "0 rows changed" in created
+    assert 'fill="transparent"' in unknown
+    assert "SOMETHING NEW, not counted" in unknown
 
 
 def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:

@@ -93,6 +93,10 @@ def test_the_history_is_shown_converted_and_drawn(root: Path) -> None:
     chart = history.plot()
     assert chart is not None
     assert "Rows changed by each version" in chart.describe()
+    table.storage.write(f"{table.name.table_path}/_delta_log/{2:020}.json", b"{}")
+    chart = table.history().plot()
+    assert chart is not None
+    assert "inserted: 1, 1, no number" in chart.describe()
     table = Lake(root).table("orders")
     table.storage.write(f"{table.name.table_path}/_delta_log/{1:020}.json", b"{}")
     assert table.history(1).plot() is None  # its commits have no row counts

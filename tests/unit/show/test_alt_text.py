@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ EVIL = '"><script>alert(1)</script>'
          "Files. files by v. files from 4 to 2, at most 9."),
         (plots.plot_stacks(["a", "b"], {"in": [1, 2], "out": [3, 4]}, title="Rows", label="rows"),
          "Rows. rows. in: 1, 2. out: 3, 4. Shown are in, out."),
+        (plots.plot_stacks(["a", "b"], {"in": [math.nan, 2], "out": [3, 4]}, title="Rows"),
+         "Rows. in: no number, 2. out: 3, 4. Shown are in, out."),
         (plots.plot_matrix(["v1", "v2"], {"n": ["", "int"]}, title="Types", x_label="version"),
          "Types. version: v1, v2. n: nothing, int."),
         (plots.plot_presence(["file 1"], ["0", "1"], {("file 1", "1"): "whole"}, title="Files"),
