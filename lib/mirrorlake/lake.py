@@ -973,13 +973,19 @@ class Lake:
 
         Raises:
             TableNotFoundError: the policy names a table that does not exist.
+            UsageError: the policy is not a `MaintenancePolicy`.
 
         Example:
             >>> lake.maintain(MaintenancePolicy(vacuum=False))  # doctest: +SKIP
             would maintain 3 tables, 0 failed
         """
-        from mirrorlake.layout.maintenance import maintain
+        from mirrorlake.layout.maintenance import MaintenancePolicy, maintain
 
+        if not isinstance(policy, MaintenancePolicy):
+            raise UsageError(
+                f"{policy!r} is not a maintenance policy.",
+                hint="give MaintenancePolicy(…), or MaintenancePolicy.parse of a dict.",
+            )
         tables = self.tables(policy.tables)
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)
 

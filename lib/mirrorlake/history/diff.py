@@ -20,7 +20,12 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.history.versions import check_version, find_readable_range, version_at
+from mirrorlake.history.versions import (
+    check_integer,
+    check_version,
+    find_readable_range,
+    version_at,
+)
 from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.options import declared_keys
 from mirrorlake.names import (
@@ -335,6 +340,7 @@ def _version_of(
         return version_at(table.storage, table.name, parse_utc_timestamp(timestamp))
     if version is None:
         return default
+    check_integer(version)
     if version < 0:
         raise UsageError(f"There is no version {version}.", hint="versions start at 0.")
     return version

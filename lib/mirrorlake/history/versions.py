@@ -182,6 +182,16 @@ def check_when(storage: Storage, table: TableName, when: int | datetime) -> None
         check_version(storage, table, when)
 
 
+def check_integer(version: object) -> None:
+    """Refuse a version that is not an integer, such as a text.
+
+    Raises:
+        UsageError: the version is not an integer.
+    """
+    if not isinstance(version, SupportsIndex):
+        raise UsageError(f"{version!r} is not a version.", hint="give an integer, such as 2.")
+
+
 def check_version(storage: Storage, table: TableName, version: int) -> None:
     """Refuse a version that can't be read, with the reason and the readable range.
 
@@ -190,8 +200,7 @@ def check_version(storage: Storage, table: TableName, version: int) -> None:
         VersionError: the version is out of range, or one of its files is missing; the error names
             the file.
     """
-    if not isinstance(version, SupportsIndex):
-        raise UsageError(f"{version!r} is not a version.", hint="give an integer, such as 2.")
+    check_integer(version)
     log = CommitLog(storage, table.table_path)
     first, newest, _ = _log_limit(log, open_snapshot(storage, table))
     if first <= version <= newest and not _vacuum_limit(log, version, newest):

@@ -73,12 +73,14 @@ class MaintenancePolicy:
     apply: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
+    def parse(
+        cls, text: str | dict[str, Any], *, tables: str = "", apply: bool = False
+    ) -> MaintenancePolicy:
         """Parse a policy from JSON, such as a notebook's parameter. By default, `vacuum` is False.
 
         Args:
-            text: a JSON object whose keys are attributes of `MaintenancePolicy`; empty: the
-                defaults.
+            text: a JSON object, as text or as a dict, whose keys are attributes of
+                `MaintenancePolicy`; empty: the defaults.
             tables: names of tables, separated by commas; empty: all tables.
             apply: change the tables. By default, the run only reports what it would do.
 
@@ -92,7 +94,7 @@ class MaintenancePolicy:
         """
         hint = 'write it like {"min_files": 4}.'
         try:
-            values = json.loads(text) if text.strip() else {}
+            values = json.loads(text.strip() or "{}") if isinstance(text, str) else text
         except ValueError as error:
             raise UsageError(f"The policy is not valid JSON: {error}.", hint=hint) from error
         if not isinstance(values, dict):

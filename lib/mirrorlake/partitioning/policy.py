@@ -217,7 +217,7 @@ def parse_policy(given: Any) -> Policy:
     body = _object(_parsed(given), "The policy", _POLICY)
     keys = body.get("PartitionKeys")
     if not isinstance(keys, list) or not keys:
-        raise UsageError("PartitionKeys must be a list of one or two keys.")
+        raise _wrong("PartitionKeys", keys, "a list of one or two keys")
     if len(keys) > 2:
         raise UsageError(f"PartitionKeys has {len(keys)} keys.", hint="at most 2 are allowed.")
     found = [_key(key, f"PartitionKeys[{n}]") for n, key in enumerate(keys)]

@@ -303,16 +303,16 @@ class TablePolicy:
                 found.append(receipt)
         return tuple(found)
 
-    def apply(self, document: str = "") -> tuple[Receipt, ...]:
+    def apply(self, document: Any = "") -> tuple[Receipt, ...]:
         """Set a policy, if one is given, and run its operations; see `set` and `run`.
 
         Args:
-            document: the policy as JSON text; by default, the table's policy stays.
+            document: the policy, as for `set`; empty: the table's policy stays.
 
         Returns:
             A receipt for each operation; empty without a policy.
         """
-        if document.strip():
+        if _is_given(document):
             self.set(document)
         return self.run()
 
@@ -392,12 +392,12 @@ class TablePolicy:
         return spread_of(self.table, policy)
 
     def report(
-        self, document: str = "", *, where: str = "", columns: str | Sequence[str] = ()
+        self, document: Any = "", *, where: str = "", columns: str | Sequence[str] = ()
     ) -> PartitionReport:
         """Report on the table's partitioning. Write nothing.
 
         Args:
-            document: a policy to evaluate. It is not set. By default, the table's policy.
+            document: a policy to evaluate, as for `set`. It is not set. Empty: the table's policy.
             where: a filter. The report counts the files that a query with this filter reads. By
                 default, an equality on the policy's key.
             columns: as for `advise`.
@@ -540,11 +540,16 @@ class PartitionReport(Result):
         return f"{self.stats}; {counted(len(self.planned), 'operation')} to do"
 
 
+def _is_given(document: Any) -> bool:
+    """Return whether a document is more than an empty text."""
+    return bool(document.strip()) if isinstance(document, str) else document is not None
+
+
 def report_partitioning(
-    table: TableHandle, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+    table: TableHandle, document: Any = "", *, where: str = "", columns: Sequence[str] = ()
 ) -> PartitionReport:
     """Report on a table's partitioning; see `TablePolicy.report` for arguments and errors."""
-    storage, name, proposed = table.storage, table.name, bool(document.strip())
+    storage, name, proposed = table.storage, table.name, _is_given(document)
     tried = None
     if proposed:
         tried = write_setting(storage, name, Setting(parse_policy(document)), "set", dry_run=True)

@@ -57,6 +57,7 @@ def test_versions_by_moment(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("ends", "error", "message"),
     [
+        ({"before": "2"}, UsageError, "'2' is not a version. Hint: give an integer"),
         ({"before": 3, "after": 1}, UsageError, "is after version 1"),
         ({"after": 9}, VersionError, "no version 9 of t"),
         ({"before": -7}, UsageError, "no version -7"),
@@ -81,9 +82,20 @@ def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> N
 def test_a_policy_vacuums_only_if_it_says_so() -> None:
     assert MaintenancePolicy.parse("").vacuum is False
     assert MaintenancePolicy.parse('{"vacuum": true}', apply=True).vacuum is True
-    for text in ("{", "[1]", '{"files": 3}', '{"vacuum": 1}', '{"apply": true}'):
+    assert MaintenancePolicy.parse({"vacuum": True}).vacuum is True
+    odd: tuple[Any, ...] = ("{", "[1]", '{"files": 3}', '{"vacuum": 1}', '{"apply": true}')
+    for text in (*odd, {"files": 3}, {3: 3}, [1], None):
         with pytest.raises(UsageError, match="Hint"):
             MaintenancePolicy.parse(text)
+
+
+def test_a_policy_that_is_no_policy_is_refused(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"is not a maintenance policy\. Hint: give Maintenance"):
+        lake.maintain({"min_files": 3})  # type: ignore[arg-type]
+    for odd in ({}, {"PartitionKeys": "day"}, {1: 2}, [1]):
+        for call in (lake.table("t").partitioning.apply, lake.table("t").partitioning.report):
+            with pytest.raises(UsageError, match="Hint"):
+                call(odd)
 
 
 @pytest.mark.parametrize(
