@@ -22,7 +22,7 @@ from datetime import date, datetime, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import (
@@ -298,18 +298,30 @@ def _comparable(kind: Any, value: Any) -> Any:
 
 def _ids_of(table: TableHandle, rows: DataFrame, key: Key) -> list[int]:
     """Return the ids of all rows in these files that ever had a key."""
-    for column, value in key.items():
-        name = f"{ROW}.{quote(column)}"
-        kind = rows.select(name).schema[0].dataType
-        try:
-            typed = F.lit(value).cast(kind)
-            rows.sparkSession.range(0, 1, 1, 1).select(typed).collect()
-        except Exception as error:
-            raise UsageError(
-                f"{value!r} is not a value of {column}, which has the type {kind.simpleString()}.",
-                hint="give a value of this type.",
-            ) from error
-        rows = rows.where(F.col(name).eqNullSafe(typed))
+    names = [f"{ROW}.{quote(column)}" for column in key]
+    fields = dict(zip(key, rows.select(*names).schema, strict=True))
+
+    def typed(*columns: str) -> list[Column]:
+        """Return the values in their columns' types, after one job that fails for a wrong value."""
+        values = [F.lit(key[column]).cast(fields[column].dataType) for column in columns]
+        rows.sparkSession.range(0, 1, 1, 1).select(*values).collect()
+        return values
+
+    try:
+        values = typed(*key)
+    except Exception:
+        for column, value in key.items():
+            try:
+                typed(column)
+            except Exception as error:
+                kind = fields[column].dataType.simpleString()
+                raise UsageError(
+                    f"{value!r} is not a value of {column}, which has the type {kind}.",
+                    hint="give a value of this type.",
+                ) from error
+        raise
+    for name, value in zip(names, values, strict=True):
+        rows = rows.where(F.col(name).eqNullSafe(value))
     found = [row[0] for row in rows.select(ROW_ID).distinct().limit(_MOST + 1).collect()]
     if len(found) > _MOST:
         raise UsageError(

@@ -261,6 +261,24 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     assert (event.v, event._change_type, event._commit_version) == ("one", "existing", 2)
 
 
+def test_the_columns_of_a_key_are_checked_by_one_job(lake: Lake) -> None:
+    table = lake.write("s", [{"id": n, "v": "a", "w": n} for n in range(4)])
+    context = table.spark.sparkContext
+
+    def jobs(key: dict[str, Any]) -> int:
+        group = ",".join(key)
+        context.setJobGroup(group, "")
+        try:
+            assert table.row_tracking.history(key=key).ids == (1,)
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)
+        return len(context.statusTracker().getJobIdsForGroup(group))
+
+    assert jobs({"id": 1}) == jobs({"id": 1, "v": "a", "w": 1}) > 0
+    with pytest.raises(UsageError, match=r"'abc' is not a value of w, which has the type bigint"):
+        table.row_tracking.history(key={"id": 1, "v": "a", "w": "abc"})
+
+
 def test_a_history_starts_after_an_optimize_whose_old_files_were_vacuumed(lake: Lake) -> None:
     table = lake.write("s", [{"id": n, "v": "a"} for n in range(4)])  # 1
     lake.write("s", [{"id": n, "v": "a"} for n in range(4, 8)])  # 2
