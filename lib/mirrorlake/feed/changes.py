@@ -542,9 +542,9 @@ def _follow_key(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, 
     if keys:
         columns = [F.col(quote(key)) for key in keys]
         tally = rows.groupBy(*columns).agg(F.countDistinct(_VERSION).alias("versions"))
-        (most,) = tally.orderBy(F.desc("versions"), *columns).limit(1).collect()
-        for column, value in zip(columns, most, strict=False):
-            rows = rows.where(column.eqNullSafe(F.lit(value)))
+        (most,) = as_texts(tally.orderBy(F.desc("versions"), *columns).limit(1)).collect()
+        for column, value, field in zip(columns, most, tally.schema, strict=False):
+            rows = rows.where(column.eqNullSafe(F.lit(value).cast(field.dataType)))
         followed = ", ".join(f"{k} {short(v)}" for k, v in zip(keys, most, strict=False))
     if not followed:
         return "", TextTable(COLUMNS, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def make_late(lake: Lake, **options: object) -> Table:
     late.changes.enable()
     change(late, "UPDATE {t} SET n = 9 WHERE id = 1")
     return late
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_a_key_with_a_time_does_not_depend_on_the_zone_of_python(
+    lake: Lake, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create_table("clock", {"at": kind, "n": "int"}, keys=["at"])
+    change(table, f"INSERT INTO {{t}} VALUES ({kind}'2024-05-01 10:00:00', 1)")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = table.changes.report()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.followed == "at 2024-05-01 10:00:00"
+    assert [row[0] for row in found.timeline.rows] == [1]
 
 
 @pytest.mark.long
