@@ -47,6 +47,13 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
     classes = _kinds(chain.from_iterable(modules.values()))
     functions = _returning(chain.from_iterable(modules.values()), classes)
     public = {name: kind for name, kind in functions.items() if not name.startswith("_")}
+    shared = {
+        name: value
+        for node in chain.from_iterable(modules.values())
+        if isinstance(node, ast.Assign)
+        for target, value in [(node.targets[0], node.value)]
+        if (name := getattr(target, "id", "")).isupper() and not name.startswith("_")
+    }
     for module, nodes in modules.items():
         kinds = classes | public | _returning(nodes, classes)
         calls = [(kind, call) for call in _calls(nodes) if (kind := kinds.get(_called(call)))]
@@ -54,7 +61,7 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
             if isinstance(node, ast.ClassDef) and node.name in kinds:
                 inner = _calls(ast.walk(node))
                 calls += [(node.name, call) for call in inner if _called(call) == "__init__"]
-        names = _Names(nodes)
+        names = _Names(nodes, shared)
         for kind, call in sorted(calls, key=lambda found: found[1].lineno):
             hint = "".join(names.text(k.value) for k in call.keywords if k.arg == "hint")
             texts = [names.text(argument) for argument in call.args]
@@ -96,9 +103,15 @@ def _returning(nodes: Iterable[ast.AST], kinds: dict[str, str]) -> dict[str, str
 
 
 class _Names:
-    """The texts that a module's constants and a function's variables stand for."""
+    """The texts that a module's constants and a function's variables stand for.
 
-    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+    Args:
+        nodes: the module.
+        shared: the constants that it may import.
+    """
+
+    def __init__(self, nodes: Iterable[ast.AST], shared: dict[str, ast.expr]) -> None:
+        self._shared = shared
         found: list[tuple[Any, ast.expr | None]] = []
         self._starts: list[int] = []  # the lines at which functions begin
         for node in nodes:
@@ -140,7 +153,7 @@ class _Names:
         return "…"
 
     def _assigned(self, name: ast.Name) -> Iterator[ast.expr]:
-        """Yield what was assigned to a name before, in the function or module, latest first."""
+        """Yield what was assigned to a name before, latest first, then an imported constant."""
         start = max((line for line in self._starts if line <= name.lineno), default=0)
         for target, value in reversed(self._found):
             line, is_global = target.lineno, target.col_offset == 0
@@ -151,6 +164,8 @@ class _Names:
                 and name.id in (getattr(target, "id", 0), getattr(target, "arg", 0))
             ):
                 yield value
+        if name.id in self._shared:
+            yield self._shared[name.id]
 
 
 def _has_words(text: str) -> bool:

@@ -11,6 +11,10 @@ ROWS = [
         "UsageError",
         "| mirrorlake/lake | The lake's root is empty. | give a lake's folder or URI. |",
     ),
+    (  # the hint is a constant of another module
+        "SetupError",
+        "| mirrorlake/cli/main | A file or a store can't be read or written: …. | check",
+    ),
     (  # the hint is the default of an argument
         "TableNotFoundError",
         "| mirrorlake/delta/snapshot | There is no table {name} in the lake. | run `mirror` after",
