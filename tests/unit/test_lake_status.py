@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import write_deltalake
@@ -10,6 +11,10 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, source_status
 from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.mirror import lag
+from mirrorlake.mirror.ledger import Ledger, LedgerEntry
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
 from mirrorlake_sources.source import write_report
 
 
@@ -117,6 +122,22 @@ def test_limits_and_plots_are_checked(root: Path) -> None:
         Lake(root).status(max_lag=-1)
     with pytest.raises(UsageError, match="no plot 'rows'"):
         Lake(root).status().plot("rows")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("count", "note"), [(6, "."), (8, " (2 of 8 tables not shown).")])
+def test_a_plot_says_how_many_tables_it_does_not_show(
+    storage: Storage, count: int, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ledger(_: Storage, table: TableName, **options: Any) -> Ledger:
+        made = ["2026-03-01T10:00:00+00:00", "2026-03-01T10:00:05+00:00"]
+        return Ledger(str(table), (LedgerEntry(1, "f", 1, "", {}, 0, None, 1, *made, 5.0),))
+
+    monkeypatch.setattr(lag, "read_ledger", ledger)
+    names = [TableName(None, f"t{n}") for n in range(count)]
+    for what, title in (("lag", "publication to commit"), ("backlog", "files that wait")):
+        chart = lag.plot_replication(storage, names, what)  # type: ignore[arg-type]
+        assert chart is not None
+        assert f"{title}{note}" in chart.describe()
 
 
 def test_sources_are_listed_and_a_stopped_one_is_a_problem(root: Path) -> None:

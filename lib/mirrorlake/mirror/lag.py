@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.names import TableName
+from mirrorlake.results import counted
 from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def plot_replication(
             of published files that were not yet applied.
 
     Returns:
-        One line per table; None if no file was applied.
+        One line per table; None if no file was applied. The title has the number of tables that
+        are not shown.
 
     Raises:
         UsageError: `what` is neither.
@@ -40,10 +42,12 @@ def plot_replication(
     if what not in ("lag", "backlog"):
         raise UsageError(f"There is no plot {what!r}.", hint="choose lag or backlog.")
     ledgers = [read_ledger(storage, name, last=_MOST_BATCHES) for name in tables[:_MOST_TABLES]]
-    return _plot_lag(ledgers) if what == "lag" else _plot_backlog(ledgers)
+    more = len(tables) - len(ledgers)
+    note = f" ({more:,} of {counted(len(tables), 'table')} not shown)" if more else ""
+    return _plot_lag(ledgers, note) if what == "lag" else _plot_backlog(ledgers, note)
 
 
-def _plot_lag(ledgers: Sequence[Ledger]) -> Chart | None:
+def _plot_lag(ledgers: Sequence[Ledger], note: str) -> Chart | None:
     from mirrorlake.show.plots import plot_times
 
     found = {
@@ -54,10 +58,10 @@ def _plot_lag(ledgers: Sequence[Ledger]) -> Chart | None:
         )
         for ledger in ledgers
     }
-    return plot_times(found, title="Lag: from publication to commit", label="seconds")
+    return plot_times(found, title=f"Lag: from publication to commit{note}", label="seconds")
 
 
-def _plot_backlog(ledgers: Sequence[Ledger]) -> Chart | None:
+def _plot_backlog(ledgers: Sequence[Ledger], note: str) -> Chart | None:
     from mirrorlake.show.plots import plot_times
 
     found = {}
@@ -70,4 +74,4 @@ def _plot_backlog(ledgers: Sequence[Ledger]) -> Chart | None:
         )
         counts = accumulate(change for _, change in steps)
         found[ledger.table] = [(at, max(0, n)) for (at, _), n in zip(steps, counts, strict=True)]
-    return plot_times(found, title="Backlog: files that wait", label="files", steps=True)
+    return plot_times(found, title=f"Backlog: files that wait{note}", label="files", steps=True)
