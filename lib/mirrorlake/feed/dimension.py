@@ -78,14 +78,17 @@ def follow_feed(
     dimension = for_feed(Dimension(key_columns(source, keys), stored_as=stored_as))
     if error := feed_error(source):
         raise error
-    position = _Position(source, into, dimension, dry_run=dry_run)
+    position = _Position(source, into, dimension)
     return _follow(position, into, dimension, dry_run=dry_run)
 
 
-def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
+def _follow(
+    cursor: _Position, into: TableName, dimension: Dimension, *, dry_run: bool
+) -> FeedBatch:
     """Apply the new changes of the feed, and return them."""
     batch = cursor.read()
     if not batch.is_empty and not dry_run:
+        cursor.begin()
         apply_changes(_as_changes(batch.rows, dimension), _path(cursor.table, into), dimension)
         cursor.commit(batch)
     return batch
@@ -187,13 +190,14 @@ def update_dimension(
         _refuse_for_snapshots(options)
     elif error := feed_error(table):
         return report(why_not=str(error), applied=False, start=0, end=-1)
-    cursor = _Position(table, target, dimension, dry_run=dry_run)
+    cursor = _Position(table, target, dimension)
     if from_snapshot or (cursor.position < 0 and _lacks_changes(table, timeline)):
         span = Span(cursor.position + 1, timeline.latest)
         did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
         if not from_snapshot:
             did += ", because the feed does not reach back to version 0"
         if not span.is_empty and not dry_run:
+            cursor.begin()
             _apply_rows(table, timeline, _path(table, target), dimension)
             cursor.move(span.end)
     else:
@@ -270,21 +274,16 @@ class _Position(Cursor):
         table: the table whose changes are read.
         target: the dimension's name.
         dimension: the options.
-        dry_run: leave the state of a dropped dimension in place.
 
     Raises:
         UsageError: the target exists and is not a dimension with these options.
     """
 
-    def __init__(
-        self, table: TableHandle, target: TableName, dimension: Dimension, *, dry_run: bool
-    ) -> None:
+    def __init__(self, table: TableHandle, target: TableName, dimension: Dimension) -> None:
         super().__init__(table, f"dimension {target}")
         self._target = target
         self._dimension = dimension
         self._is_new = _check_target(table, target, dimension) is None
-        if self._is_new and not dry_run:
-            self._forget_dropped()
 
     @cached_property
     def position(self) -> int:
@@ -309,8 +308,13 @@ class _Position(Cursor):
         found = open_snapshot(self.table.storage, self._target)
         return super()._document(version) | {"target_version": found.version}
 
-    def _forget_dropped(self) -> None:
-        """Remove what remains of a dropped dimension. The position is the last, for a next call."""
+    def begin(self) -> None:
+        """Remove what remains of a dropped dimension, before a new one is written.
+
+        The position is removed last, so that the next call continues after an interruption.
+        """
+        if not self._is_new:
+            return
         storage, target = self.table.storage, self._target
         make_room(storage, target)
         tombstones = TableName(target.schema, f"{target.name}{TOMBSTONES}")

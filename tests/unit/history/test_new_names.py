@@ -12,7 +12,13 @@ from helpers.commits import commit
 from helpers.least_table import make_table
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import is_dropped
-from mirrorlake.errors import FeedError, InvalidNameError, TableNotFoundError, UsageError
+from mirrorlake.errors import (
+    FeedError,
+    InvalidNameError,
+    QueryError,
+    TableNotFoundError,
+    UsageError,
+)
 from mirrorlake.feed import archive, dimension
 from mirrorlake.feed.cursor import target_name
 from mirrorlake.history import write
@@ -90,6 +96,24 @@ def test_a_view_can_have_the_name_of_a_dropped_table(
         monkeypatch.setattr(views_api, name, stub)
     with pytest.raises(CreatedError):
         lake.views.create("dropped", "SELECT 1 AS one FROM t")
+    check_room(lake)
+
+
+def test_a_dimension_removes_a_dropped_one_only_before_it_writes(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dimension, "key_columns", lambda *_: ("id",))
+    monkeypatch.setattr(dimension, "apply_changes", create)
+    table = lake.table("t")
+    monkeypatch.setattr(dimension.Cursor, "read", create)
+    with pytest.raises(QueryError, match="CreatedError"):
+        dimension.follow_feed(table, DROPPED)
+    (dropped,) = trash.dropped_tables(lake.storage)
+    assert dropped.is_in_place
+    batch = SimpleNamespace(is_empty=False, rows=SimpleNamespace(where=lambda _: None))
+    monkeypatch.setattr(dimension.Cursor, "read", lambda _: batch)
+    with pytest.raises(QueryError, match="CreatedError"):
+        dimension.follow_feed(table, DROPPED)
     check_room(lake)
 
 
