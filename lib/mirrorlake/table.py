@@ -33,7 +33,7 @@ from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_tab
 from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
-from mirrorlake.mirror.options import declared_keys
+from mirrorlake.mirror.options import declared_keys, hide_columns
 from mirrorlake.names import split_names
 from mirrorlake.partitioning.statistics import Scan, scan_table
 from mirrorlake.partitioning.table_policy import TablePolicy
@@ -124,6 +124,8 @@ class Table(TableHandle):
     ) -> DataFrame:
         """Return the rows of a version; by default, of the newest one.
 
+        A view's hidden columns are left out.
+
         Args:
             where: a SQL predicate for the rows. If the table has a partitioning policy, only files
                 that can contain such rows are read.
@@ -163,8 +165,10 @@ class Table(TableHandle):
         elif row_ids:
             rows = self.row_tracking.read()
         else:
-            return self.rows() if where is None else self.scan(where).rows
-        return rows if where is None else rows.where(where)
+            rows = self.rows() if where is None else self.scan(where).rows
+            where = None
+        rows = rows if where is None else rows.where(where)
+        return hide_columns(rows, lambda: self.snapshot().properties)
 
     def scan(self, where: str | None = None) -> Scan:
         """Return the rows that satisfy a condition, and the files that are read to find them.

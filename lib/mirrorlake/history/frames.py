@@ -50,6 +50,7 @@ from mirrorlake.history.frame_records import (
     write_list,
 )
 from mirrorlake.history.versions import TRIES, newest_versions, versions_at_once
+from mirrorlake.mirror.options import hide_columns
 from mirrorlake.names import TableName, as_table, check_part, split_names
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Count, Result, TextTable, size_text
@@ -265,6 +266,8 @@ class Frames:
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
         """Return the rows of a table at the version that the frame pins.
 
+        A view's hidden columns are left out.
+
         Args:
             model: the model's name.
             table: one of the frame's tables.
@@ -279,7 +282,16 @@ class Frames:
             328521
         """
         path = self.table_path(model, table, verify=verify)
-        return self._spark().sql(f"SELECT * FROM {delta_name(path)}")
+        rows = self._spark().sql(f"SELECT * FROM {delta_name(path)}")
+
+        def properties() -> dict[str, str]:
+            frame = self.get(model)
+            framed = frame.table(as_table(table))
+            place = frame.log_path(framed.name) if framed else ""
+            snapshot = read_snapshot(self._storage, place)
+            return snapshot.properties if snapshot else {}
+
+        return hide_columns(rows, properties)
 
     def show(
         self, model: str, *, delete: tuple[str | TableName, str] | None = None

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
@@ -25,10 +25,13 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.names import STATE, TableName, file_number
+from mirrorlake.names import HIDDEN, STATE, TableName, file_number, quote
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SETTINGS_FORMAT = 1
 DEFAULTS_FORMAT = 1
@@ -301,6 +304,19 @@ def keys_property(metadata: TableMetadata) -> dict[str, str]:
 def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
     """Return the key columns that a table's properties declare."""
     return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
+
+
+def hide_columns(rows: DataFrame, properties: Callable[[], Mapping[str, str]]) -> DataFrame:
+    """Return the rows of a table without the columns that a view hides.
+
+    Args:
+        rows: the rows.
+        properties: returns the table's properties; called only if a column may be hidden.
+    """
+    shown = [name for name in rows.columns if not name.startswith(HIDDEN)]
+    if len(shown) == len(rows.columns) or VIEW_PROPERTY not in properties():
+        return rows
+    return rows.select(*map(quote, shown))
 
 
 def retention(options: MirrorOptions) -> dict[str, str]:

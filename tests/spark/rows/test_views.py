@@ -81,6 +81,10 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
     joined = "SELECT w.g, now.n, w.n FROM dbo.v now JOIN DBO.V@v1 AS w ON now.g = w.g"
     assert rows(lake, joined) == {("a", 2, 2), ("b", 2, 1)}
     assert rows(lake, "SELECT v.total FROM dbo.v WHERE v.g IS NULL") == {(None,)}
+    lake.frames.create("m", ["dbo.v"])
+    view = lake.table("dbo.v")
+    for read in (view.read(), view.read("total > 3", version=1), lake.frames.read("m", "DBO.V")):
+        assert read.columns == lake.views.read("dbo.v").columns
     # A view of a view reads its change feed.
     lake.views.create("top", "SELECT g FROM dbo.v WHERE total > 3", deletion_vectors=False)
     assert rows(lake, "SELECT * FROM top") == {("b",)}

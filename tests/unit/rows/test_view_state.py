@@ -13,7 +13,8 @@ import pytest
 from helpers.commits import write_lines
 from helpers.least_table import make_table
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
-from mirrorlake.names import TableName
+from mirrorlake.mirror import options
+from mirrorlake.names import HIDDEN, TableName
 from mirrorlake.status import read_status
 from mirrorlake.storage.files import Storage
 from mirrorlake.views import api, definition, plan
@@ -87,6 +88,24 @@ def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
     assert definition.list_definitions(storage) == [VIEW]
     assert definition.hiding_columns(storage, VIEW.name) == ["g"]
     assert definition.hiding_columns(storage, None) is None
+
+
+def test_reads_of_a_view_hide_its_columns(storage: Storage) -> None:
+    class Rows(tuple[str, ...]):
+        """The column names of a DataFrame."""
+
+        @property
+        def columns(self) -> Rows:
+            return self
+
+        def select(self, *names: str) -> Rows:
+            return Rows(names)
+
+    rows: Any = Rows(("g", f"{HIDDEN}rows"))
+    assert options.hide_columns(rows, lambda: {options.VIEW_PROPERTY: "{}"}) == ("`g`",)
+    assert options.hide_columns(rows, dict) is rows
+    rows = Rows(("g",))
+    assert options.hide_columns(rows, lambda: pytest.fail("not needed")) is rows
 
 
 def test_a_mistyped_view_is_an_error_with_the_names_of_all(storage: Storage) -> None:
