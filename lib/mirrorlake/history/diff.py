@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import TableHandle
@@ -194,18 +195,32 @@ def _side(rows: DataFrame, columns: list[str], side: int, match: Match) -> DataF
 
 
 def _comparable(both: DataFrame, columns: list[str]) -> list[Column]:
-    """Return the row's columns in types that Spark can group by: maps and variants as JSON."""
-    kinds = {field.name: field.dataType.simpleString() for field in both.select(f"{_ROW}.*").schema}
-    result = []
-    for number, name in enumerate(columns):
-        column = F.col(f"{_ROW}.{quote(name)}")
-        kind = kinds[name]
-        if kind.startswith("map<"):
-            column = F.to_json(F.array_sort(F.map_entries(column)))
-        elif "map<" in kind or "variant" in kind:
-            column = F.to_json(F.struct(column))
-        result.append(column.alias(f"c{number}"))
-    return result
+    """Return the row's columns in types that Spark can group by."""
+    kinds = {field.name: field.dataType for field in both.select(f"{_ROW}.*").schema}
+    return [
+        _groupable(F.col(f"{_ROW}.{quote(name)}"), kinds[name]).alias(f"c{number}")
+        for number, name in enumerate(columns)
+    ]
+
+
+def _groupable(column: Column, kind: T.DataType) -> Column:
+    """Return a map as its sorted entries and a variant as JSON, also within other types."""
+    text = kind.simpleString()
+    if "map<" not in text and "variant" not in text:
+        return column
+    if isinstance(kind, T.MapType):
+        entry = T.StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return F.array_sort(_groupable(F.map_entries(column), T.ArrayType(entry)))
+    if isinstance(kind, T.ArrayType):
+        inner = kind.elementType
+        return F.transform(column, lambda element: _groupable(element, inner))
+    if isinstance(kind, T.StructType):
+        fields = [
+            _groupable(column.getField(field.name), field.dataType).alias(f"f{number}")
+            for number, field in enumerate(kind)
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    return F.to_json(F.struct(column))
 
 
 def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:

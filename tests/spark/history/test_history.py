@@ -327,6 +327,24 @@ def test_differences_equal_a_slow_reference(
         assert all(count >= 0 for count in applied.values())
 
 
+def test_the_order_of_a_maps_entries_is_no_difference(spark: SparkSession) -> None:
+    one, other = "map('x', 1, 'y', 2)", "map('y', 2, 'x', 1)"
+    for shape in (
+        "{}",
+        "array({})",
+        "named_struct('a b', {})",
+        "map('k', {})",
+        "map('k', array({}))",
+    ):
+        old, new, changed = (
+            spark.sql(f"SELECT 1 AS id, {shape.format(text)} AS m UNION ALL SELECT 2, NULL")
+            for text in (one, other, "map('x', 1, 'y', NULL)")
+        )
+        assert diff.diff_rows(old, new, diff.Match.ROW).collect() == [], shape
+        kinds = [row[-1] for row in diff.diff_rows(old, changed, diff.Match.ROW).collect()]
+        assert sorted(kinds) == ["delete", "insert"], shape
+
+
 def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
     table = inventory.table("Inventory")
     changed = table.diff(2, 4)
