@@ -20,7 +20,7 @@ from mirrorlake.delta.log_files import (
     is_dropped,
     read_actions,
 )
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.names import TABLES, StageName, TableName, safe_column, stages_folder
 from mirrorlake.storage.files import Storage
 
@@ -136,6 +136,15 @@ def missing_table(
 ) -> TableNotFoundError:
     """Return the error for a table that does not exist."""
     return TableNotFoundError(f"There is no table {name} in the lake.", hint=hint)
+
+
+def missing_column(table: TableName, column: str, snapshot: Snapshot) -> UsageError:
+    """Return the error for a column that a table does not have."""
+    return UsageError(
+        f"The table {table} has no column {column}.",
+        hint=f"its columns are {', '.join(snapshot.schema)}.",
+        column=column,
+    )
 
 
 def open_snapshot(storage: Storage, name: TableName) -> Snapshot:

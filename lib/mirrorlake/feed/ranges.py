@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from mirrorlake.delta.actions import Places, encode, live_files, vector_path
 from mirrorlake.delta.commits import State, Timeline, read_states
-from mirrorlake.delta.snapshot import physical_name
+from mirrorlake.delta.snapshot import missing_column, physical_name
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.delta.timestamps import parse_session_timestamp, timestamp_text, to_milliseconds
 from mirrorlake.errors import FeedError, UsageError
@@ -148,11 +148,7 @@ def key_columns(table: TableHandle, keys: str | Sequence[str] | None) -> tuple[s
     known = {name.lower(): name for name in snapshot.schema}
     for key in chosen:
         if key.lower() not in known:
-            raise UsageError(
-                f"The table {table.name} has no column {key}.",
-                hint=f"its columns are {', '.join(snapshot.schema)}.",
-                column=key,
-            )
+            raise missing_column(table.name, key, snapshot)
     return tuple(known[key.lower()] for key in chosen)
 
 

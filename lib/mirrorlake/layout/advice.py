@@ -17,8 +17,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import FABRIC_VORDER, MAPPING_FIX, VECTOR_READERS, mapping_problem
-from mirrorlake.errors import UsageError
+from mirrorlake.delta.snapshot import (
+    FABRIC_VORDER,
+    MAPPING_FIX,
+    VECTOR_READERS,
+    mapping_problem,
+    missing_column,
+)
 from mirrorlake.layout.measures import Measured
 from mirrorlake.mirror.options import declared_keys, has_partitioning_policy
 from mirrorlake.names import quote, safe_column, split_names
@@ -260,11 +265,7 @@ def _known_columns(analysis: Measured, names: list[str]) -> list[str]:
     """Return the columns of these names, or of fields in them, as the table spells them."""
     known = {name.split(".")[0].lower(): name.split(".")[0] for name in analysis.snapshot.schema}
     if unknown := [name for name in names if name.split(".")[0].lower() not in known]:
-        raise UsageError(
-            f"The table {analysis.name} has no column {unknown[0]}.",
-            hint=f"its columns are {', '.join(analysis.snapshot.schema)}.",
-            column=unknown[0],
-        )
+        raise missing_column(analysis.name, unknown[0], analysis.snapshot)
     return [known[name.split(".")[0].lower()] for name in names]
 
 
