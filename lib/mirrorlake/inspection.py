@@ -263,7 +263,15 @@ def files_by_version(
         name: the table.
         newest: the last version.
         first: the first version; all commits from it on are read.
+
+    Raises:
+        VersionError: the first version does not exist.
     """
+    if not 0 <= first <= newest:
+        raise VersionError(
+            f"There is no version {first} of {name}.",
+            hint=f"give a first version from 0 to {newest}.",
+        )
     numbers: dict[str, str] = {}  # by path, in the order in which the files were added
     live: dict[str, str] = {}
     found: dict[tuple[str, int], str] = {}

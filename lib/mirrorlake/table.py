@@ -257,6 +257,9 @@ class Table(TableHandle):
         Returns:
             A table with one row per file and one column per version. `.plot()` draws it.
 
+        Raises:
+            VersionError: the first version does not exist.
+
         Example:
             >>> lake.table("sales").files_by_version()  # doctest: +SKIP
             sales: 4 files in 3 versions

@@ -123,6 +123,8 @@ def run(
     ]
     document = {"tables": tables, "capacity": report.capacity, "put_off": list(report.put_off)}
     tell(as_json, document, report.shown(), report, failed=report.failed)
+    if chosen is not None and not report.tables and lake.table(chosen).partitioning.policy is None:
+        warn(f"{chosen} has no partitioning policy. Hint: set one with `partition set`.")
 
 
 @partition.command()

@@ -201,7 +201,7 @@ class Optimize:
 
         Example:
             >>> lake.table("sales").optimize.vorder(dry_run=True)  # doctest: +SKIP
-            sales: 3 of 3 files in V-Order, 9,214 bytes would become 5,436 (41.0 % less)
+            sales: 3 of 3 files would be rewritten in V-Order, 9,214 bytes would become 5,436 …
         """
         return vorder_table(
             self._table,
@@ -631,10 +631,11 @@ class VOrderReport(Result):
     def __repr__(self) -> str:
         if not self.outcomes:
             return f"{self.table}: no file is without V-Order"
-        verb = "became" if self.applied else "would become"
+        done, verb = ("", "became") if self.applied else ("would be ", "would become")
         gain = 100 * (1 - self.bytes_after / max(1, self.bytes_before))
         return (
-            f"{self.table}: {self.ordered} of {counted(len(self.outcomes), 'file')} in V-Order,"
+            f"{self.table}: {self.ordered} of {counted(len(self.outcomes), 'file')}"
+            f" {done}rewritten in V-Order,"
             f" {self.bytes_before:,} bytes {verb} {self.bytes_after:,} ({gain:.1f} % less)"
         )
 

@@ -419,8 +419,11 @@ def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, 
     known = {name.lower(): own for name, own in names.items()}
     for column in sort_by:
         if column.lower() not in known:
+            is_partition = column.lower() in map(str.lower, partitions)
+            why = "it is a partition column" if is_partition else "the table has no such column"
             raise UsageError(
-                f"Rows can't be sorted by {column!r}.", hint=f"choose one of {', '.join(names)}."
+                f"Rows can't be sorted by {column!r}, because {why}.",
+                hint=f"choose one of {', '.join(names)}.",
             )
     return tuple(known[column.lower()] for column in sort_by)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from helpers.commits import commit
 from helpers.least_table import make_table
 from mirrorlake import Lake
+from mirrorlake.cli import main as cli
 from mirrorlake.delta.log_files import is_dropped
 from mirrorlake.errors import (
     FeedError,
@@ -104,12 +106,11 @@ def test_a_dimension_removes_a_dropped_one_only_before_it_writes(
 ) -> None:
     monkeypatch.setattr(dimension, "key_columns", lambda *_: ("id",))
     monkeypatch.setattr(dimension, "apply_changes", create)
-    table = lake.table("t")
+    table, before = lake.table("t"), trash.dropped_tables(lake.storage)
     monkeypatch.setattr(dimension.Cursor, "read", create)
     with pytest.raises(QueryError, match="CreatedError"):
         dimension.follow_feed(table, DROPPED)
-    (dropped,) = trash.dropped_tables(lake.storage)
-    assert dropped.is_in_place
+    assert trash.dropped_tables(lake.storage) == before
     batch = SimpleNamespace(is_empty=False, rows=SimpleNamespace(where=lambda _: None))
     monkeypatch.setattr(dimension.Cursor, "read", lambda _: batch)
     with pytest.raises(QueryError, match="CreatedError"):
@@ -166,3 +167,17 @@ def test_upper_and_lower_case_of_existing_tables(
     monkeypatch.setattr(dimension, "follow_feed", lambda table, into, **_: found.append(into))
     lake.update_dimension("t", "T")
     assert found[1:] == [SOURCE]
+
+
+def test_a_run_without_a_policy_names_the_fix(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if lake.storage.local is None:
+        return
+    monkeypatch.setattr(
+        sys, "argv", ["mirrorlake", "partition", "run", str(lake.storage.local), "t"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert "t has no partitioning policy. Hint: set one with" in capsys.readouterr().err

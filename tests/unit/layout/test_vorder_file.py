@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
 from helpers.vectors_by_hand import inline_vector
+from mirrorlake.errors import UsageError
 from mirrorlake.layout import footers, vorder
+from mirrorlake.layout.api import VOrderReport
 from mirrorlake.storage.files import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -235,3 +238,21 @@ def test_the_permutation_equals_pythons_stable_sort(rows: list[tuple[int | None,
         key=lambda i: [last if rows[i][c] is None else rows[i][c] for c in (3, 1, 0)],
     )
     assert found == wanted
+
+
+def test_a_column_that_files_are_not_sorted_by_has_a_reason() -> None:
+    fields = [{"name": name, "type": "string", "metadata": {}} for name in ("id", "day")]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    metadata = {"schemaString": schema, "configuration": {}, "partitionColumns": ["day"]}
+    for column, why in (("Day", "it is a partition column"), ("x", "the table has no such column")):
+        with pytest.raises(UsageError, match=f"by '{column}', because {why}.*choose one of id"):
+            vorder.sort_prefix(metadata, [column])
+
+
+def test_a_report_counts_the_rewritten_files() -> None:
+    better = vorder.FileOutcome("a", 100, 60, order="Z")
+    kept = vorder.FileOutcome("b", 100, 100, reason="no smaller in any order: 100 bytes")
+    done = VOrderReport("sales", True, (), (better, kept))
+    assert repr(done).startswith("sales: 1 of 2 files rewritten in V-Order, 200 bytes became 160")
+    planned = repr(replace(done, applied=False))
+    assert planned.startswith("sales: 1 of 2 files would be rewritten in V-Order, 200 bytes would")
