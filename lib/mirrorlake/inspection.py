@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import Places, file_actions, live_files
 from mirrorlake.delta.commits import Commit as Commit
 from mirrorlake.delta.commits import CommitLog, History
+from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import OPEN_TAG, open_snapshot
 from mirrorlake.errors import VersionError
 from mirrorlake.history.versions import ReadableRange, find_readable_range
@@ -262,7 +263,7 @@ def files_by_version(
         storage: the lake's files.
         name: the table.
         newest: the last version.
-        first: the first version; all commits from it on are read.
+        first: the first version.
 
     Raises:
         VersionError: the first version does not exist.
@@ -275,12 +276,18 @@ def files_by_version(
     numbers: dict[str, str] = {}  # by path, in the order in which the files were added
     live: dict[str, str] = {}
     found: dict[tuple[str, int], str] = {}
+
+    def follow(kind: str, action: Action) -> None:
+        file = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
+        live.pop(file, None)
+        if kind == "add":
+            live[file] = "some rows deleted" if action.get("deletionVector") else "all its rows"
+
+    for action in live_files(storage, name.table_path, first - 1) if first else ():
+        follow("add", action)
     for version in range(first, newest + 1):
         for _, kind, action in file_actions(storage, name.table_path, version, version):
-            file = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
-            live.pop(file, None)
-            if kind == "add":
-                live[file] = "some rows deleted" if action.get("deletionVector") else "all its rows"
+            follow(kind, action)
         found |= {(file, version): kind for file, kind in live.items()}
     seen = {file for file, _ in found}
     names = tuple(file for file in numbers.values() if file in seen)

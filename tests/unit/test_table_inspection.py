@@ -94,7 +94,11 @@ def test_files_are_shown_version_by_version(parted: Lake) -> None:
     assert rows["file 3"] == ("", "all its rows", "all its rows", "some rows deleted")
     assert sorted(row[2] for row in rows.values()) == ["", "all its rows", "all its rows"]
     assert "file 3" in found.plot().describe()
-    assert parted.table("parted").files_by_version(3).versions == (3,)
+    last = parted.table("parted").files_by_version(3)
+    assert last.versions == (3,)
+    assert sorted(last.files.values()) == sorted(
+        kind for (_, version), kind in found.files.items() if version == 3
+    )
     for first in (-1, 4):
         with pytest.raises(VersionError, match=f"no version {first} of parted.*from 0 to 3"):
             parted.table("parted").files_by_version(first)
