@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from mirrorlake.delta.log_files import Action
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.names import quote
-from mirrorlake.spark.jvm import DeltaTransaction, RowActions
+from mirrorlake.spark.jvm import DeltaTransaction, RowActions, can_exchange, transaction
+from mirrorlake.storage.files import Storage
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
 """The columns that `placed_rows` adds: a row's file and its position in the file."""
@@ -23,6 +25,9 @@ FEW_DELETED = 10_000
 """The number of deleted rows that is always accepted."""
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
+_MOST_SCANNED = 1_000  # files: each one takes a call of the JVM
+_PADDED = "__CHAR_VARCHAR_TYPE_STRING"  # in the schema: Spark pads values as it reads them
+_READ_BY = ("id", "schemaString", "partitionColumns", "configuration")  # how files are read
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
 
@@ -59,6 +64,36 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
+def version_rows(
+    session: SparkSession, storage: Storage, folder: str, version: int, files: Sequence[Action]
+) -> DataFrame | None:
+    """Return the rows of a version, as a scan of its files that is planned without a job.
+
+    In each query, Delta would read the log again with a job of its own.
+
+    Args:
+        session: the session of the scan.
+        storage: the lake's files.
+        folder: the folder of the table within the lake.
+        version: the version.
+        files: the result of `live_files` for the version.
+
+    Returns:
+        The rows; None if the version has too many files or another schema than the newest one, or
+        if this version of Delta has no such scan.
+    """
+    snapshot = read_snapshot(storage, folder, version)
+    if snapshot is None or len(files) > _MOST_SCANNED or not can_exchange(session):
+        return None
+    if _PADDED in snapshot.metadata["schemaString"]:
+        return None
+    with transaction(session, storage.path(folder), own=False) as txn:
+        newest = txn.metadata()
+        if any(newest[key] != snapshot.metadata[key] for key in _READ_BY):
+            return None
+        return txn.rows([_plain(add) for add in files])
+
+
 def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> RowActions:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` commits.
 
@@ -85,6 +120,14 @@ def _places(deleted_rows: DataFrame, updated: Column) -> DataFrame:
     """Return the positions of rows in the form that a transaction takes."""
     places = deleted_rows.select(quote(FILE), quote(ROW), updated.cast("int"))
     return places.toDF("file_path", "row_index", "updated")
+
+
+def know_files(txn: DeltaTransaction, files: Sequence[Action]) -> bool:
+    """Register all files of the transaction's version; return False if they are too many."""
+    if len(files) > _MOST_SCANNED:
+        return False
+    txn.know([_plain(add) for add in files])
+    return True
 
 
 def exchange_rows(

@@ -785,17 +785,34 @@ class DeltaTransaction:
         added, updated, nothing = written.rows, marked.updated, self._seq([])
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
-        context = self.session._jsparkSession.sparkContext()
-        make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
-        named["operationNumSourceRows"] = added + marked.rows
-        metrics = {name: make(context, name) for name in named}
-        for name, count in named.items():
-            metrics[name].set(count)
-        scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
-        self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
+        self._record(named | {"operationNumSourceRows": added + marked.rows})
         merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
         once = self._delta.actions.SetTransaction(app_id, number, self._none)
         return self._commit([once, *marked.actions, *written.actions], merge)
+
+    def commit_overwrite(self, written: RowActions, *, app_id: str, number: int) -> int:
+        """Commit rows in place of all rows, once for each transaction number of an application.
+
+        The transaction must know all files of the version. The other arguments, the result and the
+        errors are those of `commit_exchange`.
+        """
+        self.read_all()
+        now = int(time.time() * 1000)
+        gone = [file.removeWithTimestamp(now, True) for file in self._taken.values()]
+        self._record({"numFiles": len(written.actions), "numOutputRows": written.rows})
+        save = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Overwrite")
+        once = self._delta.actions.SetTransaction(app_id, number, self._none)
+        return self._commit([once, *gone, *written.actions], operation(self._jvm, "Write", save))
+
+    def _record(self, figures: dict[str, int]) -> None:
+        """Set the metrics of the commit."""
+        context = self.session._jsparkSession.sparkContext()
+        make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        metrics = {name: make(context, name) for name in figures}
+        for name, count in figures.items():
+            metrics[name].set(count)
+        scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
+        self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
 
     def _changes(self, adds: Sequence[Add], removes: Sequence[Add], *, data: bool) -> list[Any]:
         """Return the actions of the log. With `data` rows change, otherwise only the layout."""

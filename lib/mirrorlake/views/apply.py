@@ -20,6 +20,7 @@ from mirrorlake.delta.exchange import (
     ROW,
     count_rows,
     exchange_rows,
+    know_files,
     mark_rows,
     placed_rows,
 )
@@ -105,17 +106,11 @@ class Workspace:
         """Return the name of a new temporary view that contains the rows."""
         return self.views.enter_context(temporary_view(rows))
 
-    def cache(self, rows: DataFrame, *, few: bool = False) -> str:
-        """Cache rows and return the name of a temporary view of them; they are computed only once.
-
-        Args:
-            rows: the rows, which are computed at the first use.
-            few: whether to broadcast them to every task, so that the other side of a join is not
-                shuffled.
-        """
+    def cache(self, rows: DataFrame) -> str:
+        """Cache rows at their first use, and return the name of a temporary view of them."""
         cached = rows.persist()
         self.frames.callback(cached.unpersist)
-        return self.view(cached.hint("broadcast") if few else cached)
+        return self.view(cached)
 
     def count(self, view: str, *aggregates: str) -> list[int]:
         """Return the number of cached rows, and the values of further aggregates.
@@ -167,6 +162,23 @@ def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> No
     """
     with _commit(rows.sparkSession, target):
         rows.write.format("delta").options(**options).mode(mode).save(target.path)
+
+
+def overwrite_rows(rows: DataFrame, target: Target) -> None:
+    """Replace all rows of the view's table.
+
+    Delta's own overwrite reads the log in several jobs. So it is used only if Delta's transactions
+    are not available, or if the table has many files.
+    """
+    session = rows.sparkSession
+    if can_exchange(session):
+        with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
+            if know_files(txn, live_files(target.storage, target.folder, txn.version)):
+                if not txn.has_seen(target.app_id, target.number):
+                    written = txn.write_new(rows)
+                    txn.commit_overwrite(written, app_id=target.app_id, number=target.number)
+                return
+    write_rows(rows, target, "overwrite")
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,13 @@ from mirrorlake.views.definition import (
 )
 from mirrorlake.views.plan import Changes, Plan, Source, look_at_changes, make_plan, pin_sources
 from mirrorlake.views.shape import RULES, Method, Role, is_steady
-from mirrorlake.views.view_sql import whole_contents
+from mirrorlake.views.view_sql import Delta, whole_contents
 
 FORMAT = 2
 COMMIT_SECONDS = 1.5  # an empty commit on a small machine, until the lake has a measurement
 _SAME_SIZE_FACTOR = 2  # sizes that differ by less than this factor count as one
 _RECORDED_SIZES = 8  # the number of recorded sizes
+_RETRY = 0.9  # so that an incremental refresh is tried again after some full ones
 # Shares of a full refresh's seconds: the fixed cost, and the cost relative to the changed share.
 _RULE_OF_THUMB = {
     Method.ROWS: (0.3, 7.0),
@@ -164,10 +165,20 @@ def _costs_of(kept: Any) -> Costs:
     }
 
 
-def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
+def save_cost(
+    storage: Storage, name: TableName, kind: str, cost: Cost, *, chosen: bool = False
+) -> None:
     """Record the cost of a refresh. Without the record, only the next estimate is worse.
 
     A document of a newer format is not changed. The estimates then follow the rule of thumb.
+
+    Args:
+        storage: the lake's files.
+        name: the name of the view.
+        kind: `full` or `incremental`.
+        cost: the cost.
+        chosen: whether a full refresh was chosen by its cost. The recorded incremental durations
+            are then reduced, because the machine may have been slow when they were measured.
     """
     kept = storage.read_json(_path(name))
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
@@ -175,6 +186,9 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
     costs = _costs_of(kept)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
     costs[kind] = (cost, *others[: _RECORDED_SIZES - 1]) if kind == "incremental" else (cost,)
+    if chosen and kind == "full":
+        known = costs.get("incremental", ())
+        costs["incremental"] = tuple(replace(one, seconds=_RETRY * one.seconds) for one in known)
     document: dict[str, Any] = {"format": FORMAT}
     document |= {kind: [asdict(one) for one in some] for kind, some in costs.items()}
     storage.write_json(_path(name), document)
@@ -227,6 +241,12 @@ class RefreshPlan:
     reason: Reason | None
     costs: Costs
     estimate: Estimate
+
+    def needs_old(self) -> list[Source]:
+        """Return the sources whose old versions an incremental refresh reads."""
+        return Delta(
+            self.plan, {one.source.name: "" for one in self.changes if one.files}
+        ).needs_old()
 
 
 def plan_refresh(

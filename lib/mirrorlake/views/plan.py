@@ -8,7 +8,7 @@ compared by row ids.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,6 +60,8 @@ class Source:
         new: the version to read.
         old: the version that the last refresh read; None if there is none.
         old_id: the table's id at the version `old`.
+        scans: temporary views with the rows of versions, which replace the versions in queries.
+        bytes: the size of the files of the version `new`; 0 if unknown.
     """
 
     name: TableName
@@ -69,6 +71,8 @@ class Source:
     new: int
     old: int | None = None
     old_id: str = ""
+    scans: Mapping[int, str] = field(default_factory=dict)
+    bytes: int = 0
 
     @property
     def moved(self) -> bool:
@@ -79,7 +83,7 @@ class Source:
         """Return the rows at a version as SQL that can replace a table."""
         columns = ", ".join(map(quote, self.columns))
         where = f" WHERE {condition}" if condition else ""
-        table = f"{delta_name(self.path)} VERSION AS OF {version}"
+        table = self.scans.get(version) or f"{delta_name(self.path)} VERSION AS OF {version}"
         return f"(SELECT {columns} FROM {table} AS {quote(f'{HIDDEN}table')}{where})"
 
 
@@ -266,6 +270,14 @@ class Plan:
     sources: dict[int, Source]
     columns: dict[str, str]
     branches: tuple[Plan, ...] = ()
+
+    def reading(self, sources: Mapping[TableName, Source]) -> Plan:
+        """Return the plan with other objects for its sources, such as ones with scans."""
+        return replace(
+            self,
+            sources={start: sources[source.name] for start, source in self.sources.items()},
+            branches=tuple(branch.reading(sources) for branch in self.branches),
+        )
 
     @property
     def names(self) -> list[str]:

@@ -7,26 +7,34 @@ A check compares a view with the result of its query afterwards. If a view reads
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.exchange import version_rows
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.history.write import create_table
 from mirrorlake.names import TableName, quote
 from mirrorlake.notices import noop
 from mirrorlake.results import Result, TextTable, counted, optional_figure
-from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
-from mirrorlake.views.apply import Target, Workspace, apply_delta, workspace, write_rows
+from mirrorlake.views.apply import (
+    Target,
+    Workspace,
+    apply_delta,
+    overwrite_rows,
+    workspace,
+    write_rows,
+)
 from mirrorlake.views.definition import (
     Definition,
     Reason,
@@ -50,6 +58,7 @@ from mirrorlake.views.explain import (
     save_cost,
 )
 from mirrorlake.views.plan import (
+    Changes,
     Plan,
     Source,
     listed,
@@ -58,6 +67,7 @@ from mirrorlake.views.plan import (
     pin_sources,
     read_changes,
 )
+from mirrorlake.views.reduction import reduce_tables
 from mirrorlake.views.shape import Method, Role
 from mirrorlake.views.view_sql import Delta, stored_columns, whole_contents
 
@@ -193,7 +203,7 @@ def refresh_view(
         return replace(nothing, changed=0, seconds=time.perf_counter() - began)
     if not definition.stages:
         found = plan_refresh(spark, storage, definition, state, sources)
-        return _refresh(spark, storage, found, how=how, dry_run=dry_run, on_step=on_step)
+        return _refresh(storage, found, how=how, dry_run=dry_run, on_step=on_step)
     if dry_run:
         planned = explain_stages(spark, storage, definition, state, sources)
         mode, why = (FULL, reason("ASKED")) if how == FULL else (planned.mode, planned.reason)
@@ -249,7 +259,7 @@ def _refresh_stages(
         if is_last or how == FULL or is_due(stage, state, sources):
             found = plan_refresh(spark, storage, stage, state, sources)
             noted = tuple(pinned) if is_last else ()
-            done = _refresh(spark, storage, found, how=how, on_step=on_step, noted=noted)
+            done = _refresh(storage, found, how=how, on_step=on_step, noted=noted)
             runs.append(done)
             state = read_view_state(storage, stage)
             read = {str(source.name): (source.id, source.new) for source in sources}
@@ -289,7 +299,6 @@ def _create_stage(
 
 
 def _refresh(
-    spark: SparkSession,
     storage: Storage,
     found: RefreshPlan,
     *,
@@ -301,7 +310,6 @@ def _refresh(
     """Refresh a view, or one stage of a view.
 
     Args:
-        spark: the user's session.
         storage: the lake's files.
         found: the plan of the refresh.
         how: as for `Views.refresh`.
@@ -317,29 +325,28 @@ def _refresh(
     elif why is None and how == "auto" and guess.prefers_full:
         text = f"expected time: {guess.full:.1f} s in full, {guess.incremental:.1f} s incrementally"
         why = Reason("COST", text, "how='incremental' forces an incremental refresh")
+    old = found.needs_old() if why is None else []
+    why = why or next(filter(None, (look_at_old(storage, source) for source in old)), None)
     on_step(ViewStep.DECIDED)
     if dry_run:
         return _result(found, why, applied=False)
-    changed = None
+    changed, target = None, _target(storage, found, why, noted)
     with workspace(session) as work:
-        delta = None
+        plan = _scanned(work, storage, found.plan, [source.name for source in old])
         if why is None:
             _plan_once(found)
-            delta, why = _read(spark, work, storage, found)
+            delta, changed = _read(work, storage, found.changes, plan)
             on_step(ViewStep.READ)
-        target = _target(storage, found, why, noted)
-        if delta is not None and why is None:
             apply_delta(delta, work, target)
-            changed = sum(work.count(view)[0] for view in delta.changes.values())
         else:
-            whole = session if delta is None else new_session(spark)
-            _write_all(whole, found.plan, target)
+            _write_all(session, plan, target)
     on_step(ViewStep.COMMITTED)
     version, rows = _committed(storage, found)
     result = _result(found, why)
     taken = time.perf_counter() - began
-    size = _source_bytes(session, found.plan) if why else found.changed_bytes
-    save_cost(storage, name, result.mode, Cost(round(taken, 3), size))
+    size = sum(source.bytes for source in plan.tables) if why else found.changed_bytes
+    chosen = why is not None and why.code == "COST"
+    save_cost(storage, name, result.mode, Cost(round(taken, 3), size), chosen=chosen)
     on_step(ViewStep.MEASURED)
     return replace(result, version=version, changed=changed, rows=rows, seconds=taken)
 
@@ -378,20 +385,36 @@ def _plan_once(found: RefreshPlan) -> None:
         session.conf.set(_PARTITIONS, str(partitions))
 
 
+def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[TableName]) -> Plan:
+    """Return the plan over scans of its sources: the new versions, and the old ones of some."""
+    sources = {}
+    for source in plan.tables:
+        folder, size = source.name.table_path, 0
+        scans: dict[int, str] = {}
+        for version in (source.new, source.old if source.name in old else None):
+            if version is not None:
+                files = live_files(storage, folder, version)
+                size = size or sum(int(add["size"]) for add in files)
+                rows = version_rows(work.session, storage, folder, version, files)
+                scans |= {} if rows is None else {version: work.view(rows)}
+        sources[source.name] = replace(source, scans=scans, bytes=size)
+    return plan.reading(sources)
+
+
 def _read(
-    spark: SparkSession, work: Workspace, storage: Storage, found: RefreshPlan
-) -> tuple[Delta, Reason | None]:
-    """Return the changes as temporary views, or the reason why they cannot be used."""
-    views = {}
-    for one in found.changes:
+    work: Workspace, storage: Storage, changes: Iterable[Changes], plan: Plan
+) -> tuple[Delta, int]:
+    """Return the changes as temporary views, and the number of changed rows."""
+    views, counts = {}, {}
+    for one in changes:
         if one.files:
-            rows = read_changes(work.session, storage, one, found.plan.used(one.source))
-            views[one.source.name] = work.cache(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
-    delta = Delta(found.plan, views)
-    for source in delta.needs_old():
-        if lost := look_at_old(storage, source):
-            return delta, lost
-    return delta, None
+            name = one.source.name
+            rows = read_changes(work.session, storage, one, plan.used(one.source))
+            view = work.cache(rows)
+            (counts[name],) = work.count(view)
+            if counts[name]:
+                views[name] = view
+    return Delta(plan, views, partial(reduce_tables, work, counts)), sum(counts.values())
 
 
 def _target(
@@ -408,16 +431,10 @@ def _target(
 def _write_all(session: SparkSession, plan: Plan, target: Target) -> None:
     rows = session.sql(whole_contents(plan, target.number))
     there = session.sql(f"SELECT * FROM {delta_name(target.path)}").dtypes
-    evolve = {} if sorted(rows.dtypes) == sorted(there) else {"overwriteSchema": "true"}
-    write_rows(rows, target, "overwrite", **evolve)
-
-
-def _source_bytes(session: SparkSession, plan: Plan) -> int:
-    size = 0
-    for source in plan.tables:
-        detail = session.sql(f"DESCRIBE DETAIL {delta_name(source.path)}").select("sizeInBytes")
-        size += int(to_arrow(detail).column(0)[0].as_py() or 0)
-    return size
+    if sorted(rows.dtypes) != sorted(there):
+        write_rows(rows, target, "overwrite", overwriteSchema="true")
+    else:
+        overwrite_rows(rows.select(*(quote(name) for name, _ in there)), target)
 
 
 def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int]]:

@@ -14,7 +14,7 @@ query from the changes of the table:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -171,6 +171,7 @@ def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
 
 
 Columns = Mapping[str, Sequence[str]]
+_ASKING = ("SEMI", "ANTI")  # joins that return no column of their right side
 
 
 class Role(str, Enum):
@@ -230,7 +231,7 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
     for join in tree.args.get("joins") or ():
         found = by_node.get(id(join.this))
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        asks = kind in ("SEMI", "ANTI")
+        asks = kind in _ASKING
         if found is None or join.method or not (asks or kind in ("", "INNER", "CROSS", "OUTER")):
             return reason("JOIN_KIND", join.sql("spark"))
         side = "LEFT" if asks else side
@@ -264,20 +265,56 @@ def _links(
         if not before:
             return ()
         links.append(Link(name.name, before[0].alias, name.name))
-    condition = join.args.get("on")
+    equal = _equalities(join.args.get("on"), [*around, own], columns)
+    return (*links, *(link for owner, link in equal if owner == own))
+
+
+def _equalities(
+    condition: exp.Expr | None, tables: Sequence[NamedTable], columns: Columns
+) -> Iterator[tuple[NamedTable, Link]]:
+    """Yield the equalities of two tables' columns in a condition, once for each of the tables."""
     parts = condition.flatten() if isinstance(condition, exp.And) else [condition or exp.true()]
     for part in (one.unnest() for one in parts):
         if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
             continue
         null_safe = isinstance(part, exp.NullSafeEQ)
         for mine, other in ((part.left, part.right), (part.right, part.left)):
-            owner, partner = (_owner(side, [*around, own], columns) for side in (mine, other))
-            if owner == own and partner is not None and partner != own:
-                links.append(Link(mine.name, partner.alias, other.name, null_safe))
-    return tuple(links)
+            owner, partner = (_owner(side, tables, columns) for side in (mine, other))
+            if owner is not None and partner is not None and owner != partner:
+                yield owner, Link(mine.name, partner.alias, other.name, null_safe)
 
 
-def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:
+def row_links(query: Query, members: Sequence[Member], columns: Columns) -> dict[str, list[Link]]:
+    """Return by alias the equalities that each row of a table fulfils in the rows of a join.
+
+    The right side of an outer, semi or anti join has only those of its own condition. The result is
+    empty for RIGHT and FULL joins.
+
+    Args:
+        query: a plain SELECT.
+        members: its tables.
+        columns: the columns of each table, by its alias in lower case.
+    """
+    joins = query.tree.args.get("joins") or ()
+    if any((join.side or "").upper() in ("RIGHT", "FULL") for join in joins):
+        return {}
+    tables = [member.table for member in members]
+    where = query.tree.args.get("where")
+    equal = list(_equalities(where and where.this, tables, columns))
+    for number, join in enumerate(joins, 1):
+        own = tables[number]
+        equal += [(own, link) for link in _links(join, tables[:number], own, columns)]
+        if not join.side and (join.kind or "").upper() not in _ASKING:
+            both = _equalities(join.args.get("on"), tables[: number + 1], columns)
+            equal += [(owner, link) for owner, link in both if owner != own]
+    found: dict[str, list[Link]] = {}
+    for owner, link in equal:
+        if not link.null_safe:
+            found.setdefault(owner.alias.lower(), []).append(link)
+    return found
+
+
+def _owner(side: object, references: Sequence[NamedTable], columns: Columns) -> NamedTable | None:
     """Return the table of a plain column; None for any other expression."""
     if not isinstance(side, exp.Column) or side.args.get("db"):
         return None
@@ -300,7 +337,8 @@ _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifier
 
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
-MOST_AVERAGED_DIGITS = 14
+# Decimals whose averages can be computed from sums with at most 38 digits.
+_AVERAGED_PRECISION, _AVERAGED_SCALE = 22, 14
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 # Types whose equal values are identical, unlike the zeros of floats, and strings with a collation.
 _ORDERED = (*WHOLE, "boolean", "date", "string", "timestamp", "timestamp_ntz")
@@ -495,7 +533,7 @@ def _expanded(
             return None
         for member in members:
             alias, join = member.table.alias, member.table.node.parent
-            if isinstance(join, exp.Join) and join.kind in ("SEMI", "ANTI"):
+            if isinstance(join, exp.Join) and join.kind in _ASKING:
                 continue  # the table has no columns in the result
             if not wanted or alias.lower() == wanted.lower():
                 names = columns[alias.lower()]
@@ -616,6 +654,12 @@ def _is_exact(aggregate: Aggregate) -> bool:
         return True
     if not kind.startswith("decimal"):
         return False
-    precision = int(kind.removeprefix("decimal(").split(",")[0])
-    # Spark rounds the quotient of an average once; with more digits it would be rounded twice.
-    return aggregate.function == "sum" or precision <= MOST_AVERAGED_DIGITS
+    precision, scale = precision_and_scale(kind)
+    is_averaged = precision <= _AVERAGED_PRECISION and scale <= _AVERAGED_SCALE
+    return aggregate.function == "sum" or is_averaged
+
+
+def precision_and_scale(kind: str) -> tuple[int, int]:
+    """Return the precision and the scale of a decimal type."""
+    precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+    return int(precision), int(scale)

@@ -11,15 +11,15 @@ The table has the view's columns, and the hidden columns that its rule needs:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.table import column_types
 from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
-from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
+from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role, precision_and_scale
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 _EXTREME, _DELETED = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
@@ -252,14 +252,26 @@ def _value(aggregate: Aggregate) -> str:
     kind = aggregate.kind
     if not kind.startswith("decimal"):
         return f"CASE WHEN {count} > 0 THEN {total} / CAST({count} AS DOUBLE) END"
-    precision, scale = map(int, kind[len("decimal(") : -1].split(","))
-    quotient = f"{total} / CAST({count} AS DECIMAL(20, 0))"
-    average = f"CAST({quotient} AS DECIMAL({precision + 4}, {scale + 4}))"
-    return f"CASE WHEN {count} > 0 THEN {average} END"
+    return f"CASE WHEN {count} > 0 THEN {_decimal_average(total, count, kind)} END"
+
+
+def _decimal_average(total: str, count: str, kind: str) -> str:
+    """Return an average of decimals, rounded once, as `avg` does; `/` would round it twice."""
+    precision, scale = precision_and_scale(kind)
+    unit = f"0.{'1'.zfill(scale + 4)}BD"
+    step, size = f"(CAST({count} AS DECIMAL(19, 0)) * {unit})", f"abs({total})"
+    rest = f"({size} % {step})"
+    average = f"({size} - {rest}) / {count} + IF(2 * {rest} >= {step}, {unit}, 0)"
+    kept = f"DECIMAL({precision + 4}, {scale + 4})"
+    return f"CAST(IF({total} < 0, -({average}), {average}) AS {kept})"
 
 
 _CHANGED = quote(f"{HIDDEN}changed")
 _SIGNS = (("1", False), ("-1", True))  # new rows count +1, old rows -1
+
+
+def _unreduced(_: Plan, __: Member, relations: dict[int, str]) -> dict[int, str]:
+    return relations
 
 
 @dataclass(frozen=True)
@@ -269,10 +281,13 @@ class Delta:
     Attributes:
         plan: the plan of the view.
         changes: the temporary view with the changed rows and signs, by source.
+        reduce: a function that replaces relations by their rows that can match the changes of a
+            linear table.
     """
 
     plan: Plan
     changes: dict[TableName, str]
+    reduce: Callable[[Plan, Member, dict[int, str]], dict[int, str]] = _unreduced
 
     @property
     def parts(self) -> list[Delta]:
@@ -280,7 +295,7 @@ class Delta:
         parts = self.plan.branches or (self.plan,)
         read = [{source.name for source in part.tables} for part in parts]
         return [
-            Delta(part, {name: view for name, view in self.changes.items() if name in names})
+            replace(self, plan=part, changes={n: v for n, v in self.changes.items() if n in names})
             for part, names in zip(parts, read, strict=True)
         ]
 
@@ -304,7 +319,8 @@ class Delta:
             around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
             if member.role is Role.LINEAR:
                 sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
-                yield self._term(select, sign, around | {member.table.start: view})
+                relations = self.reduce(self.plan, member, around | {member.table.start: view})
+                yield self._term(select, sign, relations)
                 continue
             # Rows that a changed row joins, or may have joined before.
             links = " AND ".join(

@@ -228,6 +228,24 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
     assert refreshed()[1] == first
 
 
+def test_averages_of_decimals_are_rounded_as_spark_rounds_them(lake: Lake) -> None:
+    kinds = {"a": "DECIMAL(15, 2)", "b": "DECIMAL(22, 14)", "c": "DECIMAL(3, 0)"}
+    lake.create_table("t", {"g": "INT"} | kinds)
+    t = lake.table("t").sql_name
+    # 64 and 1,250 rows of a group make averages that end with the digit 5, which is rounded.
+    values = ", ".join(
+        f"CAST((pmod(xxhash64(id, {n}), 2000003) - 1000001) / {size} AS {kind}) AS {name}"
+        for n, (size, (name, kind)) in enumerate(zip((100, 7, 2003), kinds.items(), strict=True))
+    )
+    for group, count in enumerate((1, 3, 7, 64, 64, 64, 1250, 1250)):
+        lake.spark.sql(f"INSERT INTO {t} SELECT {group} AS g, {values} FROM range({count})")
+    lake.views.create("v", "SELECT g, avg(a) AS a, avg(b) AS b, avg(c) AS c FROM t GROUP BY g")
+    assert lake.views.explain("v").method == "sums"
+    assert lake.views.check("v").differences == 0
+    lake.spark.sql(f"UPDATE {t} SET a = -a, b = NULL, c = c + 1 WHERE a > 0")
+    assert follow(lake) == ("incremental", "")
+
+
 @pytest.mark.long  # test_views_states.py recreates another source
 def test_a_view_of_extremes_that_kept_none_is_filled_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch

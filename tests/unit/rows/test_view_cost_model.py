@@ -89,6 +89,9 @@ def test_costs_are_kept_beside_the_lake_and_may_be_lost(tmp_path) -> None:
         "full": (Cost(2.6, 1000),),
         "incremental": (Cost(1.4, 9), Cost(9.0, 80), Cost(1.5, 0)),
     }
+    explain.save_cost(storage, name, "full", Cost(2.6, 1000), chosen=True)
+    seconds = [cost.seconds for cost in explain.read_costs(storage, name)["incremental"]]
+    assert seconds == pytest.approx([1.26, 8.1, 1.35])
     for size in range(20):
         explain.save_cost(storage, name, "incremental", Cost(1.0, 4**size))
     assert len(explain.read_costs(storage, name)["incremental"]) == 8

@@ -150,8 +150,9 @@ def test_clocks_and_dice_are_found_anywhere(sql: str) -> None:
         ("SELECT g, sum(x) FROM t GROUP BY g", "decimal(38,10)", shapes.Method.SUMS),
         ("SELECT g, sum(x) FROM t GROUP BY g", "double", shapes.Method.GROUPS),
         ("SELECT g, count(x) FROM t GROUP BY g", "double", shapes.Method.SUMS),
-        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(14,2)", shapes.Method.SUMS),
-        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(18,2)", shapes.Method.GROUPS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(22,14)", shapes.Method.SUMS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(23,2)", shapes.Method.GROUPS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(22,15)", shapes.Method.GROUPS),
         ("SELECT sum(x) FROM t", "float", shapes.Method.FULL),
         ("SELECT g, max(x) FROM t GROUP BY g", "decimal(38,10)", shapes.Method.EXTREMES),
         ("SELECT g, min(x) FROM t GROUP BY g", "string", shapes.Method.EXTREMES),
@@ -256,6 +257,39 @@ def test_outer_joins_without_a_rule(joins: str) -> None:
     shape = shape_of(f"SELECT t.id FROM {joins}")
     assert shape.reason is not None
     assert shape.reason.code == "OUTER_JOIN"
+
+
+LINKS = [
+    (
+        "t, s, a WHERE t.g = s.g AND w = a.x AND t.x > 0",
+        {"t": "g=s.g", "s": "g=t.g w=a.x", "a": "x=s.w"},
+    ),
+    ("t JOIN s ON t.g = s.g AND t.x <=> s.w", {"t": "g=s.g", "s": "g=t.g"}),
+    ("t JOIN s USING (g)", {"s": "g=t.g"}),
+    # Rows of the left side stay in the result without a match.
+    (
+        "t LEFT JOIN s ON t.g = s.g JOIN a ON a.id = t.id",
+        {"s": "g=t.g", "t": "id=a.id", "a": "id=t.id"},
+    ),
+    ("t LEFT ANTI JOIN s ON t.g = s.g", {"s": "g=t.g"}),
+    ("t RIGHT JOIN s ON t.g = s.g", {}),
+    ("t FULL JOIN s ON t.g = s.g", {}),
+    ("t, s WHERE t.g = s.g OR t.x = s.w", {}),
+    ("t, s WHERE upper(t.g) = s.g", {}),
+]
+
+
+@pytest.mark.parametrize(("joins", "links"), LINKS)
+def test_equalities_that_joined_rows_fulfil(joins: str, links: dict[str, str]) -> None:
+    query = definition.parse_query(f"SELECT t.id FROM {joins}")
+    members = shapes.read_joins(query, COLUMNS)
+    assert not isinstance(members, definition.Reason)
+    found = shapes.row_links(query, members, COLUMNS)
+    shown = {
+        alias: " ".join(f"{one.own}={one.alias}.{one.column}" for one in some)
+        for alias, some in found.items()
+    }
+    assert shown == links
 
 
 def test_what_is_no_query_is_refused() -> None:

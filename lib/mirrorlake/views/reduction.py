@@ -1,0 +1,80 @@
+"""Reduce the tables of a join to the rows that can match the changes of one table.
+
+Spark would join the tables in the order of the query, and shuffle the large ones. Instead, each
+large table is read once, in a semi-join with the changes or with a table that is already reduced.
+The rows that remain are cached, and their join is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirrorlake.names import HIDDEN, TableName, quote
+from mirrorlake.spark.jvm import MOST_BROADCAST
+from mirrorlake.views.apply import Workspace
+from mirrorlake.views.plan import Plan, listed
+from mirrorlake.views.shape import Link, Member, row_links
+
+LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
+_ROWS, _KEYS = quote(f"{HIDDEN}table"), quote(f"{HIDDEN}keys")
+
+
+def reduce_tables(
+    work: Workspace,
+    counts: Mapping[TableName, int],
+    plan: Plan,
+    changed: Member,
+    relations: dict[int, str],
+) -> dict[int, str]:
+    """Return relations in which the large tables have only rows that can match the changes.
+
+    Args:
+        work: the cached rows of the refresh.
+        counts: the number of changed rows, by source.
+        plan: the plan of the view.
+        changed: the table whose changes are joined with the other tables.
+        relations: the SQL of each table, by its offset in the query.
+    """
+    members = {member.table.alias.lower(): member for member in plan.shape.members}
+    columns = {alias: plan.sources[one.table.start].columns for alias, one in members.items()}
+    links = row_links(plan.query, plan.shape.members, columns)
+    first = changed.table.alias.lower()
+    reduced = {first: counts[plan.sources[changed.table.start].name]}
+    found = dict(relations)
+    large = {
+        alias
+        for alias, one in members.items()
+        if alias != first and plan.sources[one.table.start].bytes > LARGE_BYTES
+    }
+    while large and max(reduced.values()) <= MOST_BROADCAST:
+        partners = {
+            alias: min(known, key=reduced.__getitem__)
+            for alias in members
+            if alias not in reduced
+            and (
+                known := [n for one in links.get(alias, ()) if (n := one.alias.lower()) in reduced]
+            )
+        }
+        if not partners:
+            break
+        # A small table is read only if no large one has a reduced table beside it.
+        alias = min(partners, key=lambda name: name not in large)
+        table, partner = members[alias].table, partners[alias]
+        pairs = [one for one in links[alias] if one.alias.lower() == partner]
+        keys = work.broadcast(found[members[partner].table.start], reduced[partner])
+        used = plan.used(plan.sources[table.start])
+        view = work.cache(work.session.sql(_matching(used, found[table.start], keys, pairs)))
+        # Without a hint: joins with hints keep the order of the query.
+        (reduced[alias],) = work.count(view)
+        found[table.start] = view
+        large.discard(alias)
+    return found
+
+
+def _matching(columns: Sequence[str], rows: str, keys: str, links: Sequence[Link]) -> str:
+    """Return the query of the rows that have equal values in another table."""
+    pairs = (f"{_KEYS}.{quote(one.column)} = {_ROWS}.{quote(one.own)}" for one in links)
+    return (
+        f"SELECT {listed(columns)} FROM {rows} AS {_ROWS}"
+        f" WHERE EXISTS (SELECT 1 FROM {keys} AS {_KEYS} WHERE {' AND '.join(pairs)})"
+    )
