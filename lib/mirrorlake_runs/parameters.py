@@ -41,6 +41,7 @@ _KNOWN |= {"List": list, "Dict": dict, "Literal": typing.Literal}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 _ONE = re.compile(r"\{\{((?:(?!\}\}).)*)\}\}", re.DOTALL)
 _MARK = re.compile(r"\{\{|\{%|\{#")
+_MAGIC = re.compile(r"^[%!].*", re.MULTILINE)  # a line that only IPython can read
 _NAMES = ("date", "days", "env", "run_id", "steps")
 
 
@@ -79,6 +80,8 @@ class Parameter:
 def read_parameters(notebook: Path) -> dict[str, Parameter]:
     """Return the parameters of a notebook in their order; empty if no cell is tagged `parameters`.
 
+    IPython's magics, such as `%env HOME=.`, are ignored.
+
     Raises:
         UsageError: the file is not a notebook, or the cell is not valid Python.
     """
@@ -86,7 +89,7 @@ def read_parameters(notebook: Path) -> dict[str, Parameter]:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [c for c in cells if "parameters" in c.get("metadata", {}).get("tags", [])]
         sources = ["".join(cell["source"]) for cell in tagged[:1]]
-        body = ast.parse("\n".join(sources)).body
+        body = ast.parse(_MAGIC.sub("", "\n".join(sources))).body
     except FileNotFoundError as error:
         raise UsageError(f"There is no notebook {notebook}.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:

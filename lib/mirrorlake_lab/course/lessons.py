@@ -407,7 +407,8 @@ mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake
 submit. The lakes of each student are in the folder of the student's notebooks.
 
 If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
-each task whether it was passed.
+each task whether it was passed. Run the command in the folder of the student's notebooks, because
+their lakes are in the current folder.
 """
 
 

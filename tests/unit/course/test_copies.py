@@ -17,6 +17,7 @@ from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake_lab import find_solution, make_course
 from mirrorlake_lab.course import lessons
+from mirrorlake_runs.parameters import read_parameters
 
 
 @cache
@@ -65,6 +66,14 @@ def test_blanks_name_the_kind_of_answer() -> None:
     kinds |= {"01-4": "a number", "04-2": "a list of texts in quotes", "09-4": "a list of numbers"}
     assert {number: lessons.tasks()[number].wants for number in kinds} == kinds
     assert lessons.tasks()["14-3"].wants == "a list of letters in quotes"
+
+
+def test_copies_can_be_run_with_the_parameters_of_the_lessons(tmp_path: Path) -> None:
+    """The first line of their parameters is a magic."""
+    for path in make_course(tmp_path / "course").notebooks:
+        found = read_parameters(path)
+        assert found == read_parameters(NOTEBOOKS / "learn" / path.name)
+        assert "root" in found
 
 
 def test_links_of_copies_lead_to_copies(tmp_path: Path) -> None:
