@@ -136,15 +136,19 @@ def _other_kind(answer: Any, given: Any, right: Any) -> str:
 
 _wrong: dict[str, list[str]] = {}  # the hints that each task has shown so far
 _passed: dict[str, bool] = {}
+_checked: dict[str, Any] = {}  # the last answer to each task
 _COLOURS = {True: "#2e7d32", False: "#b26a00"}
 
 
 def task(number: str, answer: Any, lake: Lake | None = None) -> None:
     """Check an answer, show the verdict or a hint, and record whether the answer is right.
 
+    In a notebook, a check sets the variable `answer` to `...`. So the next task does not get this
+    answer if the code that assigns its own one fails.
+
     Args:
         number: the task's number, such as `02-3`.
-        answer: the answer; None is no answer yet.
+        answer: the answer; None is no answer yet, and `...` the last answer to this task.
         lake: the lesson's lake, which some tasks need.
 
     Example:
@@ -152,8 +156,12 @@ def task(number: str, answer: Any, lake: Lake | None = None) -> None:
         ✓ 02-1: right: …
     """
     found = tasks().get(number)
+    if answer is ...:
+        answer = _checked.get(number)
+    else:
+        _clear(answer)
     passed, said = (False, "There is no such task.") if found is None else _say(found, answer, lake)
-    _passed[number] = passed
+    _passed[number], _checked[number] = passed, answer
     if passed:
         _progress().mkdir(parents=True, exist_ok=True)
         (_progress() / number).touch()
@@ -237,8 +245,17 @@ def demand(number: str) -> None:
 
 def forget() -> None:
     """Forget all answers of this process, as in a new kernel."""
-    _wrong.clear()
-    _passed.clear()
+    for state in (_wrong, _passed, _checked):
+        state.clear()
+
+
+def _clear(answer: Any) -> None:
+    """Set the notebook's variable `answer` to `...` if it has this value."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and answer is not None and shell.user_ns.get("answer") is answer:
+        shell.user_ns["answer"] = ...
 
 
 def _shown(number: str, passed: bool, said: str) -> dict[str, Any]:
@@ -257,7 +274,7 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
         _wrong.pop(found.number, None)
         return True, f"Correct. {found.right}"
     if verdict.blank:
-        return False, "No answer yet. Replace None by your answer and run both cells."
+        return False, "No answer yet. Assign it to the name answer, and run both cells."
     return False, f"Not yet. {_next_hint(found, verdict.hint)}"
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -341,6 +342,19 @@ def test_progress_counts_the_passed_tasks_of_all_notebooks(
     for task in ALL:
         said(task.number, solve(task, lake), capsys, lake)
     assert {row[3] for row in check.progress().rows} == {"finished"}
+
+
+def test_a_check_never_gets_the_answer_to_an_earlier_task(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both tasks have the same right answer, and the code for the second one has failed."""
+    names = SimpleNamespace(user_ns={"answer": 0})
+    monkeypatch.setattr("IPython.get_ipython", lambda: names)
+    assert said("10-1", names.user_ns["answer"], capsys).startswith("✓ 10-1")
+    assert said("10-2", names.user_ns["answer"], capsys).startswith("✗ 10-2: No answer yet.")
+    assert said("10-1", names.user_ns["answer"], capsys).startswith("✓ 10-1")  # its cell runs again
+    names.user_ns["answer"] = 0
+    assert said("10-2", names.user_ns["answer"], capsys).startswith("✓ 10-2")
 
 
 def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str]) -> None:
