@@ -1,9 +1,11 @@
 """Check the answers of the course's tasks: `check.task("02-3", answer)` shows a verdict or a hint.
 
 A check never shows the solution. A typical mistake gets its own hint; other wrong answers get the
-task's first hint, then the second, and then a page to read. Each check records `{task: passed}`, as
-`mirrorlake_runs.record` does. `check.hint("02-3")` and `check.solution("02-3")` help without an
-answer, and `check.progress()` counts the passed tasks of all lessons.
+task's first hint, then the second, and then a page to read. If the answer has a wrong form, such as
+a text in place of a number, the hint always names the right form. Each check records
+`{task: passed}`, as `mirrorlake_runs.record` does. `check.hint("02-3")` and
+`check.solution("02-3")` help without an answer, and `check.progress()` counts the passed tasks of
+all lessons.
 
 If the right answer depends on the lake, a query of `course.yaml` or a function of `ANSWERS`
 computes it. If an answer has a structure, or shows the effect of a student's code, a function of
@@ -13,9 +15,11 @@ computes it. If an answer has a structure, or shows the effect of a student's co
 from __future__ import annotations
 
 import html
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +28,13 @@ from mirrorlake.errors import CheckError
 from mirrorlake.results import TextTable
 from mirrorlake.storage.paths import docs_page, home
 from mirrorlake_lab.course.lessons import Task, find_solution, lesson_paths, lessons, tasks
-from mirrorlake_lab.course.task_checks import ANSWERS, CHECKERS, listed
+from mirrorlake_lab.course.task_checks import ANSWERS, CHECKERS, named_rows
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
+
+
+_Table = tuple[list[str], list[Any]]  # the names of the columns, and the rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,8 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
 
     Args:
         task: the task.
-        answer: a value of any type; None and `...` are blank.
+        answer: a value of any type; None and `...` are blank. A text with commas can be a list. The
+            columns of a table can have any order if they have names.
         lake: the lesson's lake, which some tasks need.
     """
     if answer is None or answer is ...:
@@ -58,7 +66,7 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
     try:
         if task.checked_by is not None:
             mistake = CHECKERS[task.checked_by](answer)
-            return Verdict(not mistake, _hint_of(task, mistake))
+            return Verdict(not mistake, _hint_of(task, plain(mistake)))
         right_answers = list(task.answers)
         if not right_answers:
             if lake is None:
@@ -67,23 +75,30 @@ def judge(task: Task, answer: Any, lake: Lake | None = None) -> Verdict:
                 )
             compute = ANSWERS.get(task.computed_by or "")
             right_answers = [compute(lake) if compute else lake.sql(str(task.query))]
-        given = plain(answer, unordered=task.unordered)
+        if isinstance(answer, str) and isinstance(right_answers[0], list):
+            parts = re.split(r",|\band\b", answer)
+            answer = parts if len(parts) > 1 else answer
+        table = named_rows(answer)
+        for right in right_answers:
+            right_table = named_rows(right)
+            given = answer if table is None else _in_order(table, right_table)
+            wanted = right if right_table is None else _in_order(right_table)
+            given, wanted = (plain(one, unordered=task.unordered) for one in (given, wanted))
+            if given == wanted:
+                return Verdict(passed=True)
     except Exception as error:  # an answer can be anything: show a sentence, not a traceback
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         return Verdict(False, f"The answer could not be checked ({said}).")
-    if any(given == plain(right, unordered=task.unordered) for right in right_answers):
-        return Verdict(passed=True)
-    hint = _hint_of(task, answer)
-    return Verdict(
-        False, hint or _other_kind(answer, given, plain(right_answers[0], unordered=task.unordered))
-    )
+    kind = _kind(answer, given, is_table=table is not None)
+    return Verdict(False, _hint_of(task, given) or _other_form(task, kind, given, wanted))
 
 
 def plain(value: Any, *, unordered: bool = False) -> Any:
     """Return a value in the form that checks compare: floats, casefolded texts, tuples.
 
     A table is a list of its rows, without the names of columns. If it has one column, it is a list
-    of this column's values. A list of dicts is a table, too.
+    of this column's values. A list of dicts is a table, too. A text has no full stop at its end, a
+    letter no parentheses, and a percentage is a number.
 
     Args:
         value: a value, also of numpy, pandas, Arrow or Spark.
@@ -93,11 +108,8 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
         >>> plain(" Left  Anti JOIN "), plain(3) == plain(3.0), plain(["b", "A"], unordered=True)
         ('left anti join', True, ('a', 'b'))
     """
-    rows = listed(value)
-    if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
-        rows = [tuple(row.values()) for row in value]
-    if rows is not value:
-        value = [row[0] if len(row) == 1 else tuple(row) for row in rows]
+    if (table := named_rows(value)) is not None:
+        value = _in_order(table)
     if isinstance(value, tuple):  # a row that Spark has collected can have a column `item`
         if hasattr(value, "asDict") and len(value) == 1:
             return plain(value[0])
@@ -108,35 +120,86 @@ def plain(value: Any, *, unordered: bool = False) -> Any:
     if isinstance(value, (int, float, Decimal)):
         return float(value)
     if isinstance(value, str):
-        return " ".join(value.casefold().split())
+        return _plain_text(value)
     if isinstance(value, Mapping):
         return tuple(sorted(((plain(key), plain(one)) for key, one in value.items()), key=str))
     if isinstance(value, Iterable):
         parts = [plain(one) for one in value]
         return tuple(sorted(parts, key=str) if unordered or isinstance(value, set) else parts)
-    return " ".join(str(value).casefold().split())  # a date, for example
+    return _plain_text(str(value))  # a date, for example
 
 
-def _hint_of(task: Task, answer: Any) -> str:
-    given = plain(answer, unordered=task.unordered)
+def _plain_text(text: str) -> str | float:
+    text = " ".join(text.casefold().split()).rstrip(".")
+    if percentage := re.fullmatch(r"(\d+(\.\d+)?) ?%", text):
+        return float(percentage[1])
+    letter = re.fullmatch(r"\(?([a-z])\)", text)
+    return letter[1] if letter else text
+
+
+def _in_order(table: _Table, right: _Table | None = None) -> list[Any]:
+    """Return a table's rows with their columns in the order of the right table.
+
+    Columns without the name of a right one keep their order. If there is one column, return its
+    values.
+    """
+    names, rows = [name.casefold() for name in table[0]], table[1]
+    right_names = [name.casefold() for name in right[0]] if right else []
+    order = list(range(len(names)))
+    if len(set(names)) == len(right_names) and len(set(right_names)) == len(names):
+        others = (index for index in order if names[index] not in right_names)
+        order = [names.index(one) if one in names else next(others) for one in right_names]
+    return [row[0] if len(order) == 1 else tuple(row[index] for index in order) for row in rows]
+
+
+def _hint_of(task: Task, given: Any) -> str:
+    """Return the hint for a typical mistake, from the plain form of an answer."""
     for mistake in task.mistakes:
         if given == plain(mistake.answer, unordered=task.unordered):
             return mistake.hint
     return ""
 
 
-def _other_kind(answer: Any, given: Any, right: Any) -> str:
-    names = {float: "a number", str: "a text", tuple: "a list"}
-    if type(given) is type(right):
+_OTHER = "a value of the type"
+_FORMS = ("[a-d]", r"\d{4}-\d\d-\d\d.*")  # letters and dates
+
+
+def _other_form(task: Task, kind: str, given: Any, wanted: Any) -> str:
+    """Return a sentence if an answer has another form than the right one; otherwise empty."""
+    form = next((form for form in _FORMS if re.fullmatch(form, str(wanted))), "(?s:.*)")
+    is_dict = isinstance(task.answers and task.answers[0], Mapping)
+    if (
+        type(given) is type(wanted)
+        and re.fullmatch(form, str(given))
+        and is_dict == (kind == "a dict")
+        and not kind.startswith(_OTHER)
+    ):
         return ""
-    frame = "a DataFrame" if hasattr(answer, "dtypes") else "a table"
-    mine = names[type(given)] if listed(answer) is answer else frame
-    return f"The answer is {names[type(right)]}, and yours is {mine}."
+    return f"The answer is {task.wants}, and yours is {kind}."
 
 
+def _kind(answer: Any, given: Any, *, is_table: bool) -> str:
+    """Return the kind of an answer, also given in its plain form."""
+    if is_table:
+        return "a DataFrame" if hasattr(answer, "dtypes") else "a table"
+    if isinstance(answer, Mapping):
+        return "a dict"
+    if isinstance(given, float):
+        return "a number"
+    if isinstance(answer, bool):
+        return "a bool"
+    if isinstance(answer, (str, date)):
+        return "a text"
+    if isinstance(given, tuple) and not isinstance(answer, bytes):
+        return "a list"
+    return f"{_OTHER} {type(answer).__name__}"
+
+
+_UNREADABLE = ("text", "unknown", "unreadable")  # mistakes in the form of an answer
 _wrong: dict[str, list[str]] = {}  # the hints that each task has shown so far
 _passed: dict[str, bool] = {}
 _checked: dict[str, Any] = {}  # the last answer to each task
+_NO_TASK = "There is no such task. The number of a task is written like 01-2."
 _COLOURS = {True: "#2e7d32", False: "#b26a00"}
 
 
@@ -160,7 +223,7 @@ def task(number: str, answer: Any, lake: Lake | None = None) -> None:
         answer = _checked.get(number)
     else:
         _clear(answer)
-    passed, said = (False, "There is no such task.") if found is None else _say(found, answer, lake)
+    passed, said = (False, _NO_TASK) if found is None else _say(found, answer, lake)
     _passed[number], _checked[number] = passed, answer
     if passed:
         _progress().mkdir(parents=True, exist_ok=True)
@@ -181,7 +244,7 @@ def hint(number: str) -> None:
         What does a reader see between two commits?
     """
     found = tasks().get(number)
-    said = "There is no such task." if found is None else _next_hint(found)
+    said = _NO_TASK if found is None else _next_hint(found)
     sys.stdout.write(f"{said}\n")
 
 
@@ -275,6 +338,9 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
         return True, f"Correct. {found.right}"
     if verdict.blank:
         return False, "No answer yet. Assign it to the name answer, and run both cells."
+    typical = {one.hint for one in found.mistakes if one.answer not in _UNREADABLE}
+    if verdict.hint and verdict.hint not in typical:  # the form is wrong, not the content
+        return False, f"Not yet. {verdict.hint}"
     return False, f"Not yet. {_next_hint(found, verdict.hint)}"
 
 

@@ -42,15 +42,32 @@ _VISITS_POLICY = {
 }
 
 
-def listed(value: Any) -> Any:
-    """Return the rows of a table of Spark, pandas, Arrow or mirrorlake; other values unchanged."""
+def named_rows(value: Any) -> tuple[list[str], list[Any]] | None:
+    """Return the names of a table's columns, and its rows; `None` for other values.
+
+    Tables are those of Spark, pandas, Arrow and mirrorlake, and lists of dicts or of Spark's rows.
+    An index of pandas is a column if it has a name.
+    """
+    if isinstance(value, list):
+        first = value[0] if value else None
+        if isinstance(first, dict) and all(
+            isinstance(row, dict) and row.keys() == first.keys() for row in value
+        ):
+            return [str(name) for name in first], [[row[name] for name in first] for row in value]
+        names = getattr(first, "__fields__", None)
+        if names and all(getattr(row, "__fields__", None) == names for row in value):
+            return list(names), value
+        return None
     if hasattr(type(value), "toLocalIterator"):  # an attribute of the value can be a column
-        return value.collect()
+        return list(value.columns), value.collect()
+    if hasattr(type(value), "reset_index") and any(name is not None for name in value.index.names):
+        value = value.reset_index(allow_duplicates=True)
     if hasattr(type(value), "itertuples"):
-        return list(value.itertuples(index=False))
+        return [str(name) for name in value.columns], list(value.itertuples(index=False))
     if isinstance(value, pa.Table):
-        return list(zip(*(column.to_pylist() for column in value.columns), strict=True))
-    return value.rows if isinstance(value, TextTable) else value
+        columns = [column.to_pylist() for column in value.columns]
+        return value.column_names, list(zip(*columns, strict=True))
+    return (list(value.columns), list(value.rows)) if isinstance(value, TextTable) else None
 
 
 def next_number(lake: Lake) -> int:
@@ -225,7 +242,8 @@ def washer_renumbered(answer: Any) -> str:
         An empty text, or the mistake: `still`, `new-id`, `others`, `unreadable`.
     """
     try:
-        rows = [row if isinstance(row, dict) else row.asDict() for row in listed(answer)]
+        names, listed = named_rows(answer) or ([], [])
+        rows = [dict(zip(names, row, strict=True)) for row in listed]
         washers = [(row["id"], row["_row_id"]) for row in rows if row["item"] == "washer"]
         others = sorted((row["item"], row["id"]) for row in rows if row["item"] != "washer")
     except (TypeError, KeyError, AttributeError):

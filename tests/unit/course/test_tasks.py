@@ -324,7 +324,8 @@ def test_hints_and_solutions_need_no_answer(capsys: pytest.CaptureFixture[str]) 
     assert f"Read docs/{task.read}" in said("02-1", 17, capsys)
     check.solution("02-1")
     check.hint("99-9")
-    assert capsys.readouterr().out == "answer = 1\nThere is no such task.\n"
+    said_last = "There is no such task. The number of a task is written like 01-2."
+    assert capsys.readouterr().out == f"answer = 1\n{said_last}\n"
 
 
 def test_progress_counts_the_passed_tasks_of_all_notebooks(
@@ -434,11 +435,63 @@ def test_collected_rows_are_the_rows_of_a_table() -> None:
         ("03-2", "leftanti"),
         ("03-2", "LEFT ANTI-JOIN"),
         ("12-4", pd.Timestamp("2021-01-15")),
+        ("01-1", "(b)"),
+        ("01-1", "B)"),
+        ("01-3", "NULL."),
+        ("06-4", "100 %"),
+        ("14-3", "a, c"),
+        ("14-3", "(c) and (a)"),
+        ("14-3", ["a)", "c."]),
     ],
 )
 def test_other_forms_of_a_right_answer_pass(number: str, answer: Any) -> None:
     """These are the names of the join in PySpark, and a date that was computed."""
     assert check.judge(course.tasks()[number], answer).passed
+
+
+def test_columns_are_compared_by_name() -> None:
+    """In another order they are right, as Spark, pandas, Arrow or dicts return them."""
+    task = course.tasks()["17-4"]
+    swapped = pa.table({"N": [40, 25, 40, 3], "item": ["bolt", "nut", "screw", "hook"]})
+    table = swapped.to_pandas()
+    rows = [Row(n=n, item=item) for n, item in zip(*swapped.to_pydict().values(), strict=True)]
+    both: list[Any] = [swapped, swapped.to_pylist(), table, rows]
+    both += [table.set_index("item"), table.set_index("item")["N"]]
+    for same in both:
+        assert check.judge(task, same).passed
+    named = swapped.rename_columns(["number", "item"])  # the only column without a right name
+    assert check.judge(task, named).passed
+    assert not check.judge(task, swapped.rename_columns(["item", "n"])).passed
+    assert not check.judge(task, table["item"]).passed
+
+
+def test_columns_of_a_query_are_compared_by_name(lake: Lake) -> None:
+    swapped = TextTable(("flights", "Origin"), tuple(row[::-1] for row in QUERIED.rows))
+    assert check.judge(course.tasks()["03-4"], swapped, lake).passed
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "sentence"),
+    [
+        ("01-1", 2, "The answer is a letter in quotes, and yours is a number."),
+        ("01-1", "refused", "The answer is a letter in quotes, and yours is a text."),
+        ("02-1", "one", "The answer is a number, and yours is a text."),
+        ("02-1", True, "The answer is a number, and yours is a bool."),
+        ("04-2", b"x", "in quotes, and yours is a value of the type bytes."),
+        ("03-3", object(), "a text in quotes, and yours is a value of the type object."),
+        ("12-4", "15.1.2021", 'The answer is a date such as "2021-01-31", and yours is a text.'),
+        ("17-1", ["stock"], "The answer is a dict of names and numbers, and yours is a list."),
+        ("17-4", 4, "The answer is the rows of the table, and yours is a number."),
+        ("01-2", "x", "Give a list of dicts, each with a key and a marker of 0, 1, 2 or 4."),
+    ],
+)
+def test_a_wrong_form_is_always_named(
+    number: str, answer: Any, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        assert sentence in said(number, answer, capsys)
+    check.hint(number)
+    assert capsys.readouterr().out.strip() == course.tasks()[number].hints[0]
 
 
 def test_nothing_that_is_named_is_missing() -> None:
