@@ -112,7 +112,8 @@ def no_table(wanted: str | TableName, tables: Iterable[TableName]) -> TableNotFo
     near = difflib.get_close_matches(str(wanted), known, n=3, cutoff=0.5)
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
+    none = "The lake has no tables: publish a file unless there is one, and run `mirror`."
+    hint += f"The lake has {listed}." if known else none
     return missing_table(wanted, hint=hint)
 
 

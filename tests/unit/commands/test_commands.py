@@ -353,7 +353,7 @@ def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
     missing = run("history", root, "x", "--json", status=1)
     assert missing.json["error"] == {
         "message": "There is no table x in the lake.",
-        "hint": "The lake has no tables: run `mirror` first.",
+        "hint": "The lake has no tables: publish a file unless there is one, and run `mirror`.",
         "file": None,
         "row": None,
         "column": None,

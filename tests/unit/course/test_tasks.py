@@ -551,6 +551,16 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
                 assert (path.parent / link).is_file(), link
 
 
+@pytest.mark.parametrize(("number", "first"), [("02", ["01"]), ("03", ["01", "02"])])
+def test_lessons_that_read_the_lake_of_others_name_these(number: str, first: list[str]) -> None:
+    """The cell that fails without this lake, or the text above it, names them."""
+    cells = nbformat.read(course.lesson_paths()[number], as_version=4).cells
+    index = next(i for i, cell in enumerate(cells) if cell.source.startswith("lake = "))
+    for cell in cells[index - 1 : index + 1] if number == "03" else cells[index : index + 1]:
+        assert all(one in cell.source for one in first)
+    assert 'root: str = "lakes/flights"' in cells[4].source
+
+
 def test_markers_are_explained_before_a_task_wants_them() -> None:
     cells = nbformat.read(course.lesson_paths()["01"], as_version=4).cells
     first = next(cell for cell in cells if "`__rowMarker__`" in cell.source)
