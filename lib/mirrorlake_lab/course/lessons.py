@@ -205,7 +205,7 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
         pages = _DOCS.rglob(f"*.{ending}")
         copies |= {page: place / "docs" / page.relative_to(_DOCS) for page in pages}
     course = _DOCS / "course.md"
-    copies[course] = folder / START
+    copies[course] = place / START
     numbers = []
     for source, copy in copies.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
             copy.write_text(_relinked(text, source, copies), encoding="utf-8")
         else:
             copy.write_bytes(source.read_bytes())
-    (folder / MARK).touch()
+    (place / MARK).touch()  # nbgrader copies it, so `lab` opens what it releases
     if solutions:
         (folder / "nbgrader_config.py").write_text(_CONFIG, encoding="utf-8")
     return Course(folder, tuple(copies[path] for path in paths), tuple(numbers))
@@ -403,8 +403,10 @@ that environment:
 
 The folder `source/mirrorlake/` contains the lessons with their solutions marked. Each check is a
 graded cell of one point, and raises an error if the answer is wrong. `nbgrader generate_assignment
-mirrorlake` creates the version for students, and `nbgrader autograde mirrorlake` grades what they
-submit. The lakes of each student are in the folder of the student's notebooks.
+mirrorlake` creates the version for students in `release/mirrorlake/`, and
+`nbgrader autograde mirrorlake` grades what they submit. Students open their copy of the released
+folder with `./mirrorlake lab --folder FOLDER`. The lakes of each student are in the folder of the
+student's notebooks.
 
 If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
 each task whether it was passed. Run the command in the folder of the student's notebooks, because

@@ -76,19 +76,26 @@ def test_copies_can_be_run_with_the_parameters_of_the_lessons(tmp_path: Path) ->
         assert "root" in found
 
 
-def test_links_of_copies_lead_to_copies(tmp_path: Path) -> None:
-    """The copies contain the lessons, the pages that these point to, and a start page."""
-    course = make_course(tmp_path)
+@pytest.mark.parametrize("solutions", [False, True], ids=["students", "teachers"])
+def test_links_of_copies_lead_to_copies(tmp_path: Path, solutions: bool) -> None:
+    """The copies contain the lessons, the pages that these point to, and a start page.
+
+    No link leaves the folder of the lessons, which is all that nbgrader releases.
+    """
+    course = make_course(tmp_path, solutions=solutions)
+    place = course.notebooks[0].parent
     texts = {page: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.md")}
     for path in course.notebooks:
         texts[path] = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
     found = r"\]\(((?!https?:)[^)#\s]+\.(?:md|ipynb|png))"
     links = [(page, link) for page, text in texts.items() for link in re.findall(found, text)]
-    assert {page for page, _ in links} > {*course.notebooks, tmp_path / "START.md"}
+    assert {page for page, _ in links} > {*course.notebooks, place / "START.md"}
     for page, link in links:
-        assert (page.parent / link).is_file(), (page, link)
+        target = (page.parent / link).resolve()
+        assert target.is_file(), (page, link)
+        assert target.is_relative_to(place.resolve()), (page, link)
     for task in lessons.tasks().values():
-        assert (course.notebooks[0].parent / "docs" / task.read).is_file()
+        assert (place / "docs" / task.read).is_file()
 
 
 def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:

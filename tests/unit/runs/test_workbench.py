@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_a_course_is_opened_as_it_is(tmp_path: Path) -> None:
         workbench.make_workbench(folder, reset=True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert folder / workbench.START in before  # Lab's first page
+
+
+def test_lessons_that_nbgrader_has_released_are_opened_as_they_are(tmp_path: Path) -> None:
+    """It copies all files of the folder of the lessons."""
+    source = make_course(tmp_path / "class", solutions=True).notebooks[0].parent
+    released = tmp_path / "released"
+    shutil.copytree(source, released)
+    before = sorted(released.rglob("*"))
+    assert workbench.make_workbench(released) == 0
+    assert sorted(released.rglob("*")) == before
+    assert released / workbench.START in before
 
 
 def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
