@@ -197,7 +197,9 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
             "The lessons are not installed.",
             hint="clone the project's repository and run this there.",
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder.", hint="choose an empty folder.")
+    if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", hint="choose an empty folder.")
     place = folder / "source" / "mirrorlake" if solutions else folder
     copies = {path: place / path.name for path in paths}

@@ -123,8 +123,8 @@ def test_the_lessons_themselves_are_not_changed(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    for place in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(UsageError, match="is not empty"):
+    for place, reason in ((tmp_path, "is not empty"), (tmp_path / "mine.txt", "is not a folder")):
+        with pytest.raises(UsageError, match=reason):
             make_course(place)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
