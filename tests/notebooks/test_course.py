@@ -15,7 +15,7 @@ from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
 from mirrorlake_lab import find_solution, lessons, make_course
 from mirrorlake_lab.course import lessons as course
-from mirrorlake_lab.course.lessons import BLANK
+from mirrorlake_lab.course.lessons import BLANK, MARK, START
 from mirrorlake_runs import read_records
 from mirrorlake_runs.execution import private_sockets
 
@@ -108,6 +108,8 @@ def test_nbgrader_releases_and_grades_them(tmp_path: Path) -> None:
     assert len(answers) == len(lessons()["01"].tasks)
     assert "SOLUTION" not in released.read_text()
     assert "HIDDEN" not in released.read_text()
+    for name in (MARK, START):  # `lab` opens the folder
+        assert (released.parent / name).is_file()
     answers[0].source = find_solution("01-1")
     answers[1].source = "answer = []"
     handed_in = folder / "submitted" / "ada" / "mirrorlake" / "01_publish.ipynb"

@@ -113,13 +113,14 @@ def employee_moved(answer: Any) -> str:
 
 
 def gates_published(answer: Any) -> str:
-    """Check whether the files of the table `gates` leave one row: gate B2 in terminal 3.
+    """Check whether the files of the table `gates` open two gates, and leave B2 in terminal 3.
 
     Args:
         answer: the lake.
 
     Returns:
-        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `unreadable`.
+        An empty text, or the mistake: `missing`, `keys`, `closed`, `moved`, `final`,
+        `unreadable`.
     """
     folder, rows = f"{ZONE}/gates", []
     try:
@@ -140,7 +141,10 @@ def gates_published(answer: Any) -> str:
         return "unreadable"
     if set(left) - {"B2"}:
         return "closed"
-    return "" if left in ({"B2": [3]}, {"B2": ["3"]}) else "moved"
+    if left not in ({"B2": [3]}, {"B2": ["3"]}):
+        return "moved"
+    published = {(row["gate"], str(row.get("terminal")).removesuffix(".0")) for row in rows}
+    return "" if {("A1", "1"), ("B2", "2")} <= published else "final"
 
 
 def gates_in_two_versions(answer: Any) -> str:

@@ -106,6 +106,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
         "keys": lambda lake: gates(lake, [], keys=()),
         "closed": lambda lake: gates(lake, [{"gate": "B2", "terminal": 3, "__rowMarker__": 1}]),
         "moved": lambda lake: gates(lake, [{"gate": "A1", "__rowMarker__": 2}]),
+        "final": lambda lake: gates(lake, [], opened=[{"gate": "B2", "terminal": 3}]),
         "unreadable": "gates",
     },
     "02-5": {
@@ -205,9 +206,14 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def gates(lake: Lake, changes: list[dict[str, Any]], keys: Any = ("gate",)) -> Lake:
+BOTH = [{"gate": "A1", "terminal": 1}, {"gate": "B2", "terminal": 2}]
+
+
+def gates(
+    lake: Lake, changes: list[dict[str, Any]], keys: Any = ("gate",), opened: Any = BOTH
+) -> Lake:
     publisher = lake.publisher("gates", keys=keys)
-    publisher.insert([{"gate": "A1", "terminal": 1}, {"gate": "B2", "terminal": 2}])
+    publisher.insert(opened)
     if changes:
         publisher.write(changes)
     return lake
