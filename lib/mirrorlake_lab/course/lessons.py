@@ -373,7 +373,17 @@ def course_page() -> str:
         "",
         'In a notebook, `check.hint("02-3")` shows the next hint for task 02-3,'
         ' `check.solution("02-3")` shows its solution, and `check.progress()` shows the tasks that'
-        " you have passed.",
+        " you have passed. The folder `lakes` contains the lakes and your progress. To give"
+        " the same copies to several people, copy the folder before you run a lesson.",
+        "",
+        "For a fresh copy of one lesson, rename your copy, and start `./mirrorlake lab` again. In a"
+        " folder that `course` has created, copy the lesson from a new folder of `course` instead.",
+        "",
+        "The lessons need a checkout of the project, and the extras `spark`, `notebooks` and"
+        " `samples`. Lesson 16 also needs the extra `postgres` and a PostgreSQL server, which"
+        " `apt-get install postgresql` installs. `./mirrorlake` installs all extras. All users of a"
+        " checkout share the copies of `./mirrorlake lab`, so each of them should create a folder"
+        " with `./mirrorlake course` instead.",
         "",
         "| lesson | goal | minutes | tasks | builds on |",
         "|---|---|---|---|---|",
