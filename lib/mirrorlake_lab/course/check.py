@@ -337,7 +337,7 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
         _wrong.pop(found.number, None)
         return True, f"Correct. {found.right}"
     if verdict.blank:
-        return False, "No answer yet. Assign it to the name answer, and run both cells."
+        return False, "No answer yet. Assign it to `answer`, and run both cells."
     typical = {one.hint for one in found.mistakes if one.answer not in _UNREADABLE}
     if verdict.hint and verdict.hint not in typical:  # the form is wrong, not the content
         return False, f"Not yet. {verdict.hint}"
