@@ -11,7 +11,7 @@ from pathlib import Path
 
 from helpers.project import PROJECT
 
-_BLOCK = re.compile(r"^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(sh|python|yaml|sql)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LAUNCHER = f"""#!/bin/sh
 PYTHONPATH={PROJECT / "lib"} exec {sys.executable} -P -m mirrorlake.cli "$@"
 """
@@ -22,7 +22,7 @@ def blocks(page: str, *languages: str, **places: Path | str) -> list[str]:
 
     Args:
         page: its path in `docs`, without the suffix.
-        languages: `sh`, `python` or `yaml`.
+        languages: `sh`, `python`, `yaml` or `sql`.
         places: what replaces `/data/` (as `data`), and other texts.
     """
     text = (PROJECT / "docs" / f"{page}.md").read_text(encoding="utf-8")

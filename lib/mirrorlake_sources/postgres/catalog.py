@@ -405,10 +405,10 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
     if large and partial and toast == "refuse":
         statements = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in partial)
         return SourceError(
-            f"{table.table}: an update does not contain unchanged large values"
+            f"{table.table}: updates that do not change a large value would not contain it"
             f" ({', '.join(large[:5])}).",
-            hint=f"{statements} Or set toast (--toast) to lookup, which reads them by key, or"
-            " to keep.",
+            hint="set toast (--toast) to lookup, which reads such values by key, or to keep; or"
+            f" let the tables' owner run: {statements}",
             column=large[0],
         )
     return None

@@ -128,7 +128,10 @@ class Server:
                 text, hint="another process reads this slot; stop it, or choose another slot."
             )
         if state == "53400" or "replication slots are in use" in text:
-            hint = "ALTER SYSTEM SET max_replication_slots = 20; then restart the server."
+            hint = (
+                "restart the server after this statement: ALTER SYSTEM SET max_replication_slots"
+                " = 20;"
+            )
             return SourceError(text, hint=hint)
         if "must be superuser or replication role" in text:
             hint = f"ALTER ROLE {ident(user) if user else '…'} REPLICATION;"

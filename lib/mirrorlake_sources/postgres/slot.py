@@ -72,7 +72,8 @@ class Slot:
         if level != "logical":
             raise SourceError(
                 f"The server's wal_level is {level}, not logical.",
-                hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server.",
+                hint="restart the server after this statement: ALTER SYSTEM SET wal_level ="
+                " 'logical';",
             )
         (may,) = self._one(
             "SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user"

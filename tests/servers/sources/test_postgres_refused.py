@@ -91,7 +91,7 @@ def test_wal_level(tmp_path: Path) -> None:
     try:
         with pytest.raises(SourceError, match="wal_level is replica") as caught:
             run_source(Lake(tmp_path).storage, PostgresSource(server.dsn(), ["t"]))
-        server.execute(caught.value.hint.partition(";")[0])
+        server.execute(caught.value.hint.partition(": ")[2])
         server.stop()
         server.start()
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")

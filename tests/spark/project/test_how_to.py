@@ -182,10 +182,14 @@ def test_database(tmp_path: Path) -> None:
     """The source and the mirror of the page run side by side until the rows are in the tables."""
     (block,) = blocks("how-to/database", "sh", data=tmp_path)
     server = PostgresServer()
-    server.execute("CREATE TABLE customers (id int PRIMARY KEY); INSERT INTO customers VALUES (1);")
-    server.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1);")
-    block = re.sub("'postgresql:.*'", f"'{server.dsn()}'", block)
+    for table in ("customers", "orders"):
+        server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
+        server.execute(f"INSERT INTO {table} VALUES (1, 'a')")
+    (prepare,) = blocks("how-to/database", "sql")
     try:
+        for statement in prepare.strip().split(";\n"):
+            server.execute(statement)  # each by itself: ALTER SYSTEM runs in no transaction
+        block = re.sub("'postgresql:.*'", f"'{server.dsn(user='reader')}'", block)
         with _in_background(block, tmp_path):
             _await_rows(tmp_path / "lake", 2)
     finally:

@@ -14,8 +14,10 @@ import pytest
 from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing import casts, sources
+from mirrorlake.names import TableName
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.folders import CsvDrops
+from mirrorlake_sources.postgres.catalog import Column, PgTable, column_type, problem_of
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
 TABLE = pa.Table.from_pylist(ROWS)
@@ -482,3 +484,30 @@ def test_a_dict_of_columns_is_not_one_row():
 
 def test_a_data_frame_without_rows_and_columns_has_no_rows():
     assert sources.open_source(pd.DataFrame([])) is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "toast", "statement"),
+    [
+        ("d", "refuse", 'ALTER TABLE "sales"."t" REPLICA IDENTITY FULL;'),
+        ("n", "lookup", 'ALTER TABLE "sales"."t" REPLICA IDENTITY DEFAULT;'),
+        ("d", "lookup", None),
+        ("f", "refuse", None),
+    ],
+)
+def test_a_hint_ends_with_the_statement_to_paste(
+    identity: str, toast: str, statement: str | None
+) -> None:
+    columns = (
+        Column(1, "id", 23, -1, column_type(23, -1)),
+        Column(2, "name", 25, -1, column_type(25, -1), toastable=True),
+    )
+    table = PgTable(TableName("sales", "t"), 1, identity, columns, ("id",), (), "")
+    problem = problem_of(table, toast=toast)
+    if statement is None:
+        assert problem is None
+        return
+    assert problem is not None
+    assert problem.hint.rpartition(": ")[2] == statement
+    if toast == "refuse":
+        assert "updates that do not change a large value would not contain it" in problem.message
