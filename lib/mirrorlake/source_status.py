@@ -79,17 +79,20 @@ class SourceReport(Result):
         return asdict(self)
 
     def shown(self) -> TextTable:
-        """Return one row for the source and one per table."""
+        """Return one row for the source and one per table; a column for problems if there are."""
         facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
-        lines: list[tuple[Any, ...]] = [(self.source, self.state, None, None, self.error or facts)]
-        lines += [(one.table, one.state, one.rows, one.files, one.error) for one in self.tables]
-        return TextTable(("source, tables", "state", "rows", "files", "problem"), tuple(lines))
+        lines: list[tuple[Any, ...]] = [(self.source, self.state, None, None, facts, self.error)]
+        lines += [(t.table, t.state, t.rows, t.files, None, t.error) for t in self.tables]
+        columns = ("source, tables", "state", "rows", "files", "details", "problem")
+        end = None if self.failed else -1
+        return TextTable(columns[:end], tuple(line[:end] for line in lines))
 
     def __repr__(self) -> str:
         rows = sum(one.rows for one in self.tables)
         stopped = [one.table for one in self.tables if one.error]
         tables = counted(len(self.tables), "table")
-        text = f"{self.source}: {rows:,} rows and changes of {tables} published"
+        published = "1 row or change" if rows == 1 else f"{rows:,} rows and changes"
+        text = f"{self.source}: {published} of {tables} published"
         return f"{text}; stopped: {', '.join(stopped)}" if stopped else text
 
 

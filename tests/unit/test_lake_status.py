@@ -148,6 +148,9 @@ def test_sources_are_listed_and_a_stopped_one_is_a_problem(root: Path) -> None:
     )
     report.tables.append(source_status.SourceTable("stock", "Running", rows=2, files=2))
     write_report(lake.storage, report)
+    assert report.shown().columns[-1] == "details"
+    assert [row[-1] for row in report.shown().rows] == ["wal_status reserved", None]
+    assert "2 rows and changes of 1 table" in repr(report)
     status = lake.status()
     assert not status.problems
     (line,) = status.sources.shown().rows
@@ -158,7 +161,13 @@ def test_sources_are_listed_and_a_stopped_one_is_a_problem(root: Path) -> None:
         "wal_status reserved",
     )
     report.tables[0].error = "It was altered."
+    report.tables[0].rows = 1
     write_report(lake.storage, report)
+    assert [row[-2:] for row in report.shown().rows] == [
+        ("wal_status reserved", None),
+        (None, "It was altered."),
+    ]
+    assert "1 row or change of 1 table" in repr(report)
     status = lake.status()
     assert [(p.kind, p.where) for p in status.problems] == [("source", "stock")]
     assert status.sources.shown().rows[0][5] == "stock: It was altered."
