@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -33,7 +34,8 @@ from mirrorlake import Lake
 from mirrorlake_runs.plan import load_plan
 
 RUN_HERE = {
-    *("any-publisher", "database", "dimension", "every-night", "forget", "publish", "s3", "undo")
+    *("any-publisher", "database", "dimension", "every-night", "forget", "publish", "s3"),
+    *("stopped-table", "undo"),
 }
 # By the tests of these subjects:
 RUN_ELSEWHERE = {"cluster", "csv", "other-sparks", "read-elsewhere"}
@@ -115,6 +117,47 @@ def test_undo(commands: Callable[..., str], tmp_path: Path) -> None:
         exec(compile(block, "undo.md", "exec"), {"__name__": "page"})
     assert not lake.mirror().failed
     assert sorted(map(tuple, table.read().collect())) == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("Correct the file", {(1, 1), (2, 2), (3, 3), (4, 4)}),
+        ("Leave out the invalid rows", {(1, 1), (2, 2), (3, 3)}),
+        ("Leave out the file", {(1, 1), (2, 2)}),
+        ("Publish applied files again", {(1, 1), (2, 2)}),
+        ("Load the table again", {(9, 9)}),
+        ("Recreate the table", {(9, 9)}),
+    ],
+)
+def test_stopped_table(
+    choice: str, expected: set[tuple[int, int]], run: Any, tmp_path: Path
+) -> None:
+    """Each choice of the page, on a table whose second file has a row without a key."""
+    see, *fixes = blocks("how-to/stopped-table", "sh", data=tmp_path)
+    page = (PROJECT / "docs" / "how-to" / "stopped-table.md").read_text(encoding="utf-8")
+    fix = dict(zip(re.findall("^### (.*)", page, re.M), fixes, strict=True))[choice]
+    lake = Lake(tmp_path / "lake")
+    lake.publisher("orders", keys=["id"]).write([{"id": 1, "n": 1}, {"id": 2, "n": 2}])
+    assert not lake.mirror().failed
+    rows = {"id": [3, None], "n": [3, 4], "__rowMarker__": pa.array([4, 4], pa.int32())}
+    folder = tmp_path / "lake" / "Files" / "LandingZone" / "orders"
+    pq.write_table(pa.table(rows), folder / f"{2:020d}.parquet")
+    rows["id"] = [3, 4]
+    pq.write_table(pa.table(rows), tmp_path / "corrected.parquet")
+    pq.write_table(pa.table({"id": [9], "n": [9]}), tmp_path / "orders.parquet")
+    assert lake.mirror().failed
+    for line in see.splitlines():
+        assert "orders" in run(*shlex.split(line, comments=True)[1:], status=1).out
+    for line in fix.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "./mirrorlake":
+            run(*arguments)
+        else:
+            subprocess.run([program, *arguments], check=True)
+    found = lake.table("orders").read().select("id", "n").collect()
+    assert {*map(tuple, found)} == expected
 
 
 def test_steps_that_a_page_adds_to_the_plan(tmp_path: Path) -> None:
