@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake_docs.search import write_scorer
+from mirrorlake_docs.search import add_keywords, write_scorer
 from mirrorlake_docs.sources import write_sources
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def _write(app: Sphinx, config: Any) -> None:
     folder.mkdir(parents=True)
     write_sources(folder)
     scorer = folder.with_name("scorer.js")
-    write_scorer(folder, scorer)
+    write_scorer(folder, scorer)  # first: excerpts have no keywords
+    add_keywords(folder)
     config.html_search_scorer = str(scorer)
     app.srcdir = type(app.srcdir)(folder)
 
