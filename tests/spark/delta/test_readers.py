@@ -169,6 +169,9 @@ def test_the_page_is_right_about_each_reader_and_its_snippets_run(lake: Lake) ->
     readers = [name.removesuffix(" (delta-rs)") for name in cells[0][1:]]
     assert list(snippets) == readers
     versions = page.partition("## Versions")[2].split("```")[1]
+    installed = re.search("^pip install (.*)", page, re.MULTILINE)
+    assert installed is not None
+    assert {*installed[1].split()} <= {*versions.split()}
     python = make_environment("readers", *versions.split())
     tables = tables_of_the_page(lake)
     paths = {name: lake.table(name).path for name in tables.values()}
