@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from datetime import date
 from typing import Any
 
 import pytest
 
 from helpers.least_table import make_table
+from helpers.project import PROJECT
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
@@ -47,6 +50,18 @@ HASH, RANGE = (copy.deepcopy(key) for key in EXAMPLE["PartitionKeys"])
 
 def with_property(key: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     return {"PartitionKeys": [{**key, "Properties": {**key["Properties"], name: value}}]}
+
+
+def test_the_examples_of_the_page_are_valid() -> None:
+    page = (PROJECT / "docs" / "partitioning.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    by_key, by_day, both = (policies.parse_policy(json.loads(text)) for text in found)
+    assert by_key.hash == policies.HashKey("customer_id", 64, 1, "Uniform")
+    assert by_day.range == policies.RangeKey("timestamp", 1_609_459_200_000_000, 86_400_000_000)
+    assert both == policies.parse_policy(EXAMPLE)
+    (change,) = re.findall(r"echo '(.*)' > change.json", page)
+    changed = policies.merge_policy(by_day, json.loads(change))
+    assert changed.document()["EffectiveDateTime"] == "2026-01-01T00:00:00"
 
 
 def test_kustos_example_reads_and_writes() -> None:
