@@ -14,6 +14,7 @@ from mirrorlake.storage.paths import PROJECT
 
 LOG = "Log records"
 _LIB = PROJECT / "lib"
+_PASSED_ON = re.compile(r"\{(message|hint|reason)\}|^\{text\}$")  # the text of another error
 _LOGGED = {"_log.info", "_log.warning", "_log.error", "_log.exception", "warn"}
 
 
@@ -68,7 +69,10 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
             message = next(filter(_has_words, texts), texts[0] if texts and hint else "")
             # A function that returns an error may take a part of its message.
             if message and (kind in (_called(call), LOG) or hint or message.endswith(".")):
-                yield kind, module, re.sub(r"%(s|d|\.0f)", "…", message), hint
+                message = re.sub(r"%(s|d|\.0f)", "…", message)
+                shown, fix = (_PASSED_ON.sub("…", text) for text in (message, hint))
+                if _has_words(shown) or _has_words(fix):  # else all of it is in another row
+                    yield kind, module, shown, fix
 
 
 def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
@@ -144,10 +148,13 @@ class _Names:
             case ast.FormattedValue(value=value):
                 return self.text(value)
             case ast.Attribute(attr=name):
-                return f"{{{name}}}"
+                return "{type}" if name == "__name__" else f"{{{name.strip('_')}}}"
             case ast.Name(id=name):
-                texts = map(self.text, self._assigned(node))
-                return next(filter(_has_words, texts), f"{{{name}}}")
+                assigned = [*self._assigned(node)]
+                if name.isupper() and assigned and isinstance(assigned[0], ast.Constant):
+                    return str(assigned[0].value)
+                texts = map(self.text, assigned)
+                return next(filter(_has_words, texts), f"{{{name.strip('_').lower()}}}")
             case ast.Call(func=ast.Name(id="counted"), args=[_, ast.Constant(value=str(noun))]):
                 return f"{{number}} {noun}s"
         return "…"

@@ -35,6 +35,10 @@ ROWS = [
         "TableFailedError",
         "| mirrorlake/layout/maintenance | {number} tables failed. {table}: {error} |  |",
     ),
+    (  # a constant's value
+        "ConflictError",
+        "| mirrorlake/storage/kept | {what} changed during each of 20 attempts",
+    ),
     (LOG, "| mirrorlake/storage/lease | Waiting for another {what}: {holder} … |  |"),
 ]
 
@@ -43,6 +47,8 @@ def test_the_page_has_classes_modules_values_and_hints() -> None:
     sections = dict(part.split("\n", 1) for part in messages_page().split("\n## ")[1:])
     assert list(sections)[-1] == LOG
     assert [row for kind, row in ROWS if row not in sections[kind]] == []
+    found = re.findall(r"\{(?:message|hint|_\w+|[A-Z]\w+)\}", messages_page())
+    assert found == []
 
 
 def test_every_message_is_a_sentence_and_every_hint_an_action() -> None:
