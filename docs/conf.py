@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"mirrorlake {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_theme_options = {"light_css_variables": _LIGHT, "dark_css_variables": _DARK}
 html_copy_source = False
 html_show_sourcelink = False

@@ -160,9 +160,9 @@ def promises_page() -> str:
             *("# Promises", ""),
             "Each promise has tests that verify it. `./mirrorlake test` ends with the number of"
             " promises that the run has verified.",
-            *("", "| | promise | verified by |", "|---|---|---|"),
+            *("", ":::{container} promises", "| | promise | verified by |", "|---|---|---|"),
             *rows,
-            "",
+            *(":::", ""),
         ]
     )
 

@@ -25,8 +25,8 @@ _GENERATED = {
 # Captions with their pages, as paths from the site's root; `*` stands for all of a folder.
 _PARTS: dict[str, tuple[str, ...]] = {
     "Begin": ("docs/start", "docs/course", "docs/notebooks", "notebooks/tools"),
-    "Lessons": (),  # by their numbers and titles
     "How to": ("docs/how-to/*",),
+    "Lessons": (),  # by their numbers and titles
     "How it works": ("docs/explain/*",),
     "Topics": tuple(f"docs/{name}" for name in _TOPICS),
     "Reference": (
