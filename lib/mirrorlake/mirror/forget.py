@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import named_files
+from mirrorlake.delta.actions import encode, named_files
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.purge import purge_apart
@@ -56,6 +56,7 @@ from mirrorlake.names import (
     METADATA,
     PROCESSED,
     READY_TO_DELETE,
+    ROW_FILES,
     STATE,
     TableName,
     file_number,
@@ -311,6 +312,7 @@ def _remove(tracer: Tracer, found: _Found) -> None:
             storage.delete(file)
     for file in found.files[_STAGED]:
         storage.delete(file)
+    delete_row_files(storage, delta_paths(storage, tracer.table))
     identity = read_identity(storage, tracer.table)
     for file in found.files[_IN_PLACE]:
         if identity is not None:
@@ -322,6 +324,18 @@ def _remove(tracer: Tracer, found: _Found) -> None:
     for traces in found.deltas["quarantine"]:
         columns = ["schema", "table", "content"]
         _erase_rows(tracer, traces, columns, tracer.quarantine_condition())
+
+
+def delete_row_files(storage: Storage, paths: Iterable[str]) -> None:
+    """Delete the temporary logs that name files of tables, given by their paths in the lake.
+
+    They contain values of partitions; those of earlier versions also contain values of columns.
+    """
+    named = [f"/{encode(path)}/".encode() for path in paths]
+    for file in storage.files_below(ROW_FILES):
+        data = storage.read(file)
+        if any(path in data for path in named):
+            storage.delete(file)
 
 
 def _replace_in_place(tracer: Tracer, identity: Identity, file: str) -> None:

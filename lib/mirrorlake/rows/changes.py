@@ -8,8 +8,8 @@ versions in which rows had no ids, the feed is read, without ids.
 The files belong to many versions, but a query reads one. So the files are listed in a small Delta
 log of their own, and Delta reads them through it. Delta supports deletion vectors, partitions,
 renamed columns and widened types. The hidden id columns are ordinary columns there, so Parquet's
-statistics can skip row groups without a wanted id. Such a log contains no data, is named by its
-content, and is deleted a day later.
+statistics can skip row groups without a wanted id. Such a log contains no values of columns, except
+those of partitions. It is named by its content, and the next one deletes it after a day.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from mirrorlake.feed.changes import Changes
 from mirrorlake.feed.ranges import End, Outside, resolve_span
 from mirrorlake.history.diff import RESERVED
 from mirrorlake.history.versions import check_version
-from mirrorlake.names import STATE, quote
+from mirrorlake.names import ROW_FILES, quote
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
 from mirrorlake.storage.files import Storage
@@ -60,7 +60,6 @@ _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
 _FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
-ROW_FILES = f"{STATE}/row-files"  # one folder per day; the logs contain no data
 _KEPT_DAYS = 1
 _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
@@ -336,7 +335,8 @@ def _add(file: DataFile, number: int, base: str) -> Action:
         "size": action.get("size") or 0,
         "modificationTime": 0,
         "dataChange": True,
-        "stats": action["stats"],
+        # Without the least and greatest values of columns: `forget` must not find them here.
+        "stats": json.dumps({} if file.records is None else {"numRecords": file.records}),
     }
     where = vector_path(vector)
     if vector and where is not None:

@@ -42,12 +42,11 @@ from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.ranges import End, Outside, in_order, key_columns
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.mirror.options import declared_keys
-from mirrorlake.names import quote, spelled
+from mirrorlake.names import ROW_FILES, quote, spelled
 from mirrorlake.results import Result, TextTable, counted, optional_figure
 from mirrorlake.rows.changes import (
     ID_NAMES,
     ROW,
-    ROW_FILES,
     ROW_ID,
     as_changes,
     files_of,

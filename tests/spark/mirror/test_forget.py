@@ -118,6 +118,9 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     (Path(lake.landing_zone) / "my people" / file_name(4)).unlink()
 
     assert holding(lake, SECRET)
+    log = {"add": {"path": f"{lake.storage.path('Tables/my%20people')}/a.parquet", "stats": SECRET}}
+    row_files = "Files/_mirrorlake/row-files/2026-01-01/a/_delta_log"  # of an earlier version
+    lake.storage.write(f"{row_files}/{0:020}.json", json.dumps(log).encode())
     done = lake.forget("my people", key, apply=True)
     assert done.applied
     assert done.traces == told.traces

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from helpers.zones import T, Zone
 from mirrorlake import names
+from mirrorlake.delta.actions import DataFile
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN, open_snapshot
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
-from mirrorlake.rows import row_history
+from mirrorlake.mirror.forget import delete_row_files
+from mirrorlake.names import TableName
+from mirrorlake.rows import changes, row_history
 from mirrorlake.rows.tracking import Tracking
+from mirrorlake.storage.files import Storage
 
 
 @pytest.mark.parametrize(
@@ -50,3 +58,27 @@ def test_ids_are_kept_only_while_rows_are_tracked(enabled: bool) -> None:
 def test_keys_are_spelled_as_the_columns() -> None:
     """An internal function, because the report itself starts Spark."""
     assert names.spelled(("Day", "ID", "gone"), ["id", "n", "day"]) == ("day", "id")
+
+
+def test_temporary_logs_contain_no_values_and_are_deleted_by_table(any_storage: Storage) -> None:
+    spark: Any = None  # the log is written before Spark reads it
+    stats = {"numRecords": 3, "minValues": {"name": "Ada"}, "maxValues": {"name": "Ada"}}
+    action = {"path": "a.parquet", "stats": json.dumps(stats)}
+    file = DataFile(action, 100, 1, 3, carries=False)
+    other = TableName(None, "t 2")
+    for table in (T, other):
+        properties = {ROW_ID_COLUMN: "_id", ROW_VERSION_COLUMN: "_version"}
+        Zone(any_storage).delta_log({"name": "string"}, properties, {}, table)
+        handle = TableHandle(spark, any_storage, table)
+        snapshot = open_snapshot(any_storage, table)
+        with pytest.raises(AttributeError):
+            changes.read_file_rows(handle, snapshot, [file])
+    logs = any_storage.files_below(names.ROW_FILES)
+    assert len(logs) == 2
+    for log in logs:
+        data = any_storage.read(log)
+        assert b"numRecords" in data
+        assert b"Ada" not in data
+    delete_row_files(any_storage, [other.table_path])
+    (left,) = any_storage.files_below(names.ROW_FILES)
+    assert b"/Tables/t/a.parquet" in any_storage.read(left)
