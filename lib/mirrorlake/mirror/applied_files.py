@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.errors import SequenceError, UsageError
-from mirrorlake.landing.check import SMALL, file_hash, is_text
+from mirrorlake.errors import MirrorlakeError, SequenceError, UsageError
+from mirrorlake.landing.check import SMALL, file_hash, inspect_file, is_text
 from mirrorlake.landing.metadata import (
     BY_TIME,
     MARKER,
@@ -43,6 +43,7 @@ from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.next_batch import (
     Plan,
+    PlannedFile,
     differs_from_applied,
     is_as_planned,
     number_files,
@@ -329,8 +330,11 @@ def reseed(
         checked = Publisher(scratch, table, keys=keys, footer=footer)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
         kept = {} if loads else _all_kept(storage, table)
+        skipped = read_settings(storage, table).skipped(read_identity(storage, table))
+        kept = {number: path for number, path in kept.items() if number not in skipped}
         source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
         effect = f"the next cycle replaces it with the rows of {source}, in one commit"
+        effect += _needed_options(storage, table, kept)
         if loads and (waiting := _count_waiting(storage, table)):
             verb = "is" if waiting == 1 else "are"
             effect += f"; {counted(waiting, 'waiting file')} {verb} set aside"
@@ -367,6 +371,42 @@ def _count_waiting(storage: Storage, table: TableName) -> int:
         return len(number_files(storage, identity, metadata, listing, last).behind(last))
     # Not by `number_files`: a reseed also repairs a folder in which two files have one number.
     return sum((file_number(entry.name) or 0) > last for entry in listing.files)
+
+
+def _needed_options(storage: Storage, table: TableName, kept: Mapping[int, str]) -> str:
+    """Return how to mirror kept files that were applied only in part; empty if all are valid."""
+    rows: list[str] = []
+    files: list[str] = []
+    for number, planned, _ in _invalid_files(storage, table, kept):
+        (rows if planned.skipped is None else files).append(f"file {number}")
+    needed = ""
+    if rows:
+        needed += f"; for the skipped rows of {', '.join(rows)}, mirror with on_error='skip-row'"
+        needed += " (--on-error skip-row)"
+    if files:
+        needed += f"; skip {', '.join(files)} again (skip), or mirror with on_error='skip-file'"
+        needed += " (--on-error skip-file)"
+    return needed and f"{needed}; until then, the table stops and keeps its present rows"
+
+
+def _invalid_files(
+    storage: Storage, table: TableName, kept: Mapping[int, str]
+) -> Iterator[tuple[int, PlannedFile, MirrorlakeError]]:
+    """Yield kept files that were applied without some of their rows, or skipped, with the reason.
+
+    A file that is valid now is not included.
+    """
+    identity, metadata = read_identity(storage, table), read_metadata(storage, table)
+    applied, done = last_applied(storage, table), 0
+    for number in sorted(kept):
+        plan = plan_of(storage, identity, number) if identity and done < number <= applied else None
+        for at, planned in enumerate(plan.files, plan.first) if plan else ():
+            done = at
+            if at in kept and (planned.rejected or planned.skipped is not None):
+                try:
+                    inspect_file(storage, kept[at], metadata, number=at)
+                except MirrorlakeError as error:
+                    yield at, planned, error
 
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:

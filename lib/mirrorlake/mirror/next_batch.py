@@ -287,6 +287,8 @@ def check_batch(
 ) -> Batch:
     """Return the valid files at the beginning of a batch, and the error of the file after them.
 
+    If the batch replaces the table, return all files or only the error.
+
     Args:
         at: the state of the table before the batch.
         names: the files, numbered from the last applied number + 1.
@@ -330,6 +332,9 @@ def check_batch(
             sound.append(result)
     facts = tuple(sound)
     while True:
+        if error is not None and at.recreated:
+            # A part of the files must not replace the table: readers keep its earlier rows.
+            return Batch(at, error=error)
         try:
             target = plan_schema(at, facts, widen=options.widen)
             return Batch(at, facts, target, error=error) if facts else Batch(at, error=error)

@@ -209,7 +209,9 @@ class Operations:
     ) -> Outcome:
         """Replace a table's rows with the next cycle, in one commit; its history is kept.
 
-        With `apply`, the call waits for a running cycle of the mirror.
+        With `apply`, the call waits for a running cycle of the mirror. If rows or files were
+        skipped, the effect names the option that the mirror needs again. Without it, the table
+        stops and keeps its rows.
 
         Args:
             table: the table's name.

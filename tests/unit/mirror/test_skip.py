@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from helpers.lakes import lake_of
-from helpers.zones import KEYED, Zone
-from mirrorlake.landing.metadata import read_identity, renew_identity
-from mirrorlake.mirror import applied_files, options
+from helpers.zones import KEYED, MARKER, Zone
+from mirrorlake import MirrorOptions
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.check import inspect_file, skipped_file
+from mirrorlake.landing.metadata import read_identity, read_metadata, renew_identity
+from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
 T, RENAMED = TableName(None, "t"), TableName(None, "renamed")
@@ -160,3 +163,51 @@ def test_an_interrupted_reseed_keeps_the_skips(
     options.resume(any_storage, T)
     assert skipped(any_storage) == {2}
     assert options.read_settings(any_storage, T).incarnation
+
+
+def apply_partly(storage: Storage) -> None:
+    """Create a table whose file 2 was applied without a row, and whose file 3 was skipped."""
+    zone = put(storage, 1, 4)
+    zone.put(2, {"id": [2, 3], "item": ["b", "c"], MARKER: [4, 9]})
+    storage.write(f"{T.folder}/{file_name(3)}", b"corrupt")
+    identity = zone.mirrored(COLUMNS, last=4)
+    facts = []
+    for number in (1, 2, 3, 4):
+        path, metadata = f"{T.folder}/{file_name(number)}", read_metadata(storage, T)
+        if number == 3:
+            facts.append(skipped_file(storage, path, number, SequenceError("skipped")))
+        else:
+            facts.append(inspect_file(storage, path, metadata, number=number, skip_rows=True))
+    plan = next_batch.find_plan(storage, identity, 1)
+    assert plan is not None
+    next_batch.renew_plan(storage, identity, plan, facts)
+    zone.move_to_processed(1, 2, 3)
+
+
+def test_a_reseed_names_the_options_for_files_that_were_applied_in_part(any_storage: Storage):
+    apply_partly(any_storage)
+    effect = applied_files.reseed(any_storage, T).effect
+    assert "of 4 kept files" in effect
+    assert "skipped rows of file 2, mirror with on_error='skip-row' (--on-error skip-row)" in effect
+    assert "skip file 3 again (skip), or mirror with on_error='skip-file'" in effect
+    options.skip(any_storage, T, 3, apply=True)
+    effect = applied_files.reseed(any_storage, T).effect
+    assert "of 3 kept files" in effect
+    assert "file 3" not in effect
+    put(any_storage, 1).put("_ProcessedFiles/" + file_name(2))  # repaired
+    assert applied_files.reseed(any_storage, T).effect.endswith("3 kept files, in one commit")
+
+
+def test_a_part_of_reseeded_files_does_not_replace_the_table(any_storage: Storage):
+    apply_partly(any_storage)
+    options.skip(any_storage, T, 3, apply=True)
+    applied_files.reseed(any_storage, T, apply=True)
+    (previewed,) = lake_of(any_storage).mirror(dry_run=True).tables
+    (line,) = Engine(any_storage, no_spark).run_cycle().tables  # Spark would commit file 1
+    assert previewed.applied_files == 0
+    assert previewed.error["file"] == line.error["file"] == file_name(2)
+    identity = read_identity(any_storage, T)
+    assert next_batch.find_plan(any_storage, identity, 1) is None
+    skip_rows = MirrorOptions(on_error="skip-row")
+    (previewed,) = lake_of(any_storage).mirror(dry_run=True, options=skip_rows).tables
+    assert (previewed.applied_files, previewed.error) == (3, None)  # and one is skipped
