@@ -235,6 +235,8 @@ def replay(
 
     Raises:
         SequenceError: A file of the range was not applied, or is no longer kept.
+        MirrorlakeError: A file of the range was applied without its invalid rows. Nothing has
+            changed.
         UsageError: The table has no keys, so inserts would be duplicated, and `as_is` is not set.
     """
     metadata = read_metadata(storage, table)
@@ -246,6 +248,12 @@ def replay(
     applied = last_applied(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
     kept = _kept_files(storage, table, numbers, applied)
+    for number, _, error in _invalid_files(storage, table, {n: kept[n] for n in numbers}):
+        error.hint = (
+            f"file {number} was applied without its invalid rows, or skipped. Leave it out of first"
+            " and last (--from, --to), and publish its valid rows in a new file."
+        )
+        raise error
     done: list[str] = []
     if dry_run:
         done = [kept[number].rpartition("/")[2] for number in numbers]
@@ -254,7 +262,12 @@ def replay(
         for number in numbers:
             with ExitStack() as opened:
                 batches = _read(storage, kept[number], metadata, opened)
-                published = publisher.load(batches) if as_is else publisher.write(_upserts(batches))
+                try:
+                    rows = batches if as_is else _upserts(batches)
+                    published = publisher.load(rows) if as_is else publisher.write(rows)
+                except MirrorlakeError as error:
+                    error.file = kept[number].rpartition("/")[2]
+                    raise
             if published.file is not None:
                 done.append(published.file)
     effect = f"files {first} to {numbers[-1]} are published again"

@@ -189,6 +189,7 @@ class Operations:
         Raises:
             TableNotFoundError: There is no such table in the landing zone.
             SequenceError: A number was not applied, or its file is no longer kept.
+            MirrorlakeError: A file was applied without its invalid rows. Nothing has changed.
             UsageError: The table has no keys, and `as_is` is not set.
 
         Example:

@@ -9,7 +9,7 @@ import pytest
 from helpers.lakes import lake_of
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import MirrorOptions
-from mirrorlake.errors import SequenceError
+from mirrorlake.errors import MirrorlakeError, SequenceError
 from mirrorlake.landing.check import inspect_file, skipped_file
 from mirrorlake.landing.metadata import read_identity, read_metadata, renew_identity
 from mirrorlake.mirror import applied_files, next_batch, options
@@ -211,3 +211,26 @@ def test_a_part_of_reseeded_files_does_not_replace_the_table(any_storage: Storag
     skip_rows = MirrorOptions(on_error="skip-row")
     (previewed,) = lake_of(any_storage).mirror(dry_run=True, options=skip_rows).tables
     assert (previewed.applied_files, previewed.error) == (3, None)  # and one is skipped
+
+
+@pytest.mark.parametrize(("first", "bad"), [(1, 2), (3, 3)])
+def test_a_replay_refuses_files_that_were_applied_in_part(
+    any_storage: Storage, first: int, bad: int
+):
+    apply_partly(any_storage)
+    for dry_run in (True, False):
+        with pytest.raises(MirrorlakeError, match=r"publish its valid rows") as caught:
+            applied_files.replay(any_storage, T, first, first + 1, dry_run=dry_run)
+        assert caught.value.file == file_name(bad)
+        assert f"Hint: file {bad} was applied" in str(caught.value)
+    assert applied_files.replay(any_storage, T, 4).files == (
+        file_name(5),
+    )  # no other was published
+
+
+def test_an_error_while_replaying_names_the_kept_file(any_storage: Storage):
+    put(any_storage, 1).put(1, {"id": [1], MARKER: [9]})
+    Zone(any_storage).mirrored(COLUMNS, last=1)
+    with pytest.raises(MirrorlakeError, match="Unknown row marker 9") as caught:
+        applied_files.replay(any_storage, T, 1)
+    assert caught.value.file == file_name(1)
