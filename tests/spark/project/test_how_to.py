@@ -99,6 +99,16 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
     by_event = lake.sql("SELECT city FROM dim_customers_by_event ORDER BY __START_AT").collect()
     assert by_event == [("c1",), ("c2",)]
 
+    log, yesterday = archive / "_delta_log", time.time() - 86_400
+    for file in log.iterdir():
+        os.utime(file, (yesterday, yesterday))
+    lake.sql(
+        "ALTER TABLE customers_history SET TBLPROPERTIES ("
+        "'delta.logRetentionDuration' = 'interval 0 days', 'delta.checkpointInterval' = '1')"
+    )
+    files = [file.read_bytes() for file in log.iterdir()]
+    assert not any(text in data for data in files for text in (b"Ada", b"= 4711"))
+
 
 @pytest.mark.long
 def test_undo(commands: Callable[..., str], tmp_path: Path) -> None:
