@@ -160,8 +160,11 @@ class Archive:
             kept = None
         position = self._last_archived(kept)
         on_step("prepared")
+        before = position
         if position < 0:
             position = self._write_first_rows(timeline, start)
+            # Without a start, they are the rows of one version, or there are none.
+            before = position if start is not None else max(-1, position - 1)
             on_step("begun")
         first = position + 1
         tracked = self._must_track(timeline, first)
@@ -189,7 +192,7 @@ class Archive:
         version = open_snapshot(self._storage, self.target).version
         self._save(kept | {"target_version": version, "end": done})
         newest = read_versions(source.storage, source.name.table_path)
-        return self.report(first - 1, done, lag=lag_of(newest, done), recovered=recovered)
+        return self.report(before, done, lag=lag_of(newest, done), recovered=recovered)
 
     def report(
         self,
@@ -203,11 +206,11 @@ class Archive:
     ) -> ArchiveReport:
         """Return the report of a run from after the version `position` up to `end`."""
         new = max(0, end - position)
-        if applied:
-            did = f"{counted(new, 'new version')}, archived up to {end}"
-            did += f" ({recovered})" * bool(recovered)
-        else:
+        if new and not applied:
             did = f"would archive {counted(new, 'version')} up to {end}"
+        else:
+            did = counted(new, "new version") if new else "nothing new"
+            did += f", archived up to {end}" + f" ({recovered})" * bool(recovered)
         return ArchiveReport(
             table=str(self.table.name),
             into=str(self.target),

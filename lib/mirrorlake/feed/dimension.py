@@ -208,7 +208,8 @@ def update_dimension(
             raise FeedError(error.message, hint=hint, column=error.column) from error
         span, did = batch, repr(batch)
     if dry_run:
-        return report(did=f"would take {did}", start=span.start, end=span.end)
+        did = did if span.is_empty else f"would take {did}"
+        return report(did=did, start=span.start, end=span.end)
     read_figures = partial(_read_figures, table, target, dimension)
     return report(did=did, read_figures=read_figures, start=span.start, end=span.end)
 

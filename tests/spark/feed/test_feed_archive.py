@@ -95,11 +95,11 @@ def test_every_run_appends_what_is_new(
     assert (first.lag.versions, first.recovered) == (0, "")
     check(lake)
     version = lake.table(INTO).snapshot().version
-    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 3")
+    assert repr(lake.archive("stock", INTO)).endswith("nothing new, archived up to 3")
     assert lake.table(INTO).snapshot().version == version  # without new versions there is no commit
     commit_quietly(stock, "property")
     assert repr(lake.archive("stock", INTO)).endswith("1 new version, archived up to 4")
-    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 4")
+    assert repr(lake.archive("stock", INTO)).endswith("nothing new, archived up to 4")
     assert lake.archive("stock", INTO, dry_run=True).lag.versions == 0
     change(stock, 2)
     done = lake.archive("stock", INTO)
@@ -127,6 +127,7 @@ def test_an_archive_begins_with_the_newest_rows_if_files_of_the_feed_are_missing
         file.unlink()
     fresh = lake.archive("stock", INTO)
     assert fresh.end == 3
+    assert repr(fresh).endswith("1 new version, archived up to 3")
     newest = Counter((row.id, row.v) for row in stock.read().collect())
     assert Counter((row.id, row.v) for row in lake.table(INTO).read().collect()) == newest
     change(stock, 2)

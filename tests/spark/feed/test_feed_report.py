@@ -132,7 +132,8 @@ def test_an_archive_says_what_it_did(stock: Table) -> None:
     assert [(row[0], *row[2:]) for row in done.details.rows] == [
         (4, 0, 0, 1), (3, 0, 1, 0), (2, 0, 1, 0), (1, 2, 0, 0),
     ]  # fmt: skip
-    assert stock.archive().did == "0 new versions, archived up to 4"
+    for dry_run in (True, False):
+        assert stock.archive(dry_run=dry_run).did == "nothing new, archived up to 4"
 
 
 def test_a_feed_that_is_off_is_reported(lake: Lake) -> None:
@@ -155,7 +156,8 @@ def test_a_dimension_with_its_periods(stock: Table) -> None:
         "keys": 2, "periods": 4, "keys that are there now": 1, "most periods of a key": 3,
     }  # fmt: skip
     assert found.periods == {"1": ((1, 2), (2, 3), (3, None)), "2": ((1, 4),)}
-    assert stock.dimension(stored_as=2).did == "nothing new"
+    for dry_run in (True, False):
+        assert stock.dimension(stored_as=2, dry_run=dry_run).did == "nothing new"
     assert stock.dimension("latest").facts == {"rows": 1}
 
 

@@ -84,7 +84,7 @@ def test_nights(
     again.check()
     assert {run.refresh.mode for run in again.runs if run.refresh} == {"nothing"}
     done = lake.archive("stock", "stock_history")
-    assert repr(done) == f"stock → stock_history: 0 new versions, archived up to {stock.version}"
+    assert repr(done) == f"stock → stock_history: nothing new, archived up to {stock.version}"
     assert lake.update_dimension("stock", "dim_stock", stored_as=2).is_empty
     columns = ["item", "shelf", "n"]
     feed, kept = stock.changes.read(0), lake.table("stock_history").read()

@@ -19,10 +19,16 @@ from helpers.feed_model import (
     type_1_model,
     type_2_model,
 )
+from helpers.zones import T, Zone
 from mirrorlake import Lake
 from mirrorlake.delta.commits import Timeline
+from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed import changes, doctor, ranges
+from mirrorlake.feed.archive import Archive
+from mirrorlake.feed.cursor import Lag
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
 
 HOUR = 3_600_000
 
@@ -231,3 +237,16 @@ def test_the_checks_of_histories_find_errors() -> None:
     for wrong in ([], periods[:1], periods + periods[1:], [(*old, 1, 3)], [(*old, 1, None)]):
         with pytest.raises(AssertionError, match="the changes up to version"):
             check_periods(Counter(wrong), rows)
+
+
+def test_an_archive_and_its_preview_name_no_new_version_alike(storage: Storage) -> None:
+    spark: Any = None  # only the figures need it
+    Zone(storage).delta_log({}, {}, {})
+    table = TableHandle(spark, storage, T)
+    archive = Archive(table, TableName(None, "t_history"))
+    lag = Lag(0, 0.0)
+    for applied in (True, False):
+        report = archive.report(4, 4, lag=lag, applied=applied)
+        assert report.did == "nothing new, archived up to 4"
+    assert archive.report(3, 4, lag=lag).did == "1 new version, archived up to 4"
+    assert archive.report(3, 4, lag=lag, applied=False).did == "would archive 1 version up to 4"
