@@ -273,7 +273,7 @@ class Archive:
         if found is not None and found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(
                 f"{self.target} is not an archive of the present table {source.name}.",
-                hint="give another name for the archive with into.",
+                hint="give another name for the archive with into (--into).",
             )
         if error := feed_error(source):
             raise error
@@ -336,7 +336,7 @@ class Archive:
         if any(finding.rule != "schema" for finding in found.blocking):
             raise FeedError(
                 f"The archive {self.target} can't continue: {range_error(found).message}",
-                hint="archive into another table with into; it begins with the newest rows.",
+                hint="archive into another table (--into); it begins with the newest rows.",
             )
         return bool(found.blocking)
 

@@ -179,7 +179,9 @@ def update_dimension(
     )
     keys = options.keys or declared_keys(table.snapshot().properties)
     if not keys:
-        why = f"The table {table.name} declares no keys. Hint: pass the key columns as keys."
+        why = (
+            f"The table {table.name} declares no keys. Hint: pass the key columns as keys (--keys)."
+        )
         return report(why_not=why, applied=False, start=0, end=-1)
     dimension = replace(options, keys=key_columns(table, keys))
     if dimension.sequence_by is None:
@@ -342,10 +344,12 @@ def _check_target(table: TableHandle, target: TableName, dimension: Dimension) -
     if (START if dimension.stored_as == 2 else SEQUENCE) in own:
         raise UsageError(
             f"The dimension {target} was created with other options.",
-            hint="give the options of its first run, or another name with into.",
+            hint="give the options of its first run, or another name with into (--into).",
         )
     what = "a dimension of the other type" if {START, SEQUENCE} & own else "not a dimension"
-    raise UsageError(f"{target} exists and is {what}.", hint="give another name with into.")
+    raise UsageError(
+        f"{target} exists and is {what}.", hint="give another name with into (--into)."
+    )
 
 
 @query_errors()

@@ -143,7 +143,8 @@ def key_columns(table: TableHandle, keys: str | Sequence[str] | None) -> tuple[s
     chosen = declared_keys(snapshot.properties) if keys is None else split_names(keys)
     if not chosen:
         raise UsageError(
-            f"The table {table.name} declares no keys.", hint="pass the key columns as keys."
+            f"The table {table.name} declares no keys.",
+            hint="pass the key columns as keys (--keys).",
         )
     known = {name.lower(): name for name in snapshot.schema}
     for key in chosen:
@@ -420,7 +421,7 @@ def net_changes(
     *,
     unique: range | None = None,
     source: str = "feed",
-    hint: str = "pass the key columns as keys; then all rows are counted.",
+    hint: str = "pass the key columns as keys (--keys); then all rows are counted.",
 ) -> DataFrame:
     """Return the changes from before a range to after it, one outcome per key.
 

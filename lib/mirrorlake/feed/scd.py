@@ -84,11 +84,13 @@ class Dimension:
             )
         if self.stored_as == 1 and self.is_tracked:
             raise UsageError(
-                "Type 1 has no history, so no columns can be tracked.", hint="use stored_as=2."
+                "Type 1 has no history, so no columns can be tracked.",
+                hint="use stored_as=2 (--stored-as 2).",
             )
         if self.stored_as == 2 and self.apply_as_truncates:
             raise UsageError(
-                "Type 2 keeps the history, so it can't be truncated.", hint="use stored_as=1."
+                "Type 2 keeps the history, so it can't be truncated.",
+                hint="use stored_as=1 (--stored-as 1).",
             )
         if self.track_history_columns is not None and self.track_history_except_columns:
             raise UsageError(

@@ -24,9 +24,10 @@ from mirrorlake import Lake
 from mirrorlake.delta.commits import Timeline
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed import changes, doctor, ranges
+from mirrorlake.feed import changes, dimension, doctor, ranges
 from mirrorlake.feed.archive import Archive
 from mirrorlake.feed.cursor import Lag
+from mirrorlake.feed.scd import Dimension
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -250,3 +251,17 @@ def test_an_archive_and_its_preview_name_no_new_version_alike(storage: Storage) 
         assert report.did == "nothing new, archived up to 4"
     assert archive.report(3, 4, lag=lag).did == "1 new version, archived up to 4"
     assert archive.report(3, 4, lag=lag, applied=False).did == "would archive 1 version up to 4"
+
+
+def test_hints_name_the_options_of_the_commands(storage: Storage) -> None:
+    spark: Any = None  # the columns are checked first
+    Zone(storage).delta_log({"id": "long"}, {}, {})
+    table = TableHandle(spark, storage, T)
+    with pytest.raises(UsageError, match=r"as keys \(--keys\)"):
+        ranges.key_columns(table, None)
+    Zone(storage).delta_log({"id": "long"}, {}, {}, TableName(None, "t_history"))
+    with pytest.raises(UsageError, match=r"not a dimension.*with into \(--into\)"):
+        dimension.update_dimension(table, "t_history", Dimension(("id",)), from_snapshot=True)
+    assert "(--keys)" in dimension.update_dimension(table, "", Dimension(())).why_not
+    with pytest.raises(FeedError, match=r"with into \(--into\)"):
+        Archive(table, TableName(None, "t_history")).plan()
