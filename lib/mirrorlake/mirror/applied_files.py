@@ -270,9 +270,10 @@ def replay(
                     raise
             if published.file is not None:
                 done.append(published.file)
-    effect = f"files {first} to {numbers[-1]} are published again"
+    named, verb = f"files {first} to {numbers[-1]}", "are"
     if len(numbers) == 1:
-        effect = f"file {first} is published again"
+        named, verb = f"file {first}", "is"
+    effect = f"{named} {'would be' if dry_run else verb} published again"
     return Outcome("replay", str(table), effect, not dry_run, tuple(done))
 
 
@@ -346,10 +347,11 @@ def reseed(
         skipped = read_settings(storage, table).skipped(read_identity(storage, table))
         kept = {number: path for number, path in kept.items() if number not in skipped}
         source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
-        effect = f"the next cycle replaces it with the rows of {source}, in one commit"
+        verb = "replaces" if apply else "would replace"
+        effect = f"the next cycle {verb} it with the rows of {source}, in one commit"
         effect += _needed_options(storage, table, kept)
         if loads and (waiting := _count_waiting(storage, table)):
-            verb = "is" if waiting == 1 else "are"
+            verb = "would be" if not apply else "is" if waiting == 1 else "are"
             effect += f"; {counted(waiting, 'waiting file')} {verb} set aside"
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:

@@ -359,7 +359,7 @@ class Operations:
 
         Example:
             >>> lake.operations.run("orders", "skip", first=17)  # doctest: +SKIP
-            skip orders: file 17 is skipped. Nothing was changed: a dry run.
+            skip orders: file 17 would be skipped. Nothing was changed: a dry run.
         """
         if action not in _ACTIONS:
             raise UsageError(

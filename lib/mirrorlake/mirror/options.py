@@ -236,7 +236,8 @@ def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outco
     if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         write_settings(storage, table, replace(settings, paused=now))
-    effect = "no further files are applied until it is resumed"
+    are = "would be" if dry_run else "are"
+    effect = f"no further files {are} applied until it is resumed"
     return Outcome("pause", str(table), effect, applied=not dry_run)
 
 
@@ -245,7 +246,8 @@ def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     settings = read_settings(storage, table)
     if not dry_run:
         write_settings(storage, table, replace(settings, paused=None))
-    effect = "files are applied again from the next cycle on"
+    are = "would be" if dry_run else "are"
+    effect = f"files {are} applied again from the next cycle on"
     return Outcome("resume", str(table), effect, applied=not dry_run)
 
 
@@ -279,7 +281,8 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
         found = {file_number(name) for name in names if not name.startswith(("_", "."))}
         # A file with another name than a number gets its number from its time.
         exists = not found.isdisjoint((number, None))
-        effect = f"file {number}{'' if exists else ', which does not exist yet,'} is skipped"
+        named = f"file {number}{'' if exists else ', which does not exist yet,'}"
+        effect = f"{named} {'is' if apply else 'would be'} skipped"
     return Outcome("skip", str(table), effect, applied=apply)
 
 

@@ -220,7 +220,7 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
             hint="use this table, or drop it first and then undrop the older one.",
         )
     dropped = f"the table that was dropped at {chosen.when:%Y-%m-%d %H:%M:%S} UTC"
-    effect = f"{dropped} and its folder are restored"
+    effect = f"{dropped} and its folder {'would be' if dry_run else 'are'} restored"
     done = Outcome("undrop", str(table), effect, applied=not dry_run)
     if dry_run:
         return done

@@ -541,7 +541,7 @@ def test_a_reseed_and_an_undrop_are_only_said(run: Run, storage: Storage, tmp_pa
     assert "was not applied" in run("replay", storage.root, "t", "--from", 1, status=1).err
     assert everything_below(zone.local) == before
     shown = " ".join(run("reseed", storage.root, "t", load).out.split())
-    assert "in one commit; 1 waiting file is set aside" in shown
+    assert "in one commit; 1 waiting file would be set aside" in shown
     assert "set aside" not in run("reseed", storage.root, "t").out
     assert run("reseed", storage.root, "t", load, "--apply", "--json").json["applied"]
     assert everything_below(zone.local) != before

@@ -417,7 +417,12 @@ def test_a_file_that_was_not_applied_is_not_replayed(storage: Storage):
         assert caught.value.file == file_name(2)
     with pytest.raises(SequenceError, match="content of file 2 is not the content"):
         applied_files.reseed(storage, T)
-    assert Lake(storage.root).operations.replay("t", 1, 1).files == (file_name(3),)
+    operations = Lake(storage.root).operations
+    assert operations.replay("t", 1, 1, dry_run=True).effect == "file 1 would be published again"
+    assert operations.replay("t", 1, 1).files == (file_name(3),)
+    for verb in (operations.pause, operations.resume):
+        assert "would be applied" in verb("t", dry_run=True).effect
+        assert "are applied" in verb("t").effect
 
 
 @pytest.mark.parametrize("strategy", ["by number", BY_TIME])

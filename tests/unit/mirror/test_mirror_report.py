@@ -141,7 +141,7 @@ def test_skip_says_that_a_file_does_not_exist_yet(root: Path) -> None:
     assert operations.skip("stock", 9, apply=True).effect == (
         "file 9, which does not exist yet, is skipped"
     )
-    assert operations.skip("stock", 1).effect == "file 1 is skipped"
+    assert operations.skip("stock", 1).effect == "file 1 would be skipped"
 
 
 @pytest.mark.parametrize("action", ["ledger", "pause", "resume", "skip"])
