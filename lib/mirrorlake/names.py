@@ -16,6 +16,7 @@ from mirrorlake.errors import InvalidNameError
 ZONE = "Files/LandingZone"
 TABLES = "Tables"
 STATE = "Files/_mirrorlake"
+FRAMES = f"{STATE}/frames"
 ROW_FILES = f"{STATE}/row-files"  # temporary logs for reading rows by their ids: a folder per day
 MONITORING = "Files/Monitoring"
 PROCESSED = "_ProcessedFiles"

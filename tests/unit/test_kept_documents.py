@@ -12,6 +12,7 @@ import pytest
 
 from helpers.delta_by_hand import HandMade
 from helpers.places import STATE
+from mirrorlake import names
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FormatError
 from mirrorlake.feed import archive as archive_module
@@ -75,7 +76,7 @@ def storage(storage: Storage) -> Storage:
     return storage
 
 
-RECORD = f"{frame_records.FRAMES}/model/00000001.json"
+RECORD = f"{names.FRAMES}/model/00000001.json"
 SETTING = f"{INNER}/policies/00000001.json"
 RECEIPTS = f"{INNER}/receipts/one.json"
 CAPACITY = f"{STATE}/partitioning_capacity.json"

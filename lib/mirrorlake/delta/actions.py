@@ -396,18 +396,27 @@ def rewrite_paths(storage: Storage, table_path: str, old: str, new: str) -> None
         old: the previous folder of the source, in full, as Hadoop prints it.
         new: the source's current folder.
     """
+
+    def move(add: Action) -> None:
+        add["path"] = _moved(add["path"], old, new)
+        vector = add.get("deletionVector")
+        if vector and vector["storageType"] == "p":
+            vector["pathOrInlineDv"] = _moved(vector["pathOrInlineDv"], old, new)
+
+    rewrite_files(storage, table_path, move)
+
+
+def rewrite_files(storage: Storage, table_path: str, change: Callable[[Action], None]) -> None:
+    """Change the `add` actions in the single commit of a shallow clone."""
     commit = commit_path(table_path, 0)
     lines = []
     for line in storage.read(commit).splitlines():
         for _, add in parse_actions([line], ("add",)):
-            add["path"] = _moved(add["path"], old, new)
-            vector = add.get("deletionVector")
-            if vector and vector["storageType"] == "p":
-                vector["pathOrInlineDv"] = _moved(vector["pathOrInlineDv"], old, new)
+            change(add)
             line = json.dumps({"add": add}, separators=(",", ":")).encode()
         lines.append(line)
     storage.write(commit, b"\n".join(lines) + b"\n")
-    # Checksums and checkpoints describe the previous paths, and a table needs none of them.
+    # Checksums and checkpoints describe the previous actions, and a table needs none of them.
     log = commit.rpartition("/")[0]
     for entry in storage.list(log).files:
         if f"{log}/{entry.name}" != commit:

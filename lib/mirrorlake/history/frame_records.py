@@ -28,7 +28,7 @@ from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FrameError
-from mirrorlake.names import STATE, TABLES, TableName, check_part
+from mirrorlake.names import FRAMES, TABLES, TableName, check_part
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import escape_glob
@@ -36,7 +36,6 @@ from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
-FRAMES = f"{STATE}/frames"
 PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
 PLANNED = "planned"  # only the result of a dry run; never stored
 _MEASURED = pa.schema({"rows": pa.int64(), "row_groups": pa.int64(), "found": pa.bool_()})

@@ -17,6 +17,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
@@ -27,9 +28,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import encode, named_files
+from mirrorlake.delta.actions import encode, named_files, rewrite_files
 from mirrorlake.delta.commits import read_commit_info, versions
-from mirrorlake.delta.log_files import cut_before_checkpoint
+from mirrorlake.delta.log_files import Action, commit_path, cut_before_checkpoint
 from mirrorlake.delta.purge import purge_apart
 from mirrorlake.delta.snapshot import missing_table, physical_names, read_snapshot
 from mirrorlake.delta.table import committing
@@ -52,6 +53,7 @@ from mirrorlake.mirror.options import declared_keys, paused
 from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import (
+    FRAMES,
     IDENTITY,
     METADATA,
     PROCESSED,
@@ -324,6 +326,7 @@ def _remove(tracer: Tracer, found: _Found) -> None:
     for traces in found.deltas["quarantine"]:
         columns = ["schema", "table", "content"]
         _erase_rows(tracer, traces, columns, tracer.quarantine_condition())
+    strip_frames(storage, delta_paths(storage, tracer.table))
 
 
 def delete_row_files(storage: Storage, paths: Iterable[str]) -> None:
@@ -336,6 +339,28 @@ def delete_row_files(storage: Storage, paths: Iterable[str]) -> None:
         data = storage.read(file)
         if any(path in data for path in named):
             storage.delete(file)
+
+
+def strip_frames(storage: Storage, paths: Iterable[str]) -> None:
+    """Delete the statistics of files that no longer exist from the logs of frames.
+
+    Args:
+        storage: the lake's files.
+        paths: the paths of the framed tables in the lake.
+    """
+    for path in paths:
+        strip = partial(_strip_statistics, path, frozenset(storage.files_below(path)))
+        for file in storage.files_below(FRAMES):
+            table = file.partition("/_delta_log/")[0]
+            named = f"/{encode(path)}/".encode()
+            if file == commit_path(table, 0) and named in storage.read(file):
+                rewrite_files(storage, table, strip)
+
+
+def _strip_statistics(path: str, present: frozenset[str], add: Action) -> None:
+    _, found, name = add["path"].partition(f"/{encode(path)}/")
+    if found and f"{path}/{unquote(name)}" not in present:
+        add.pop("stats", None)
 
 
 def _replace_in_place(tracer: Tracer, identity: Identity, file: str) -> None:

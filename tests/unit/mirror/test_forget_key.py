@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,21 @@ def test_a_manifest_contains_only_the_keys_at_which_its_ranges_start(
         [f"{table.folder}/{MANIFEST}"]
     )
     assert bool(found) == is_found
+
+
+def test_logs_of_frames_lose_the_statistics_of_deleted_files(any_storage: Storage) -> None:
+    log = "Files/_mirrorlake/frames/m/00000001/my people/table/_delta_log"
+    adds = [
+        {"path": f"file:/lake/Tables/{folder}/{name}.parquet", "stats": f"Ada in {folder} {name}"}
+        for folder, name in (("my%20people", "a%20b"), ("my%20people", "gone"), ("other", "gone"))
+    ]
+    lines = [json.dumps({"metaData": {"id": "x"}}), *(json.dumps({"add": add}) for add in adds)]
+    any_storage.write(f"{log}/{0:020}.json", "\n".join(lines).encode())
+    any_storage.write(f"{log}/{0:020}.crc", b"Ada")
+    any_storage.write("Tables/my people/a b.parquet", b"data")
+    forget.strip_frames(any_storage, ["Tables/my people"])
+    (left,) = any_storage.files_below(log)
+    found = [json.loads(line) for line in any_storage.read(left).splitlines()]
+    assert [one["add"].get("stats") for one in found[1:]] == [
+        "Ada in my%20people a%20b", None, "Ada in other gone"
+    ]  # fmt: skip
