@@ -58,7 +58,12 @@ def publish(
     table: Table,
     files: Annotated[list[Path], typer.Argument(help="Parquet or CSV files.")],
     keys: Annotated[str, typer.Option(help="Key columns, separated by commas.")] = "",
-    marker: Annotated[MarkerWord | None, typer.Option(help="The change of every row.")] = None,
+    marker: Annotated[
+        MarkerWord | None,
+        typer.Option(
+            help="The change of every row; an update or upsert sets missing columns to NULL."
+        ),
+    ] = None,
     types: Annotated[
         list[str] | None,
         typer.Option(

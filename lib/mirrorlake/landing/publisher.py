@@ -48,7 +48,6 @@ from mirrorlake.landing.sources import CSV_HINT, is_csv, open_source
 from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import (
     VALUES_HINT,
-    ColumnType,
     column_type,
     fits,
     misfit_hint,
@@ -62,6 +61,7 @@ from mirrorlake.storage.files import Storage, to_json
 from mirrorlake.storage.paths import ON_WINDOWS
 
 _log = logging.getLogger(__name__)
+_MOST_NAMES = 5  # the number of missing columns that a warning lists
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Published(Result):
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
         warning: why the batch may not do what is intended: the table may get rows twice, an update
-            or upsert adds a column, or a CSV file has another separator or is not UTF-8; otherwise
-            None.
+            or upsert adds or lacks a column, or a CSV file has another separator or is not UTF-8;
+            otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -196,6 +196,7 @@ class Publisher:
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
         self._warned = False
+        self._lacking: tuple[str, ...] = ()  # the columns that the last update or upsert lacked
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -451,7 +452,7 @@ class Publisher:
                 facts = inspect_file(storage, staged, self._metadata, name=label, compare_keys=warn)
                 warning = self._warn(facts, label) if warn else None
                 if marker in (Marker.UPDATE, Marker.UPSERT):
-                    warning = self._warn_of_new_columns(facts.columns, marker)
+                    warning = self._warn_of_columns(facts, marker, label)
                 if misread:
                     warning = (
                         f"{label} has only one column, {found_rows.schema.names[0]!r}; commas must"
@@ -527,18 +528,37 @@ class Publisher:
             self._warned = True
         return warning
 
-    def _warn_of_new_columns(self, columns: Mapping[str, ColumnType], marker: Marker) -> str | None:
-        """Log and return a warning if typed columns of an update or upsert are not in the table."""
+    def _warn_of_columns(self, facts: FileFacts, marker: Marker, label: str) -> str | None:
+        """Log and return a warning if an update or upsert adds columns, or lacks some."""
         known = self.known_columns
         meant = known.keys() | self._declared.keys()
-        typed = [name for name, kind in columns.items() if kind.table != VOID]
+        typed = [name for name, kind in facts.columns.items() if kind.table != VOID]
         new = [repr(name) for name in typed if known and name.lower() not in meant]
-        if not new:
+        there = {name.lower() for name in facts.columns}
+        lacking = tuple(name for name in known if name not in there) if facts.row_count else ()
+        warnings, hint = [], ""
+        if new:
+            noun = "column" if len(new) == 1 else "columns"
+            verb = marker.name.lower()
+            warnings.append(f"The {verb} adds the {noun} {', '.join(new)} to {self.table}.")
+            rest = "." if lacking else "; a column that the rows lack becomes NULL in them."
+            hint = f" Hint: check the spelling{rest}"
+        if lacking:
+            listed = ", ".join(map(repr, lacking[:_MOST_NAMES]))
+            if more := lacking[_MOST_NAMES:]:
+                listed += f" and {counted(len(more), 'more column')}"
+            several = len(lacking) > 1
+            warnings.append(
+                f"Column{'s' * several} {listed} {'are' if several else 'is'} missing;"
+                f" {'they become' if several else 'it becomes'} NULL in the rows of {label}."
+                " Send all columns of the table to keep the values."
+            )
+        if not warnings:
             return None
-        noun = "column" if len(new) == 1 else "columns"
-        warning = f"The {marker.name.lower()} adds the {noun} {', '.join(new)} to {self.table}."
-        hint = "check the spelling; a column that the rows lack becomes NULL in them."
-        _log.warning("%s Hint: %s", warning, hint)
+        warning = " ".join(warnings)
+        if new or lacking != self._lacking:  # not with every batch
+            _log.warning("%s%s", warning, hint)
+        self._lacking = lacking
         return warning
 
     def _shape(self, found: pa.Schema, marker: Marker | None) -> pa.Schema:

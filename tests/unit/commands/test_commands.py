@@ -386,7 +386,9 @@ def test_publish_warns_of_rows_that_may_be_there_twice(
     load.write_text("id,w\n1,a\n")
     misspelled = run("publish", root, "t", load, "--marker", "update", "--json")
     (batch,) = misspelled.json["published"]
-    assert batch["warning"] == "The update adds the column 'w' to t."
+    assert batch["warning"].startswith(
+        "The update adds the column 'w' to t. Column 'v' is missing;"
+    )
     assert "--marker" not in misspelled.err
 
 

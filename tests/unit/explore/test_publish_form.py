@@ -79,6 +79,8 @@ def test_the_check_warns_of_a_new_column(lake: Lake, source: Path) -> None:
     form.marker.value = "update"
     form.check()
     assert "The update adds the column" in form.message.value
+    assert "missing; it becomes NULL" in form.message.value
+    assert "Send all columns" in form.message.value
     assert "upsert" not in form.message.value
 
 

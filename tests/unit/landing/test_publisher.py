@@ -103,12 +103,36 @@ def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table
     for dry_run in (True, False):
         again = Publisher(any_storage, table, dry_run=dry_run)
         done = again.publish(rows, marker)
-        assert done.warning == f"The {marker} adds the columns 'itme', 'n' to t."
+        assert done.warning.startswith(f"The {marker} adds the columns 'itme', 'n' to t. Column ")
         assert "Hint: check the spelling" in caplog.text
-    assert again.publish(rows, marker).warning is None  # known by now
+    assert "adds" not in again.publish(rows, marker).warning  # known by now
     assert again.insert([{"id": 2, "other": "nut"}]).warning is None
     declared = Publisher(any_storage, table, types={"shelf": "long"})
-    assert declared.publish([{"id": 1, "shelf": 4}], marker).warning is None
+    row = {"id": 1, "item": "nut", "other": "nut", "shelf": 4}
+    assert declared.publish([row], marker).warning is None
+
+
+@pytest.mark.parametrize("marker", ["update", "upsert"])
+def test_an_update_that_lacks_columns_is_a_warning(any_storage, table, tmp_path, caplog, marker):
+    row = {"id": 1} | {f"c{n}": n for n in range(7)}
+    Publisher(any_storage, table, keys=["id"]).insert([row])
+    path = tmp_path / "fix.csv"
+    path.write_text("id,c0\n1,5\n", encoding="utf-8")
+    text = (
+        "Columns 'c1', 'c2', 'c3', 'c4', 'c5' and 1 more column are missing; they become NULL in"
+        " the rows of fix.csv. Send all columns of the table to keep the values."
+    )
+    for dry_run in (True, False):
+        again = Publisher(any_storage, table, dry_run=dry_run)
+        assert again.publish(path, marker).warning == text
+        assert text in caplog.text
+        caplog.clear()
+    assert again.publish(path, marker).warning == text
+    assert not caplog.text  # it was logged before
+    one = again.publish([{k: v for k, v in row.items() if k != "c3"}], marker).warning
+    assert one.startswith("Column 'c3' is missing; it becomes NULL in the rows of the batch.")
+    assert again.publish([row], marker).warning is None
+    assert again.delete([1]).warning is None
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
