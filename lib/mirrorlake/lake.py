@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import is_lake, published_tables
 from mirrorlake.mirror.ledger import rebuild_states
@@ -272,6 +272,7 @@ class Lake:
                 `operations.defaults` sets it for the lake.
 
         Raises:
+            InvalidNameError: the table is new, and its name differs only by case from another one.
             MetadataError: the table already has other keys.
             UsageError: a declared type is not supported.
 
@@ -281,9 +282,11 @@ class Lake:
             >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
             1
         """
+        name = as_table(table)
+        _check_case(self.storage, name)
         return Publisher(
             self.storage,
-            as_table(table),
+            name,
             keys=keys,
             partner=partner,
             footer={**self.published_footer, **(footer or {})},
@@ -1014,6 +1017,21 @@ class Lake:
         from mirrorlake.partitioning.process import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
+
+
+def _check_case(storage: Storage, name: TableName) -> None:
+    """Raise an error if a new table's name differs only by case from a folder or a table."""
+    own = storage.list(name.folder)
+    if own.files or own.folders:
+        return
+    folders = published_tables(storage)
+    known = [Catalog(storage).existing_or_new(name), *folders]
+    alike = [one for one in known if one != name and str(one).lower() == str(name).lower()]
+    if alike and name not in folders:
+        raise InvalidNameError(
+            f"The table {name} does not exist, and its name differs only by case from {alike[0]}.",
+            hint=f"did you mean {alike[0]}? If not, choose another name.",
+        )
 
 
 def _name(table: str | TableName | None) -> TableName | None:

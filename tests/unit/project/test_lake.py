@@ -11,7 +11,7 @@ from pyarrow import table as rows_of
 from pyarrow.parquet import write_table
 
 from mirrorlake import Lake
-from mirrorlake.errors import DataFileError, TableNotFoundError, UsageError
+from mirrorlake.errors import DataFileError, InvalidNameError, TableNotFoundError, UsageError
 from mirrorlake.names import TableName
 
 
@@ -71,6 +71,29 @@ def test_a_table_is_opened_by_its_name_in_any_case(root: Path) -> None:
     assert str(lake.table("STOCK").name) == "STOCK"
     with pytest.raises(TableNotFoundError):  # two names differ only by case
         lake.table("Stock")
+
+
+def test_a_new_table_that_differs_only_by_case_is_not_published(root: Path) -> None:
+    lake = Lake.open(str(root))
+    lake.publish("parts", [{"id": 1}], keys="id")
+    for name, near in (("Stock", "stock"), ("SALES.orders", "sales.orders"), ("Parts", "parts")):
+        for dry_run in (True, False):
+            with pytest.raises(InvalidNameError) as caught:
+                lake.publish(name, [{"id": 1}], keys="id", dry_run=dry_run)
+            assert caught.value.hint == f"did you mean {near}? If not, choose another name."
+    assert lake.publish("stock", [{"id": 1}], keys="id").count == 1  # its first batch
+    assert lake.publish("parts", [{"id": 2}]).count == 1
+    zone = root / "Files" / "LandingZone"
+    assert sorted(one.name for one in zone.iterdir() if one.is_dir()) == ["parts", "stock"]
+
+
+def test_published_folders_that_differ_only_by_case_stay(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for name in ("parts", "Parts"):  # as another program may create them
+        (tmp_path / "lake" / "Files" / "LandingZone" / name).mkdir(parents=True, exist_ok=True)
+    for _ in range(2):
+        for name in ("parts", "Parts"):
+            assert lake.publish(name, [{"id": 1}]).count == 1
 
 
 def test_facts_of_a_table_are_properties(root: Path) -> None:
