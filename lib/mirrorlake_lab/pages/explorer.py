@@ -214,7 +214,9 @@ class RunsTab(Tab):
         root = self.lake.storage.root
         self._list.fill(len(found), lambda start, stop: list_records(found[start:stop], root))
         newest = list(self._runs)[:_MOST_RUNS]
+        chosen = self.run.value
         self.run.options = [(html.plain_text(run), run) for run in newest]
+        self.run.value = chosen if chosen in newest else next(iter(newest), None)
         self._open()
 
     def _open(self) -> None:

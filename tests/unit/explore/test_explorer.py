@@ -282,6 +282,12 @@ def test_runs_of_the_lake_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tab = explorer.open("Runs")
     assert [run for _, run in tab.run.options] == ["r2", "r1", "r4", "r3"]
     assert tab._list.shown.value.count("this one") == 2
+    assert tab.run.value == "r2"
+    assert "Steps of r2" in tab._steps.value
+    tab.run.value = "r4"
+    explorer.refresh()
+    assert tab.run.value == "r4"
+    assert "Steps of r4" in tab._steps.value
     assert explorer.to_html().index(">r1<") < explorer.to_html().index(">r4<")
 
 
