@@ -125,14 +125,16 @@ class Pager:
         self.widget = widgets.VBox([self.shown, self._buttons])
         self.hide()
 
-    def fill(self, count: int | None, fetch: Fetch) -> None:
+    def fill(self, count: int | None, fetch: Fetch, caption: str = "") -> None:
         """Show the first page of a list.
 
         Args:
             count: the number of rows; None if it is unknown.
             fetch: returns the rows of a range, with `more` set if `count` is None and rows follow.
+            caption: what these rows are; by default, the caption stays.
         """
         self._count, self._fetch = count, fetch
+        self._caption = caption or self._caption
         self._show(0)
         self.widget.layout.display = ""
 

@@ -7,7 +7,7 @@ number of files, and starts Spark only for advice. Rows and Feed start Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from mirrorlake import skus
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.names import CHANGE_COLUMNS, quote, sortable_columns, spelled
-from mirrorlake.results import TextTable, size_text
+from mirrorlake.results import TextTable, counted, size_text
 from mirrorlake.show.changed_cells import changed_cells, narrow_changes
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
@@ -437,13 +437,14 @@ class RowsTab(Tab):
     title = "Rows"
 
     def _build(self) -> list[widgets.Widget]:
-        self.version = widgets.BoundedIntText(min=0, **label("Version", "12em"))
+        # Versions have no bounds: a bounded field would replace a version that does not exist.
+        self.version = widgets.IntText(**label("Version", "12em"))
         self.where = widgets.Text(placeholder="n > 9", **label("Filter", "22em"))
         self.order = widgets.Dropdown(**label("Sort by", "18em"))
         self.down = widgets.Checkbox(value=False, indent=False, description="descending")
         self.first = widgets.BoundedIntText(min=1, **label("From column", "12em"))
-        self.before = widgets.BoundedIntText(min=0, **label("Compare version", "14em"))
-        self.after = widgets.BoundedIntText(min=0, **label("with", "10em"))
+        self.before = widgets.IntText(**label("Compare version", "14em"))
+        self.after = widgets.IntText(**label("with", "10em"))
         read = self.button("Read rows", self.read, "Rows of this version; starts Spark")
         compare = self.button("Compare", self.compare, "Changes between two; starts Spark")
         self._rows = self.pager("Rows", size=_PAGE, data=True)
@@ -458,7 +459,6 @@ class RowsTab(Tab):
     def _fill(self) -> None:
         found = self.inspect()
         for field in (self.version, self.before, self.after):
-            field.max = found.version
             field.value = found.version
         self.before.value = max(0, found.version - 1)
         names = [field["name"] for field in found.columns]
@@ -476,7 +476,9 @@ class RowsTab(Tab):
         self._rows.hide()
         self.show_message("Spark reads the rows …")
         where = self.where.value.strip() or None
-        frame = self.handle.read(where, version=self.version.value)
+        version = self.version.value
+        frame = self.handle.read(where, version=version)
+        count = frame.count()
         start = self.first.value - 1
         sort = self.order.value
         shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
@@ -484,7 +486,7 @@ class RowsTab(Tab):
             by = frame[quote(sort)]
             ties = [frame[quote(name)] for name in tie_breakers(frame.dtypes, self.handle.keys)]
             frame = frame.orderBy(by.desc() if self.down.value else by.asc(), *ties)
-        self._open(self._rows, frame.select(*shown))
+        self._open(self._rows, frame.select(*shown), count, rows_caption(version, where, count))
         self.message.value = ""
 
     def compare(self) -> None:
@@ -493,11 +495,14 @@ class RowsTab(Tab):
         self.show_message("Spark compares the versions …")
         table = self.handle
         self._keys = table.keys
-        frame = table.diff(self.before.value, self.after.value)
+        before, after = self.before.value, self.after.value
+        frame = table.diff(before, after)
+        counts = {row[0]: row[1] for row in frame.groupBy(_KIND).count().collect()}
         # In descending order the preimage comes directly before its postimage, as `_marks` expects.
         order = [*(frame[quote(key)].asc() for key in self._keys), frame[_KIND].desc()]
         ordered = frame.orderBy(*order) if self._keys else frame
-        self._open(self._changes, ordered, self._narrow)
+        caption = changes_caption(before, after, counts)
+        self._open(self._changes, ordered, sum(counts.values()), caption, self._narrow)
         self.message.value = ""
 
     def _narrow(self, page: TextTable) -> TextTable:
@@ -510,7 +515,12 @@ class RowsTab(Tab):
         return page.select(*fixed, *others[start : start + _COLUMNS])
 
     def _open(
-        self, pager: Pager, frame: DataFrame, cut: Callable[[TextTable], TextTable] | None = None
+        self,
+        pager: Pager,
+        frame: DataFrame,
+        count: int,
+        caption: str,
+        cut: Callable[[TextTable], TextTable] | None = None,
     ) -> None:
         from mirrorlake import show_rows  # imports pyspark
 
@@ -518,10 +528,30 @@ class RowsTab(Tab):
             page = show_rows(frame.offset(start), limit=stop - start)
             return page if cut is None else cut(page)
 
-        pager.fill(None, fetch)
+        pager.fill(count, fetch, caption)
 
     def _marks(self, page: TextTable) -> list[tuple[int, int]]:
         return changed_cells(page, self._keys)
+
+
+def rows_caption(version: int, where: str | None, count: int) -> str:
+    """Return the caption of a version's rows: version, filter and number of rows."""
+    filtered = f", filter {where}" if where else ""
+    counts = f": {counted(count, 'row')}" if count else ""
+    return f"Rows of version {version}{filtered}{counts}"
+
+
+def changes_caption(before: int, after: int, counts: Mapping[str, int]) -> str:
+    """Return the caption of changes between two versions.
+
+    Args:
+        before: the older version.
+        after: the newer version.
+        counts: the number of changes by kind, as `_change_type` names it.
+    """
+    names = {"insert": "added", "delete": "removed", "update_postimage": "changed"}
+    parts = [f"{counts[kind]:,} {name}" for kind, name in names.items() if counts.get(kind)]
+    return f"Changes from {before} to {after}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def tie_breakers(kinds: Sequence[tuple[str, str]], keys: Sequence[str]) -> list[str]:

@@ -25,13 +25,15 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     rows.read()
     assert rows.message.value == ""
     assert "&lt;b&gt;3" in rows._rows.shown.value
+    assert "filter n &gt; 2: 42 rows</caption>" in rows._rows.shown.value
     rows._rows.turn(1)
     rows._rows.turn(1)
     assert rows._rows.shown.value.count("<tr>") == 3  # the head, and 41 to 42 of 42
     assert rows._rows._next.disabled
     rows.compare()
     page = rows._changes.shown.value
-    assert page.count(" changed") == 2
+    assert page.count(" changed") == 3  # two cells and the caption
+    assert ": 1 removed, 1 changed</caption>" in page
     assert ">70</td>" in page
     assert page.count("<tr>") == 4
     rows.where.value = "item = bolt"

@@ -151,7 +151,8 @@ def test_a_pager_asks_for_no_more_than_a_page() -> None:
     assert pager.widget.layout.display == ""
     pager.turn(1)
     assert asked == [(0, 30), (30, 60)]
-    pager.fill(None, fetch)
+    pager.fill(None, fetch, "Other numbers")
+    assert "<caption>Other numbers</caption>" in pager.shown.value
     pager.turn(1)
     assert not pager._next.disabled
     pager.turn(1)
@@ -330,6 +331,33 @@ def test_decimals_are_shown_without_the_zeros_of_their_type() -> None:
     for table in (shown._repr_html_(), html.table(shown), html.table(shown, data=True)):
         assert all(f">{text}</td>" in table for text in texts)
     assert shown.document()["rows"][0] == {"n": values[0]}  # the data are unchanged
+
+
+def test_a_version_that_does_not_exist_is_an_error_with_the_range(old: Lake) -> None:
+    tab = explore(old, "inventory").open("Rows")
+    newest = old.table("inventory").version
+    assert (tab.version.value, tab.before.value, tab.after.value) == (newest, newest - 1, newest)
+    for field, work in (
+        (tab.version, tab.read),
+        (tab.before, tab.compare),
+        (tab.after, tab.compare),
+    ):
+        field.value, chosen = 99, field.value
+        tab.guard(work)
+        assert "There is no version 99 of inventory" in tab.message.value
+        assert f"{newest}" in tab.message.value
+        field.value = chosen
+
+
+def test_rows_and_changes_have_a_caption() -> None:
+    assert table_tabs.rows_caption(4, None, 1) == "Rows of version 4: 1 row"
+    text = "Rows of version 4, filter n > 2: 2,000 rows"
+    assert table_tabs.rows_caption(4, "n > 2", 2000) == text
+    assert table_tabs.rows_caption(4, None, 0) == "Rows of version 4"  # the pager adds "none"
+    counts = {"update_preimage": 100, "update_postimage": 100, "delete": 50}
+    text = "Changes from 1 to 3: 50 removed, 100 changed"
+    assert table_tabs.changes_caption(1, 3, counts) == text
+    assert table_tabs.changes_caption(1, 1, {}) == "Changes from 1 to 1"
 
 
 def test_compared_rows_show_keys_that_are_declared_in_another_case(old: Lake) -> None:
