@@ -41,8 +41,7 @@ from mirrorlake.errors import (
     UsageError,
 )
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.landing.publisher import has_other_separator
-from mirrorlake.landing.sources import CSV_HINT
+from mirrorlake.landing.publisher import check_separator
 from mirrorlake.landing.text import UNFIT
 from mirrorlake.landing.types import arrow_of
 from mirrorlake.names import TableName, check_part, split_names
@@ -431,12 +430,7 @@ class CsvDrops(FolderSource):
 
     def _columns(self, table: str, header: Line, label: str) -> list[str]:
         columns = _cells(header, label)
-        if has_other_separator(label, columns):
-            raise DataFileError(
-                f"The file has only one column, {columns[0]!r}; commas must separate its values.",
-                file=label,
-                hint=CSV_HINT,
-            )
+        check_separator(label, columns)
         lower = {column.lower() for column in columns}
         for key in self._keys.get(table, ()):
             if key.lower() not in lower:

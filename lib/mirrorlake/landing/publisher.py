@@ -92,8 +92,7 @@ class Published(Result):
         bytes: the size of the file in bytes.
         repeated: whether a batch with the same token was published before; nothing was written now.
         warning: why the batch may not do what is intended: the table may get rows twice, an update
-            or upsert adds or lacks a column, or a CSV file has another separator or is not UTF-8;
-            otherwise None.
+            or upsert adds or lacks a column, or a CSV file is not UTF-8; otherwise None.
         columns: the columns of the file with their types, as Delta names them.
     """
 
@@ -432,7 +431,8 @@ class Publisher:
         if found_rows is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
-        misread = has_other_separator(label, found_rows.schema.names)
+        if not self.known_columns.keys() >= {one.lower() for one in found_rows.schema.names}:
+            check_separator(label, found_rows.schema.names)
         reader = self._renamed(found_rows)
         batch = uuid.uuid4().hex
         footer = self._footer | dict(footer or {})
@@ -453,13 +453,7 @@ class Publisher:
                 warning = self._warn(facts, label) if warn else None
                 if marker in (Marker.UPDATE, Marker.UPSERT):
                     warning = self._warn_of_columns(facts, marker, label)
-                if misread:
-                    warning = (
-                        f"{label} has only one column, {found_rows.schema.names[0]!r}; commas must"
-                        " separate its values."
-                    )
-                    _log.warning("%s Hint: %s", warning, CSV_HINT)
-                elif is_csv(label):
+                if is_csv(label):
                     known = self.known_columns.keys() | self._declared.keys()
                     raw = [one.name for one in reader.schema if pa.types.is_binary(one.type)]
                     if new := [repr(one) for one in raw if one.lower() not in known]:
@@ -480,9 +474,7 @@ class Publisher:
                     and error.hint == KEY_HINT
                     and error.column in self._given
                 ):
-                    error.hint = (
-                        CSV_HINT if misread else "name columns of the rows in keys (--keys)."
-                    )
+                    error.hint = "name columns of the rows in keys (--keys)."
                 raise
             if token is not None and name is None and (found := self._tokens.find(token)):
                 storage.delete(staged)  # another writer published the same batch first
@@ -681,14 +673,22 @@ class Publisher:
         return found
 
 
-def has_other_separator(file: str, columns: list[str]) -> bool:
-    """Return whether the only column's name contains a semicolon, tab or vertical bar.
+def check_separator(file: str, columns: list[str]) -> None:
+    """Refuse a file whose only column's name contains a semicolon, tab or vertical bar.
 
     Args:
         file: the name of the file; only CSV files have separators.
         columns: the names of the columns in the file.
+
+    Raises:
+        DataFileError: commas do not separate the file's values.
     """
-    return is_csv(file) and len(columns) == 1 and re.search(r"[;\t|]", columns[0]) is not None
+    if is_csv(file) and len(columns) == 1 and re.search(r"[;\t|]", columns[0]):
+        raise DataFileError(
+            f"The file has only one column, {columns[0]!r}; commas must separate its values.",
+            file=file,
+            hint=CSV_HINT,
+        )
 
 
 def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 
 from mirrorlake.errors import UsageError
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.publisher import Published, has_other_separator
+from mirrorlake.landing.publisher import Published
 from mirrorlake.landing.sources import open_source
 from mirrorlake.names import as_table
 from mirrorlake.results import TextTable, counted
@@ -124,7 +124,7 @@ class PublishForm(Guarded):
         told, keys = f"{counted(found.rows, 'row')} would be published.", self.keys.value
         if found.warning:
             told += f" {found.warning}"
-            if self.marker.value == UNCHANGED and not self._has_other_separator():
+            if self.marker.value == UNCHANGED:
                 told += " Choose upsert to replace such rows."
         elif not (keys := keys or self._declared_keys()):
             told += (
@@ -168,10 +168,6 @@ class PublishForm(Guarded):
             raise UsageError("The form needs a file and a table.", hint="fill in both.")
         publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
         return publisher.publish(self._file, "" if marker == UNCHANGED else marker)
-
-    def _has_other_separator(self) -> bool:
-        names = [name for _, name in self.keys.options]
-        return self._file is not None and has_other_separator(self._file.name, names)
 
     def _choices(self) -> tuple[Any, ...]:
         file: tuple[Any, ...] = ()

@@ -84,7 +84,7 @@ def test_the_check_warns_of_a_new_column(lake: Lake, source: Path) -> None:
     assert "upsert" not in form.message.value
 
 
-def test_the_check_warns_of_a_repeated_key_and_of_another_separator(lake: Lake) -> None:
+def test_the_check_names_a_repeated_key_and_another_separator(lake: Lake) -> None:
     form = publish_form(lake, "stock")
     uploaded(form, "stock.csv", b"id,item\n1,a\n1,b\n")
     form.keys.value = ("id",)
@@ -92,7 +92,7 @@ def test_the_check_warns_of_a_repeated_key_and_of_another_separator(lake: Lake) 
     assert "Rows 1 and 2 have the same key (id=1)" in form.message.value
     assert "Choose upsert" in form.message.value
     uploaded(form, "other.csv", b"id;inserted\n1;a\n")
-    form.check()
+    form.guard(form.check)
     assert "commas must separate" in form.message.value
     assert "upsert" not in form.message.value
 

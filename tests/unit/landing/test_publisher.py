@@ -194,18 +194,23 @@ def test_rows_without_markers_that_may_repeat_keys_are_a_warning(any_storage, ta
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
-def test_a_csv_file_with_another_separator_is_a_warning(
-    any_storage, table, tmp_path, caplog, separator
-):
+def test_a_csv_file_with_another_separator_is_refused(any_storage, table, tmp_path, separator):
     source = tmp_path / "stock.csv"
     source.write_text(f"id{separator}n\n1{separator}2\n")
-    done = Publisher(any_storage, table).write(source)
-    assert "stock.csv has only one column" in (done.warning or "")
-    assert "Hint: export the file again with commas" in caplog.messages[-1]
-    with pytest.raises(DataFileError, match="Hint: export the file again with commas"):
-        Publisher(any_storage, TableName(None, "u"), keys=["id"]).upsert(source)
-    safe = Publisher(any_storage, TableName(None, "s"), safe_names=True).write(source)
-    assert f"only one column, {f'id{separator}n'!r};" in (safe.warning or "")
+    Publisher(any_storage, TableName(None, "keyed"), keys=["id"]).insert([{"id": 1, "n": 1}])
+    cases = [(TableName(None, "keyed"), {}), (TableName(None, "u"), {"keys": ["id"]})]
+    for name, options in (*cases, (table, {}), (table, {"safe_names": True})):
+        for marker in ("", "insert") if not options.get("keys") else ("upsert", "delete"):
+            with pytest.raises(DataFileError) as caught:
+                Publisher(any_storage, name, **options).publish(source, marker)
+            assert caught.value.message.startswith(
+                f"The file has only one column, {f'id{separator}n'!r}; commas must separate"
+            )
+            assert caught.value.file == "stock.csv"
+            assert "export the file again with commas" in caught.value.hint
+    assert files(any_storage, table) == []
+    Publisher(any_storage, table).insert([{f"id{separator}n": "x"}])
+    assert Publisher(any_storage, table).write(source).rows == 1  # the table has this column
     source.write_text(f"id\n1{separator}2\n")
     assert Publisher(any_storage, TableName(None, "v")).write(source).warning is None
 
