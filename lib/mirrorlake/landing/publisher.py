@@ -47,13 +47,13 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.landing.sources import CSV_HINT, is_csv, open_source
 from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import (
-    VALUES_HINT,
     column_type,
     fits,
     misfit_hint,
     parse_type,
     types_argument,
     united,
+    values_hint,
 )
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable, counted
@@ -631,8 +631,8 @@ class Publisher:
 
     def _misfit_hint(self, column: str, found: pa.Schema) -> str:
         """Return a hint for a column with a value that does not fit its type."""
-        if column.lower() in self._declared:
-            return VALUES_HINT
+        if (declared := self._declared.get(column.lower())) is not None:
+            return values_hint([declared])
         known = self.known_columns.get(column.lower())
         if known is None:
             return f"declare a type that can hold all values: {types_argument(column, '…')}."

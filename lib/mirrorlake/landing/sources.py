@@ -31,12 +31,12 @@ from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
 from mirrorlake.landing.casts import cast_unchanged, convert_rows, first_unfit, fits_all, with_room
 from mirrorlake.landing.text import END, UNFIT, ZONED, ChunkReader, converter
 from mirrorlake.landing.types import (
-    VALUES_HINT,
     WIDEN_HINT,
     arrow_of,
     column_type,
     roomy_decimal,
     type_name,
+    values_hint,
     widened,
 )
 
@@ -91,8 +91,9 @@ def open_csv(
     _look(path, name, columns)
     misfits = [column for column in columns if column.found is None]
     if misfits:
-        helps = all(column.wider is not None for column in misfits)
-        hint = WIDEN_HINT if helps else VALUES_HINT
+        hint = values_hint(column.governing or "" for column in misfits)
+        if all(column.wider is not None for column in misfits):
+            hint = f"{hint.rstrip('.')}, or {WIDEN_HINT}"
         raise _refused(misfits, name, hint=hint)
     schema = pa.schema([(column.name, column.found) for column in columns])
 

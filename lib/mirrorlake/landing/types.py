@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow.types as pt
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Stored, TypeRule
 from mirrorlake.names import quote
+from mirrorlake.results import counted
 from mirrorlake.spark.sql import literal
 
 _WIDER = {
@@ -44,7 +45,6 @@ _MOST_DIGITS = 38
 # every long, which Delta counts as twenty digits; type widening can still add ten.
 _ROOM = (20, 8)
 WIDEN_HINT = "publish and mirror with widen=True (--widen)."
-VALUES_HINT = "correct the values to fit the existing or declared type."
 ROOMY = f"decimal({sum(_ROOM)},{_ROOM[1]})"
 _ARROW = {
     "boolean": pa.bool_(),
@@ -59,6 +59,17 @@ _ARROW = {
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+}
+# How values are written as text; whole numbers and decimals are in `_form`.
+_FORMS = {
+    "boolean": "true or false",
+    "float": "a number without units and separators, such as 1234.5",
+    "double": "a number without units and separators, such as 1234.5",
+    "date": "a date such as 2026-01-31",
+    "string": "text in UTF-8",
+    "binary": "bytes",
+    "timestamp": "a time such as 2026-01-31T10:00:00Z",
+    "timestamp_ntz": "a time without a zone, such as 2026-01-31 10:00:00",
 }
 _TYPE_WORDS = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
 # Annotations of Parquet that Arrow's types do not show.
@@ -336,6 +347,26 @@ def misfit_hint(column: str, found: str, table: str) -> str:
         f"convert the values to {table}, or delete the table's folder and publish it again "
         "with the new type."
     )
+
+
+def values_hint(kinds: Iterable[str]) -> str:
+    """Return a hint how to write values of some types as text."""
+    forms = [f"a value of type {kind} as {_form(kind)}" for kind in dict.fromkeys(kinds)]
+    return f"correct the values: write {'; '.join(forms)}."
+
+
+def _form(kind: str) -> str:
+    """Return how a value of a type is written as text."""
+    if kind in _FORMS:
+        return _FORMS[kind]
+    precision, scale = _decimal(kind) or (0, 0)
+    if scale:
+        return (
+            f"a number rounded to {counted(scale, 'digit')} after the point, with at most"
+            f" {precision - scale} before it, such as {0.5:.{scale}f}"
+        )
+    most = 10**precision if precision else 2 ** (_ARROW[kind].bit_width - 1)
+    return f"a whole number without a decimal point, at most {most - 1}, such as 12"
 
 
 def types_argument(column: str, kind: str) -> str:

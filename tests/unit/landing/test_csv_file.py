@@ -192,7 +192,11 @@ def test_every_bad_column_is_named_with_its_first_row(file: Path, rows: int) -> 
         f"'1,234.50' in row {rows + 1} of column 'price' is not of type double; "
         f"'many' in row {rows + 2} of column 'qty' is not of type integer."
     )
-    assert "correct the values" in error.hint
+    assert error.hint == (
+        "correct the values: write a value of type double as a number without units and"
+        " separators, such as 1234.5; a value of type integer as a whole number without a decimal"
+        " point, at most 2147483647, such as 12."
+    )
 
 
 def test_one_bad_column(file: Path) -> None:
@@ -200,6 +204,47 @@ def test_one_bad_column(file: Path) -> None:
         read(file, "v,w\n1,2\nx,3\n", known={"v": "long"})
     assert caught.value.message == "'x' in row 2 of column 'v' is not of type long."
     assert (caught.value.row, caught.value.column) == (2, "v")
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "form"),
+    [
+        ("boolean", "yes", "true or false"),
+        ("byte", "1.0", "a whole number without a decimal point, at most 127, such as 12"),
+        ("double", "10%", "a number without units and separators, such as 1234.5"),
+        ("double", "€12.50", "a number without units and separators, such as 1234.5"),
+        ("date", "31.01.2026", "a date such as 2026-01-31"),
+        ("timestamp", "31.01.2026 10:00", "a time such as 2026-01-31T10:00:00Z"),
+        ("timestamp_ntz", "x", "a time without a zone, such as 2026-01-31 10:00:00"),
+        ("decimal(3,0)", "1.5", "a whole number without a decimal point, at most 999, such as 12"),
+        (
+            "decimal(10,2)",
+            "1.255",
+            "a number rounded to 2 digits after the point, with at most 8 before it, such as 0.50",
+        ),
+    ],
+)
+def test_a_hint_has_an_accepted_form_of_the_type(
+    file: Path, known: str, text: str, form: str
+) -> None:
+    with pytest.raises(DataFileError) as caught:
+        read(file, f"v\n{text}\n", known={"v": known})
+    hint = f"correct the values: write a value of type {known} as {form}"
+    assert caught.value.hint.removesuffix(", or publish and mirror with widen=True (--widen).") in (
+        hint,
+        f"{hint}.",
+    )
+    example = form.rpartition("such as ")[2].replace("true or false", "true")
+    assert read(file, f"v\n{example}\n", known={"v": known}).num_rows == 1
+
+
+def test_the_hint_for_whole_numbers_names_more_than_a_wider_type(file: Path) -> None:
+    with pytest.raises(DataFileError, match=r"'9001\.0' in row 1 .* not of type long") as caught:
+        read(file, "v\n9001.0\n", known={"v": "long"})
+    assert caught.value.hint == (
+        "correct the values: write a value of type long as a whole number without a decimal point,"
+        " at most 9223372036854775807, such as 12, or publish and mirror with widen=True (--widen)."
+    )
 
 
 @pytest.mark.parametrize(

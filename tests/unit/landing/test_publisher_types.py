@@ -221,7 +221,8 @@ def test_a_value_that_does_not_fit_a_declared_type_is_to_be_corrected(publisher)
     for publish in (keyed.upsert, keyed.delete, keyed.upsert):
         with pytest.raises(SchemaError, match="'order date' does not fit date:") as caught:
             publish([{"order date": "abc"}])
-        assert caught.value.hint == "correct the values to fit the existing or declared type."
+        text = "correct the values: write a value of type date as a date such as 2026-01-31."
+        assert caught.value.hint == text
         keyed.upsert([{"order date": "2026-01-31"}])
 
 
