@@ -560,7 +560,7 @@ def _open_file(
     except FileNotFoundError as error:
         raise UsageError(
             f"There is no file {path}.",
-            hint="pass the path of a file, or rows; to delete by keys, pass a list of them.",
+            hint="check the path. In Python, pass rows or keys as a list.",
         ) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(name, error) from error
@@ -585,6 +585,12 @@ def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
     found = re.search(r"Row #(\d+)", first)
     text = is_csv(name)
+    if isinstance(error, pa.ArrowInvalid) and not (text or name.lower().endswith(".parquet")):
+        return DataFileError(
+            "The file is neither a Parquet nor a CSV file.",
+            file=name,
+            hint="export it again as a .parquet, .csv or .csv.gz file.",
+        )
     if text and first.startswith("straddling object"):  # Arrow's term for a row of several blocks
         first = f"a row has more than {_BLOCK >> 20} MiB, or a quote is not closed"
     return DataFileError(

@@ -92,11 +92,7 @@ class PublishForm(Guarded):
         self._unchecked()
         self._file = path = Path(file).expanduser()  # also of a bad file: Check repeats its error
         self.keys.options, self.shown.value = (), ""
-        if not path.is_file() or not path.name.lower().endswith(ENDINGS):
-            raise UsageError(
-                f"{path.name} can't be published.",
-                hint=f"choose an existing file with the extension {', '.join(ENDINGS)}.",
-            )
+        self._check_file(path)
         source: Any = open_source(path)
         rows = slice_rows(source)
         self.keys.options = [(html.plain_text(name), name) for name in source.schema.names]
@@ -166,8 +162,19 @@ class PublishForm(Guarded):
         _, table, keys, marker = self._choices()
         if self._file is None or not table:
             raise UsageError("The form needs a file and a table.", hint="fill in both.")
+        self._check_file(self._file)
         publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
         return publisher.publish(self._file, "" if marker == UNCHANGED else marker)
+
+    def _check_file(self, path: Path) -> None:
+        """Refuse a file that does not exist or has another extension."""
+        if not path.is_file():
+            raise UsageError(f"There is no file {path}.", hint="choose an existing file.")
+        if not path.name.lower().endswith(ENDINGS):
+            raise UsageError(
+                f"{path.name} can't be published.",
+                hint=f"choose a file with the extension {', '.join(ENDINGS)}.",
+            )
 
     def _choices(self) -> tuple[Any, ...]:
         file: tuple[Any, ...] = ()

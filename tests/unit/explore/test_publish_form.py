@@ -186,7 +186,10 @@ def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path
 def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
     form = publish_form(lake)
     form.path.value = str(tmp_path / "missing.csv")
-    assert "can&#x27;t be published" in form.message.value
+    assert "missing.csv. Hint: choose an existing file." in form.message.value
+    (tmp_path / "x.xlsx").write_bytes(b"PK")
+    form.path.value = str(tmp_path / "x.xlsx")
+    assert "x.xlsx can&#x27;t be published" in form.message.value
     shutil.copyfile(__file__, tmp_path / "x.parquet")
     form.path.value = str(tmp_path / "x.parquet")
     assert "not a readable Parquet file" in form.message.value
@@ -201,7 +204,11 @@ def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
         assert form.message.value == before
     form.path.value = str(tmp_path / "gone.csv")
     form.check_button.click()
-    assert "gone.csv" in form.message.value
+    assert "gone.csv. Hint: choose an existing file." in form.message.value
+    (tmp_path / "x.xlsx").touch()
+    form.path.value = str(tmp_path / "x.xlsx")
+    form.check_button.click()
+    assert "x.xlsx can&#x27;t be published" in form.message.value
     form.table.value = "../x"
     form.check_button.click()
     assert zone(lake) == []

@@ -511,3 +511,18 @@ def test_a_hint_ends_with_the_statement_to_paste(
     assert problem.hint.rpartition(": ")[2] == statement
     if toast == "refuse":
         assert "updates that do not change a large value would not contain it" in problem.message
+
+
+@pytest.mark.parametrize("name", ["stock.xlsx", "stock.tsv"])
+def test_a_file_of_another_format_is_named_as_such(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"PK id\tn\n1\t2\n")
+    with pytest.raises(DataFileError, match="neither a Parquet nor a CSV file") as caught:
+        sources.open_source(path)
+    assert caught.value.hint == "export it again as a .parquet, .csv or .csv.gz file."
+
+
+def test_the_hint_for_a_missing_file_begins_with_the_path(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        sources.open_source(tmp_path / "stock.csv")
+    assert caught.value.hint == "check the path. In Python, pass rows or keys as a list."
