@@ -16,7 +16,7 @@ from mirrorlake import skus
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.names import TableName, as_table, file_number
+from mirrorlake.names import TableName, file_number
 from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry
 from mirrorlake.storage.paths import lake_path
@@ -187,7 +187,7 @@ class ViewsTab(Tab):
             tooltip=f"Go to {html.plain_text(str(name))}",
             layout={"width": "max-content"},
         )
-        made.on_click(lambda _: self.choose(name))
+        made.on_click(lambda _: self.guard(lambda: self.choose(name)))
         return made
 
 
@@ -312,16 +312,21 @@ class Explorer:
         return f"Explorer({self.lake.storage.root!r}): {len(self._names)} tables"
 
     def choose(self, table: str | TableName) -> None:
-        """Select a table; do nothing if the lake has no such table.
+        """Select a table.
 
         Args:
             table: `table` or `schema.table`.
 
+        Raises:
+            TableNotFoundError: the table does not exist.
+
         Example:
             >>> explore(lake).choose("stock")  # doctest: +SKIP
         """
-        if (found := as_table(table)) in self._names:
-            self.picker.value = found
+        found = self.lake.inspect(table).name
+        if found not in self._names:
+            self.refresh()
+        self.picker.value = found
 
     def open(self, title: str) -> Tab:
         """Open a tab and return it.

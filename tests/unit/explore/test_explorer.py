@@ -229,10 +229,18 @@ def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
         explore(old).open("versions")
     explorer = explore(old, "inventory")
     assert str(explorer.picker.value) == "inventory"
-    explorer.choose("nothing")
+    with pytest.raises(TableNotFoundError, match="did you mean inventory"):
+        explorer.choose("inventroy")
     assert str(explorer.picker.value) == "inventory"
     explorer.refresh()
     assert str(explorer.picker.value) == "inventory"
+
+
+def test_a_table_that_is_new_can_be_chosen(many: Lake) -> None:
+    explorer = explore(many)
+    write_deltalake(Path(many.storage.path("Tables/later")), pa.table({"id": [1]}))
+    explorer.choose("Later")
+    assert str(explorer.picker.value) == "later"
 
 
 def test_the_first_view_needs_no_spark(tmp_path: Path) -> None:
