@@ -40,7 +40,7 @@ from mirrorlake.landing.zone import (
     no_folder,
     published_tables,
 )
-from mirrorlake.mirror.ledger import last_note, rebuild_states, with_note
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.next_batch import Batch, load_context, preview_batch
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
 from mirrorlake.mirror.state import (
@@ -400,9 +400,6 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
     last = last_applied(storage, table)
     if last <= state.last_file:
         return state
-    note = last_note(storage, table, read_snapshot(storage, table.table_path))
-    if note.get("last") == last:
-        state = with_note(state, note)
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
