@@ -30,10 +30,11 @@ from starlette.concurrency import run_in_threadpool
 
 from helpers.markers import Marker
 from helpers.places import TABLES, ZONE
+from mirrorlake.delta import snapshot
 from mirrorlake.delta.log_files import is_dropped
-from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import last_applied
-from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror import apply, engine
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.mirror.next_batch import Batch, check_keys_known
@@ -141,7 +142,7 @@ def write_batch(_spark: Callable[[], object], batch: Batch, done: Callable[[Step
     storage, path, app = at.storage, at.identity.table.table_path, at.identity.app_id
     columns = batch.target.columns
 
-    def newest() -> Snapshot | None:
+    def newest() -> snapshot.Snapshot | None:
         return read_snapshot(storage, path, dropped=True)
 
     if at.snapshot is None:
@@ -323,7 +324,7 @@ class SimulatedLake:
         """Resume all tables, so that the last mirror applies everything."""
         with self.aside() as storage:
             former = [TableName.parse(name) for name in self.renamed]  # its pause moves with it
-            for table in [*published_tables(storage), *former]:
+            for table in [*zone.published_tables(storage), *former]:
                 resume(storage, table)
 
     def excuse(self, table: str) -> None:
@@ -372,7 +373,7 @@ class SimulatedLake:
             }
             document = storage.read_json("Files/Monitoring/tables.json")
             waiting = {(s.name, file) for s in states.values() for file in _waiting(storage, s)}
-            folders = {str(table) for table in published_tables(storage)}
+            folders = {str(table) for table in zone.published_tables(storage)}
         for name, batch in self.batches.items():
             ids = {row["id"] for row in batch.rows}
             found = [table for table in self.family(batch.table) if ids <= rows[table]]

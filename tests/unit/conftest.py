@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake import Publisher
-from mirrorlake.landing.publisher import Published
+from mirrorlake.landing import publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 
@@ -39,10 +39,10 @@ def table() -> TableName:
 
 
 @pytest.fixture
-def read(any_storage: Storage, table: TableName) -> Callable[[Published], list[dict]]:
+def read(any_storage: Storage, table: TableName) -> Callable[[publisher.Published], list[dict]]:
     """Return a function that reads what a publisher of `any_storage` has published."""
 
-    def rows(published: Published) -> list[dict]:
+    def rows(published: publisher.Published) -> list[dict]:
         with any_storage.open(f"{table.folder}/{published.file}") as source:
             return pq.read_table(source).to_pylist()
 

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.feed_model import RESERVED
 from mirrorlake import Lake
-from mirrorlake.delta.timestamps import timestamp_text
+from mirrorlake.delta import timestamps
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
@@ -74,7 +74,7 @@ ALL = [
         ("2", "3", {2, 3}),
         pytest.param(3, 3, {3}, marks=pytest.mark.long),
         (4, 4, set()),
-        pytest.param(timestamp_text(START), None, {1, 2, 3}, marks=pytest.mark.long),
+        pytest.param(timestamps.timestamp_text(START), None, {1, 2, 3}, marks=pytest.mark.long),
         ("2020-09-13 13:26:40", "2020-09-13 14:26:40", {1, 2}),
         ("2020-09-13 13:26:40.001", "2020-09-13 15:26:39.999", {2}),
         pytest.param("2020-09-13 13:30:00", "2020-09-13 13:40:00", set(), marks=pytest.mark.long),

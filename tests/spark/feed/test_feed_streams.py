@@ -18,8 +18,7 @@ from helpers.tables import describe_history
 from mirrorlake import Lake, Table
 from mirrorlake.delta.snapshot import FEED
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
-from mirrorlake.feed.doctor import DEFAULT_CONF
-from mirrorlake.feed.ranges import BEYOND_CONF
+from mirrorlake.feed import doctor, ranges
 from mirrorlake.spark.sql import delta_name
 
 Change = tuple[int, str, int]
@@ -103,7 +102,7 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
         table.changes.stream(end=3)
     with pytest.raises(FeedError, match="beyond the newest version, 10"):
         table.changes.stream(12)
-    table.spark.conf.set(BEYOND_CONF, "true")
+    table.spark.conf.set(ranges.BEYOND_CONF, "true")
     try:
         assert flat(drain(table.changes.stream("2999-01-01"), tmp_path / "h")) == []
         assert flat(drain(table.changes.stream(12), tmp_path / "g")) == []
@@ -111,7 +110,7 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
             table.spark.sql(f"INSERT INTO {table.sql_name} VALUES ({version}, 'x')")
         assert flat(drain(table.changes.stream(12), tmp_path / "g")) == [(12, "insert", 12)]
     finally:
-        table.spark.conf.unset(BEYOND_CONF)
+        table.spark.conf.unset(ranges.BEYOND_CONF)
 
 
 @pytest.mark.promise("CF-08")
@@ -326,14 +325,14 @@ def test_switching_it_on(lake: Lake) -> None:
         old.changes.stream(0)
     assert old.changes.enable() == 3  # no change
     for name, enable in {
-        "by_setting": lambda: lake.sql(f"set {DEFAULT_CONF} = true;"),
+        "by_setting": lambda: lake.sql(f"set {doctor.DEFAULT_CONF} = true;"),
         "by_call": lake.enable_feed_for_new_tables,
     }.items():
         enable()
         try:
             assert new(name, "id INT").snapshot().properties[FEED] == "true"
         finally:
-            spark.conf.set(DEFAULT_CONF, "false")
+            spark.conf.set(doctor.DEFAULT_CONF, "false")
     after = new("after", "id INT")
     assert after.snapshot().properties[FEED] == "false"
     assert after.changes.enable() == 1

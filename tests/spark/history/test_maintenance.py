@@ -24,8 +24,8 @@ from helpers.examples import under_long
 from helpers.project import PARAMETERS
 from helpers.tables import describe_history
 from mirrorlake import Lake, MaintenancePolicy, Table
+from mirrorlake.delta import log_files
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.log_files import encode_actions
 from mirrorlake.errors import (
     RetentionError,
     TableNotFoundError,
@@ -114,7 +114,7 @@ def delete_during(table: Table, operation: Callable[[], object]) -> str:
     removed = {**kept, "deletionTimestamp": now, "dataChange": True}
     info = {"timestamp": now, "operation": "DELETE", "operationParameters": {}}
     commit = path / "commit"
-    commit.write_bytes(encode_actions([{"commitInfo": info}, {"remove": removed}]))
+    commit.write_bytes(log_files.encode_actions([{"commitInfo": info}, {"remove": removed}]))
     ended = threading.Event()
 
     def disturb() -> None:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from mirrorlake import Lake, Table
-from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta import commits
 from mirrorlake.errors import UsageError
 from mirrorlake.spark.sql import delta_name
 
@@ -42,7 +42,9 @@ def operations(table: Table, after: int) -> list[str]:
     newest = table.snapshot().version
     path = table.name.table_path
     versions = range(after + 1, newest + 1)
-    return [read_commit_info(table.storage, path, version)["operation"] for version in versions]
+    return [
+        commits.read_commit_info(table.storage, path, version)["operation"] for version in versions
+    ]
 
 
 def hidden_columns(table: Table) -> list[int]:

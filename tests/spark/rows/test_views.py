@@ -16,8 +16,8 @@ from deltalake.exceptions import DeltaProtocolError
 
 from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
+from mirrorlake.delta import commits
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.spark.jvm import items_of
 from mirrorlake.views import definition, refresh, shape
@@ -154,7 +154,7 @@ def test_what_happens_to_a_source(
     assert follow(lake) == ("full", "SCHEMA_CHANGED")
     run(f"UPDATE {t} SET x = x + 1 WHERE g = 'a'")
     table = lake.table("t")
-    last = read_commit(lake.storage, "Tables/t", table.snapshot().version, files=True)
+    last = commits.read_commit(lake.storage, "Tables/t", table.snapshot().version, files=True)
     assert last.files
     assert all(Path(change).name.startswith("cdc-") for change in last.files)  # change files
     for change in last.files:

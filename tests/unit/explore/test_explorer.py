@@ -21,8 +21,8 @@ from helpers.old_lake import unpack
 from mirrorlake import Lake, results
 from mirrorlake.delta.commits import Commit
 from mirrorlake.errors import MetadataError, TableNotFoundError, UsageError
+from mirrorlake.feed import doctor
 from mirrorlake.feed.changes import COLUMNS, Changes, FeedReport
-from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
@@ -382,7 +382,7 @@ def test_a_history_that_is_cut_is_said(old: Lake, monkeypatch: pytest.MonkeyPatc
     rows = results.TextTable(("version",), ((1,),))
     report = FeedReport(
         *("inventory", 1, 1, 1, 1),
-        diagnosis=Diagnosis("inventory", 1, 1, (), ((1, 1),)),
+        diagnosis=doctor.Diagnosis("inventory", 1, 1, (), ((1, 1),)),
         by_version=rows,
         raw={},
         net={},

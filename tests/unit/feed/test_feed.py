@@ -21,12 +21,11 @@ from helpers.feed_model import (
 )
 from helpers.zones import T, Zone
 from mirrorlake import Lake
-from mirrorlake.delta.commits import Timeline
+from mirrorlake.delta import commits
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed import changes, dimension, doctor, ranges
+from mirrorlake.feed import changes, cursor, dimension, doctor, ranges
 from mirrorlake.feed.archive import Archive
-from mirrorlake.feed.cursor import Lag
 from mirrorlake.feed.scd import Dimension
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -213,7 +212,7 @@ def test_the_references_themselves() -> None:
 
 @pytest.mark.parametrize(("start", "end", "wrong"), [(7, None, "start"), (1, 7, "end")])
 def test_an_end_beyond_the_newest_version(start: int, end: int | None, wrong: str) -> None:
-    timeline = Timeline(0, range(3), (0, HOUR, 2 * HOUR))
+    timeline = commits.Timeline(0, range(3), (0, HOUR, 2 * HOUR))
     no_session: Any = None  # only timestamps and the default of `beyond_latest` need one
     with pytest.raises(FeedError, match=r"^Version 7 is beyond the newest version, 2 of 1970") as e:
         ranges.resolve_span(no_session, timeline, start, end, "error")
@@ -245,7 +244,7 @@ def test_an_archive_and_its_preview_name_no_new_version_alike(storage: Storage) 
     Zone(storage).delta_log({}, {}, {})
     table = TableHandle(spark, storage, T)
     archive = Archive(table, TableName(None, "t_history"))
-    lag = Lag(0, 0.0)
+    lag = cursor.Lag(0, 0.0)
     for applied in (True, False):
         report = archive.report(4, 4, lag=lag, applied=applied)
         assert report.did == "nothing new, archived up to 4"

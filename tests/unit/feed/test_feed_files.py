@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirrorlake.delta.actions import Places
+from mirrorlake.delta import actions
 from mirrorlake.feed import doctor
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -22,11 +22,11 @@ def test_files_of_a_feed_are_checked_concurrently(
     monkeypatch.setattr(storage, "local", None)
     both = threading.Barrier(2, timeout=10)
 
-    def exists(_: Places, path: str) -> bool:
+    def exists(_: actions.Places, path: str) -> bool:
         both.wait()
         return path == "there"
 
-    monkeypatch.setattr(Places, "exists", exists)
+    monkeypatch.setattr(actions.Places, "exists", exists)
     table = SimpleNamespace(storage=storage, name=TableName(None, "t"))
     states = [
         SimpleNamespace(version=version, commit=SimpleNamespace(files=[path]))

@@ -21,8 +21,7 @@ from mirrorlake.errors import (
     TableNotFoundError,
     UsageError,
 )
-from mirrorlake.feed import archive, dimension
-from mirrorlake.feed.cursor import target_name
+from mirrorlake.feed import archive, cursor, dimension
 from mirrorlake.history import write
 from mirrorlake.layout import analysis, measures
 from mirrorlake.mirror import trash
@@ -160,8 +159,8 @@ def test_upper_and_lower_case_of_existing_tables(
     with pytest.raises(UsageError, match="already a table t"):
         lake.views.create("T", "SELECT 1 AS one FROM t")
     table = lake.table("t")
-    assert target_name(table, " T ", "{}_history") == SOURCE
-    assert target_name(table, "new", "{}_history") == TableName(None, "new")
+    assert cursor.target_name(table, " T ", "{}_history") == SOURCE
+    assert cursor.target_name(table, "new", "{}_history") == TableName(None, "new")
     with pytest.raises(FeedError, match="t is not an archive of"):
         lake.archive("t", "T", dry_run=True)
     monkeypatch.setattr(dimension, "follow_feed", lambda table, into, **_: found.append(into))

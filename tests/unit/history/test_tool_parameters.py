@@ -14,7 +14,7 @@ from mirrorlake import Lake, MaintenancePolicy
 from mirrorlake import table as table_api
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.feed.ranges import key_columns
+from mirrorlake.feed import ranges
 from mirrorlake.feed.scd import Dimension
 from mirrorlake.history import diff
 from mirrorlake.layout import api as layout_api
@@ -210,9 +210,9 @@ def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatc
         table.optimize.z_order("ID, ids")
     with pytest.raises(UsageError, match=r"No column to Z-order by"):
         table.optimize.z_order([])
-    assert key_columns(table, "ID") == ("id",)
+    assert ranges.key_columns(table, "ID") == ("id",)
     with pytest.raises(UsageError, match=r"t has no column ids\..*Hint: its columns are id\."):
-        key_columns(table, "ids")
+        ranges.key_columns(table, "ids")
     changes = cast(Any, SimpleNamespace(columns=["id", "n"]))
     with pytest.raises(UsageError, match=r"no column m\..*Hint: choose from id, n\."):
         Dimension(("id",), except_columns=("m",)).data_columns(changes)

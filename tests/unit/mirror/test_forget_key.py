@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.manifest import MANIFEST, KeyRange, Manifest, write_manifest
+from mirrorlake.landing import manifest
 from mirrorlake.mirror import forget
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -39,14 +39,17 @@ def test_a_manifest_contains_only_the_keys_at_which_its_ranges_start(
 ) -> None:
     monkeypatch.setattr(forget, "new_session", lambda spark: spark)
     storage, table = Storage(str(tmp_path)), TableName.parse("orders")
-    ranges = (KeyRange(None, 7, "0047152c2cf4781b"), KeyRange("4711", 471, "0047152c2cf4781b"))
-    write_manifest(storage, table, Manifest(7, "ID", ("ID", "a471"), ranges))
+    ranges = (
+        manifest.KeyRange(None, 7, "0047152c2cf4781b"),
+        manifest.KeyRange("4711", 471, "0047152c2cf4781b"),
+    )
+    manifest.write_manifest(storage, table, manifest.Manifest(7, "ID", ("ID", "a471"), ranges))
     if content:
         storage.write(f"{table.folder}/_metadata.json", content.encode())
     spark: Any = None  # not used for files that are not Parquet
     key = (forget.KeyPart("id", "bigint", text),)
     found = forget.Tracer(spark, storage, table, key, "scratch").in_zone(
-        [f"{table.folder}/{MANIFEST}"]
+        [f"{table.folder}/{manifest.MANIFEST}"]
     )
     assert bool(found) == is_found
 

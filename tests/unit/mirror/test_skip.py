@@ -10,7 +10,7 @@ from helpers.lakes import lake_of
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import MirrorlakeError, SequenceError
-from mirrorlake.landing.check import inspect_file, skipped_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import read_identity, read_metadata, renew_identity
 from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.engine import Engine
@@ -175,9 +175,9 @@ def apply_partly(storage: Storage) -> None:
     for number in (1, 2, 3, 4):
         path, metadata = f"{T.folder}/{file_name(number)}", read_metadata(storage, T)
         if number == 3:
-            facts.append(skipped_file(storage, path, number, SequenceError("skipped")))
+            facts.append(check.skipped_file(storage, path, number, SequenceError("skipped")))
         else:
-            facts.append(inspect_file(storage, path, metadata, number=number, skip_rows=True))
+            facts.append(check.inspect_file(storage, path, metadata, number=number, skip_rows=True))
     plan = next_batch.find_plan(storage, identity, 1)
     assert plan is not None
     next_batch.renew_plan(storage, identity, plan, facts)

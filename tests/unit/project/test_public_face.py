@@ -11,7 +11,7 @@ import pytest
 import mirrorlake
 from mirrorlake import Lake, Publisher, Table
 from mirrorlake.feed.changes import Changes
-from mirrorlake.history.frames import Frames
+from mirrorlake.history import frames
 from mirrorlake.layout.api import Optimize
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.partitioning.table_policy import TablePolicy
@@ -19,7 +19,7 @@ from mirrorlake.rows.row_history import RowTracking
 from mirrorlake.views.api import Views
 
 ACTS = [
-    Frames.create, Frames.release,
+    frames.Frames.create, frames.Frames.release,
     Lake.archive, Lake.publisher, Lake.update_dimension,
     Operations.defaults, Operations.pause, Operations.replay, Operations.resume,
     Operations.undrop,

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.zones import T, Zone
 from mirrorlake import names
-from mirrorlake.delta.actions import DataFile
+from mirrorlake.delta import actions
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN, open_snapshot
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
@@ -64,7 +64,7 @@ def test_temporary_logs_contain_no_values_and_are_deleted_by_table(any_storage: 
     spark: Any = None  # the log is written before Spark reads it
     stats = {"numRecords": 3, "minValues": {"name": "Ada"}, "maxValues": {"name": "Ada"}}
     action = {"path": "a.parquet", "stats": json.dumps(stats)}
-    file = DataFile(action, 100, 1, 3, carries=False)
+    file = actions.DataFile(action, 100, 1, 3, carries=False)
     other = TableName(None, "t 2")
     for table in (T, other):
         properties = {ROW_ID_COLUMN: "_id", ROW_VERSION_COLUMN: "_version"}
