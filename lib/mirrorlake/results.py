@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
 
 
 def float_text(value: float, separator: str = "") -> str:
-    """Return a double with ten digits, and one that is a larger exact integer with all of them.
+    """Return a double with ten digits; from 10^10 to 2^53, as the nearest whole number.
 
     Args:
         value: the double.

@@ -292,7 +292,9 @@ class LakeStatus(Result):
             for source in (source for source in view.sources if source.newest is None):
                 from mirrorlake.views.definition import GONE_FIX  # there is a view
 
-                text = f"Its source {source.table} was removed, so it can't be refreshed."
+                text = (
+                    f"The view can't be refreshed, because its source {source.table} was removed."
+                )
                 yield Problem("error", view.view, text, GONE_FIX)
             if self.max_lag is not None:
                 yield from self._late(view.view, view.lag_seconds or 0)

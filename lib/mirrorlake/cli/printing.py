@@ -87,7 +87,7 @@ def warn_other_folder(storage: Storage) -> bool:
     from mirrorlake.landing.zone import is_other_folder
 
     if is_other := is_other_folder(storage):
-        warn(f"mirrorlake: {storage.root} contains no lake.")
+        warn(f"mirrorlake: {storage.root} contains no lake. Hint: correct the root.")
     return is_other
 
 

@@ -79,8 +79,8 @@ def version_rows(
         files: the result of `live_files` for the version.
 
     Returns:
-        The rows; None if the version has too many files or another schema than the newest one, or
-        if this version of Delta has no such scan.
+        The rows; None if the version has more than 1,000 files, CHAR or VARCHAR columns, or other
+        metadata than the newest version, or if this version of Delta has no such scan.
     """
     snapshot = read_snapshot(storage, folder, version)
     if snapshot is None or len(files) > _MOST_SCANNED or not can_exchange(session):

@@ -548,7 +548,7 @@ class Publisher:
         if not warnings:
             return None
         warning = " ".join(warnings)
-        if new or lacking != self._lacking:  # not with every batch
+        if new or lacking != self._lacking:  # log a repeated warning once
             _log.warning("%s%s", warning, hint)
         self._lacking = lacking
         return warning

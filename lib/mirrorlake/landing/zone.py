@@ -131,7 +131,7 @@ def is_lake(storage: Storage) -> bool:
 
 
 def is_other_folder(storage: Storage) -> bool:
-    """Return whether a folder has content that is not a lake's; an empty folder may become one."""
+    """Return whether a folder contains files, but no lake. An empty folder can become a lake."""
     found = storage.list("")
     own = {place.partition("/")[0] for place in (ZONE, TABLES)}
     return bool(found.files or found.folders) and own.isdisjoint(found.folders)

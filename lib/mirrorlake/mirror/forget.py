@@ -7,7 +7,8 @@ pending file with the key is an error, because the next cycle would write the ro
 
 Key values are never part of a statement that the Delta log records: a MERGE with a temporary view
 deletes the rows. The log is truncated up to a new checkpoint, because the statistics in older
-entries contain values of deleted files.
+entries contain values of deleted files. Logs of row histories are deleted, and logs of frames lose
+such statistics. The report does not list these two places.
 """
 
 from __future__ import annotations

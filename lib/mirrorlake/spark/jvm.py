@@ -613,7 +613,7 @@ class DeltaTransaction:
         return [_body(action) for action in items_of(written)]
 
     def write_new(self, rows: DataFrame) -> RowActions:
-        """Write rows for `commit_exchange`, and check the table's constraints.
+        """Write rows for `commit_exchange` or `commit_overwrite`; check the table's constraints.
 
         Args:
             rows: rows as `write` takes them. Rows with a value in a column `_change_type` are
@@ -793,7 +793,7 @@ class DeltaTransaction:
     def commit_overwrite(self, written: RowActions, *, app_id: str, number: int) -> int:
         """Commit rows in place of all rows, once for each transaction number of an application.
 
-        The transaction must know all files of the version. The other arguments, the result and the
+        Register all files of the version with `know` first. The other arguments, the result and the
         errors are those of `commit_exchange`.
         """
         self.read_all()

@@ -167,8 +167,8 @@ def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> No
 def overwrite_rows(rows: DataFrame, target: Target) -> None:
     """Replace all rows of the view's table.
 
-    Delta's own overwrite reads the log in several jobs. So it is used only if Delta's transactions
-    are not available, or if the table has many files.
+    Use Delta's own overwrite, which reads the log in several jobs, only if its transactions are not
+    available, or if the table has more than 1,000 files.
     """
     session = rows.sparkSession
     if can_exchange(session):

@@ -176,7 +176,7 @@ def save_cost(
         storage: the lake's files.
         name: the name of the view.
         kind: `full` or `incremental`.
-        cost: the cost.
+        cost: the measured seconds and bytes.
         chosen: whether a full refresh was chosen by its cost. The recorded incremental durations
             are then reduced, because the machine may have been slow when they were measured.
     """

@@ -57,14 +57,14 @@ def reduce_tables(
         }
         if not partners:
             break
-        # A small table is read only if no large one has a reduced table beside it.
+        # Prefer a large table; read a small one only to reach further tables.
         alias = min(partners, key=lambda name: name not in large)
         table, partner = members[alias].table, partners[alias]
         pairs = [one for one in links[alias] if one.alias.lower() == partner]
         keys = work.broadcast(found[members[partner].table.start], reduced[partner])
         used = plan.used(plan.sources[table.start])
         view = work.cache(work.session.sql(_matching(used, found[table.start], keys, pairs)))
-        # Without a hint: joins with hints keep the order of the query.
+        # No broadcast hint here: with hints, Spark keeps the order of the query.
         (reduced[alias],) = work.count(view)
         found[table.start] = view
         large.discard(alias)

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 _FEW_PARTITIONS = 8
 HOW = ("auto", "incremental", "full")
-MOST_BROADCAST_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
+_FEW_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
 
 
 class ViewStep(Enum):
@@ -379,7 +379,7 @@ def _plan_once(found: RefreshPlan) -> None:
     members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
     linear = all(member.role is Role.LINEAR for member in members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
-    if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:
+    if linear and by_changes and found.changed_bytes <= _FEW_BYTES:
         session.conf.set(_ADAPTIVE, "false")
         partitions = min(int(session.conf.get(_PARTITIONS) or 1), _FEW_PARTITIONS)
         session.conf.set(_PARTITIONS, str(partitions))
@@ -389,12 +389,14 @@ def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[Tabl
     """Return the plan over scans of its sources: the new versions, and the old ones of some."""
     sources = {}
     for source in plan.tables:
-        folder, size = source.name.table_path, 0
+        folder = source.name.table_path
+        newest = live_files(storage, folder, source.new)
+        size = sum(int(add["size"]) for add in newest)
         scans: dict[int, str] = {}
         for version in (source.new, source.old if source.name in old else None):
             if version is not None:
-                files = live_files(storage, folder, version)
-                size = size or sum(int(add["size"]) for add in files)
+                is_new = version == source.new
+                files = newest if is_new else live_files(storage, folder, version)
                 rows = version_rows(work.session, storage, folder, version, files)
                 scans |= {} if rows is None else {version: work.view(rows)}
         sources[source.name] = replace(source, scans=scans, bytes=size)

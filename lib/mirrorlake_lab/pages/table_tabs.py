@@ -233,12 +233,13 @@ def draw_strip(commits: list[Commit], chosen: int) -> html.Html:
         rows = commit.rows
         counts = (rows.inserted, rows.updated, rows.deleted)
         changed = sum(filter(None, counts))
-        counted = f"{changed:,} rows changed" if changed or None not in counts else "not counted"
+        is_counted = bool(changed) or None not in counts
+        label = f"{counted(changed, 'row')} changed" if is_counted else "not counted"
         height = min(_HEIGHT - 4, 6 + 6 * len(str(changed))) if changed else 6
         colour = "var(--ml-warn)" if rows.deleted else "var(--ml-blue)"
-        colour = colour if changed else "transparent" if None in counts else "var(--ml-soft)"
+        colour = colour if changed else "var(--ml-soft)" if is_counted else "transparent"
         frame = ' stroke="var(--ml-fg)" stroke-width="3"' if commit.version == chosen else ""
-        title = f"version {commit.version}: {commit.operation}, {counted}"
+        title = f"version {commit.version}: {commit.operation}, {label}"
         bars.append(
             f'<rect x="{2 + place * _WIDTH}" y="{_HEIGHT - height}" width="{_WIDTH - 4}"'
             f' height="{height - 2}" fill="{colour}"{frame}>'

@@ -178,7 +178,7 @@ def test_how_a_view_stands(storage: Storage) -> None:
     assert status() == ("unknown", "SOURCE_GONE", None, None)
     lake = read_status(storage, lambda _: pytest.fail("No query was given"))
     assert [str(one) for one in lake.problems] == [
-        f"{VIEW.name}: Its source {T} was removed, so it can't be refreshed."
+        f"{VIEW.name}: The view can't be refreshed, because its source {T} was removed."
         " Fix: undrop the table, or drop the view."
     ]
 
