@@ -112,14 +112,7 @@ def _started(
 
 def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
     from mirrorlake_runs.records import find_run
-    from mirrorlake_runs.run import (
-        days_after,
-        home_of,
-        recorded_plan,
-        resume_run,
-        run_days,
-        run_plan,
-    )
+    from mirrorlake_runs.run import days_after, recorded_plan, resume_run, run_days, run_plan
 
     document = find_run(run).document
     done = [resume_run(run, metrics=metrics, on_step=tell_step)]
@@ -139,8 +132,7 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
         )
 
     if done[0].status == "done":
-        with home_of(document):
-            done += run_days(days_after(document), one)
+        done += run_days(days_after(document), one)
     return done
 
 

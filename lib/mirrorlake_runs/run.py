@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
-from mirrorlake.storage.paths import home
 from mirrorlake_runs.execution import Execution, may_pass
 from mirrorlake_runs.plan import (
     Plan,
@@ -366,23 +365,7 @@ def resume_run(
     """
     with only_resume(find_run(run)):
         record = find_run(run)  # another process may have completed it meanwhile
-        with home_of(record.document):
-            return _resume(record, metrics, on_step)
-
-
-@contextlib.contextmanager
-def home_of(document: dict[str, Any]) -> Iterator[None]:
-    """Let relative paths of lakes start where they started in the run with this record."""
-    kept, variable = document.get("home", ""), "MIRRORLAKE_HOME"
-    before = os.environ.get(variable)
-    if Path(kept).is_absolute() and Path(kept).is_dir():  # not on another machine
-        os.environ[variable] = kept
-    try:
-        yield
-    finally:
-        os.environ.pop(variable, None)
-        if before is not None:
-            os.environ[variable] = before
+        return _resume(record, metrics, on_step)
 
 
 def _resume(record: RunRecord, metrics: Path | None, on_step: OnStep) -> RunSummary:
@@ -513,7 +496,6 @@ def _record_document(
         "steps": steps,
         "document": prepared.plan.document,
         "beside": str(prepared.plan.beside),
-        "home": str(home()),
         "single": prepared.plan.single,
         "files": [f"{n:02d}-{s.path.name}" for n, s in enumerate(prepared.plan.steps, 1)],
         **facts,

@@ -274,7 +274,8 @@ def test_the_columns_of_a_key_are_checked_by_one_job(lake: Lake) -> None:
             context.setLocalProperty("spark.jobGroup.id", None)
         return len(context.statusTracker().getJobIdsForGroup(group))
 
-    assert jobs({"id": 1}) == jobs({"id": 1, "v": "a", "w": 1}) > 0
+    table.row_tracking.history(key={"id": 1})  # Delta reads the table's log once
+    assert 0 < jobs({"id": 1, "v": "a", "w": 1}) <= jobs({"id": 1})
     with pytest.raises(UsageError, match=r"'abc' is not a value of w, which has the type bigint"):
         table.row_tracking.history(key={"id": 1, "v": "a", "w": "abc"})
 

@@ -1,8 +1,7 @@
-"""Resuming a run: replaced results, two processes at once, and another working folder."""
+"""Resuming a run: replaced results, and two processes at once."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -63,22 +62,3 @@ def test_a_run_is_resumed_by_one_process_at_a_time(
     assert resume_run(first.run).run == first.run
     assert len(refused) == 1
     assert not list((folder / "out").glob("*.lease"))
-
-
-@pytest.mark.parametrize("overrides", [{}, {"root": "other"}])
-def test_a_relative_root_is_the_same_lake_in_another_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, str]
-) -> None:
-    """Without `MIRRORLAKE_HOME`, an installed package uses the working folder."""
-    monkeypatch.delenv("MIRRORLAKE_HOME")
-    monkeypatch.setattr("mirrorlake.storage.paths.IS_CHECKOUT", False)
-    for name in ("first", "second"):
-        (folder / name).mkdir()
-    monkeypatch.chdir(folder / "first")
-    started = run_plan(folder / "p.yaml", overrides=overrides)
-    monkeypatch.chdir(folder / "second")
-    roots = status(monkeypatch, "done")
-    assert resume_run(started.folder).status == "done"
-    assert roots == [str(folder / "first" / overrides.get("root", "lake"))]
-    assert "MIRRORLAKE_HOME" not in os.environ
-    assert not list((folder / "second").iterdir())
