@@ -987,7 +987,7 @@ class Lake:
         if not isinstance(policy, MaintenancePolicy):
             raise UsageError(
                 f"{policy!r} is not a maintenance policy.",
-                hint="pass MaintenancePolicy(…) or MaintenancePolicy.parse({…}).",
+                hint="give MaintenancePolicy(…) or MaintenancePolicy.parse({…}).",
             )
         tables = self.tables(policy.tables)
         return maintain(lambda: self.spark, self.storage, tables, policy, on_table=on_table)

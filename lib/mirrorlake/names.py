@@ -252,6 +252,16 @@ def spelled(names: Iterable[str], columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(known[name.lower()] for name in names if name.lower() in known)
 
 
+def visible_columns(columns: Iterable[str]) -> list[str]:
+    """Return columns without those that a view hides.
+
+    Example:
+        >>> visible_columns(["id", "__mirrorlake_rows"])
+        ['id']
+    """
+    return [column for column in columns if not column.startswith(HIDDEN)]
+
+
 def sortable_columns(kinds: Iterable[tuple[str, str]]) -> list[str]:
     """Return the columns that Spark can order by: not maps and variants.
 

@@ -289,9 +289,9 @@ class LakeStatus(Result):
 
     def _view_problems(self) -> Iterator[Problem]:
         for view in self.views:
-            for source in (source for source in view.sources if source.newest is None):
-                from mirrorlake.views.definition import GONE_FIX  # there is a view
+            from mirrorlake.views.definition import GONE_FIX  # imported for a view in any case
 
+            for source in (source for source in view.sources if source.newest is None):
                 text = (
                     f"The view can't be refreshed, because its source {source.table} was removed."
                 )

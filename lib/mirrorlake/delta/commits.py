@@ -132,12 +132,11 @@ class History(Result):
         from mirrorlake.show.plots import plot_stacks
 
         commits = self.commits[:_MOST_BARS][::-1]
-        series = {
-            kind: [math.nan if n is None else n for n in counts]
-            for kind in ("inserted", "updated", "deleted")
-            for counts in [[getattr(commit.rows, kind) for commit in commits]]
-            if any(counts)
-        }
+        series = {}
+        for kind in ("inserted", "updated", "deleted"):
+            counts = [getattr(commit.rows, kind) for commit in commits]
+            if any(counts):
+                series[kind] = [math.nan if count is None else count for count in counts]
         if not series:
             return None
         # The labels of all bars would overlap: every `step`th is shown, the others are blank.

@@ -246,7 +246,7 @@ def fits(found: str, table: str) -> bool:
     """Return whether the table's type can store all values of a published type without loss."""
     if found in (table, VOID) or table in _WIDER.get(found, ()):
         return True
-    narrow, wide = _decimal(found), _decimal(table)
+    narrow, wide = decimal_digits(found), decimal_digits(table)
     if narrow is None or wide is None:
         return False
     return wide[1] >= narrow[1] and wide[0] - wide[1] >= narrow[0] - narrow[1]
@@ -266,7 +266,7 @@ def widened(table: str, found: str) -> str | None:
     for candidate in (table, *_WIDER.get(table, ()), *others):
         if fits(found, candidate) or candidate in _EXACT.get(found, ()):
             return candidate
-    own, other = _decimal(table), _decimal(found)
+    own, other = decimal_digits(table), decimal_digits(found)
     if own is None and other is None:
         return None
     digits, scale = own or (_DELTA_DIGITS.get(table, _MOST_DIGITS + 1), 0)
@@ -300,7 +300,7 @@ def parse_type(text: str, *, column: str) -> str:
     """
     kind = "".join(text.lower().split())
     kind = _TYPE_WORDS.get(kind, kind)
-    digits = _decimal(kind)
+    digits = decimal_digits(kind)
     if kind in _ARROW or (digits and digits[1] <= digits[0] and 1 <= digits[0] <= _MOST_DIGITS):
         return kind
     raise UsageError(
@@ -317,7 +317,7 @@ def united(table: str | None, found: str) -> str:
 
 def arrow_of(table_type: str) -> pa.DataType:
     """Return the Arrow type of a table's column type."""
-    digits = _decimal(table_type)
+    digits = decimal_digits(table_type)
     return pa.decimal128(*digits) if digits else _ARROW[table_type]
 
 
@@ -329,7 +329,9 @@ def misfit_hint(column: str, found: str, table: str) -> str:
         found: the type of the values, as Delta names it.
         table: the type of the table's column.
     """
-    numbers = all(k in _DIGITS or k in ("float", "double") or _decimal(k) for k in (found, table))
+    numbers = all(
+        k in _DIGITS or k in ("float", "double") or decimal_digits(k) for k in (found, table)
+    )
     correct = f"correct or round the values to fit {table}" if numbers else ""
     if widened(table, found) not in (None, table):
         return f"{correct}, or {WIDEN_HINT}" if correct else WIDEN_HINT
@@ -359,7 +361,7 @@ def _form(kind: str) -> str:
     """Return how a value of a type is written as text."""
     if kind in _FORMS:
         return _FORMS[kind]
-    precision, scale = _decimal(kind) or (0, 0)
+    precision, scale = decimal_digits(kind) or (0, 0)
     if scale:
         return (
             f"a number rounded to {counted(scale, 'digit')} after the point, with at most"
@@ -379,6 +381,7 @@ def type_name(arrow: pa.DataType) -> str:
     return str(arrow) if pt.is_nested(arrow) else column_type(arrow).table
 
 
-def _decimal(kind: str) -> tuple[int, int] | None:
+def decimal_digits(kind: str) -> tuple[int, int] | None:
+    """Return the precision and the scale of a decimal type; None for any other type."""
     found = _DECIMAL.fullmatch(kind)
     return (int(found[1]), int(found[2])) if found else None

@@ -349,11 +349,12 @@ def strip_frames(storage: Storage, paths: Iterable[str]) -> None:
         storage: the lake's files.
         paths: the paths of the framed tables in the lake.
     """
+    files = storage.files_below(FRAMES)
     for path in paths:
         strip = partial(_strip_statistics, path, frozenset(storage.files_below(path)))
-        for file in storage.files_below(FRAMES):
+        named = f"/{encode(path)}/".encode()
+        for file in files:
             table = file.partition("/_delta_log/")[0]
-            named = f"/{encode(path)}/".encode()
             if file == commit_path(table, 0) and named in storage.read(file):
                 rewrite_files(storage, table, strip)
 

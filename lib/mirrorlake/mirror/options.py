@@ -25,7 +25,7 @@ from mirrorlake.landing.metadata import (
     last_applied,
     read_identity,
 )
-from mirrorlake.names import HIDDEN, STATE, TableName, file_number, quote
+from mirrorlake.names import STATE, TableName, file_number, quote, visible_columns
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
@@ -316,7 +316,7 @@ def hide_columns(rows: DataFrame, properties: Callable[[], Mapping[str, str]]) -
         rows: the rows.
         properties: returns the table's properties; called only if a column may be hidden.
     """
-    shown = [name for name in rows.columns if not name.startswith(HIDDEN)]
+    shown = visible_columns(rows.columns)
     if len(shown) == len(rows.columns) or VIEW_PROPERTY not in properties():
         return rows
     return rows.select(*map(quote, shown))

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, quote
+from mirrorlake.names import quote, visible_columns
 from mirrorlake.partitioning.groups import micros
 from mirrorlake.partitioning.policy import (
     BY_PARTITION,
@@ -133,7 +133,7 @@ def survey_table(table: TableHandle, columns: Sequence[str] = ()) -> Survey:
         for field in snapshot.fields
         if field["type"] in _KINDS and why_not_hashed(field) is None
     }
-    wanted = [*columns] or [name for name in kinds if not name.startswith(HIDDEN)]
+    wanted = [*columns] or visible_columns(kinds)
     for name in wanted:
         if name not in kinds:
             raise UsageError(

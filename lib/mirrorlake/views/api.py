@@ -15,7 +15,14 @@ from mirrorlake.errors import UsageError
 from mirrorlake.history.write import check_own, create_table
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.trash import make_room
-from mirrorlake.names import HIDDEN, STATE, TableName, split_names, stages_folder
+from mirrorlake.names import (
+    HIDDEN,
+    STATE,
+    TableName,
+    split_names,
+    stages_folder,
+    visible_columns,
+)
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import Catalog
 from mirrorlake.results import Outcome
@@ -33,7 +40,6 @@ from mirrorlake.views.definition import (
     read_view_state,
     reason,
     view_status,
-    visible_columns,
 )
 from mirrorlake.views.explain import (
     FULL,
@@ -241,7 +247,7 @@ class Views:
         session = new_session(self._spark())
         if definition.stages:
             snapshot = open_snapshot(self._storage, definition.name)
-            sql = break_ties(definition.sql, visible_columns(snapshot))
+            sql = break_ties(definition.sql, visible_columns(snapshot.schema))
             definition = replace(definition, sql=sql)
         sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
@@ -383,7 +389,7 @@ def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:
                 f"There is no table {named.name} in the lake, so a view can't read it.",
                 hint="mirror or write the table first.",
             )
-        found[table] = tuple(visible_columns(snapshot))
+        found[table] = tuple(visible_columns(snapshot.schema))
     if not found:
         raise UsageError(
             "The view's query reads no table of the lake.",

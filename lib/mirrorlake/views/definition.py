@@ -25,7 +25,7 @@ from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, open_snapshot, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror.options import VIEW_PROPERTY
-from mirrorlake.names import HIDDEN, StageName, TableName, quote
+from mirrorlake.names import StageName, TableName, quote, visible_columns
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
@@ -245,13 +245,8 @@ def hiding_columns(storage: Storage, name: TableName | None) -> list[str] | None
     snapshot = None if name is None else read_snapshot(storage, name.table_path)
     if snapshot is None or VIEW_PROPERTY not in snapshot.properties:
         return None
-    seen = visible_columns(snapshot)
+    seen = visible_columns(snapshot.schema)
     return None if len(seen) == len(snapshot.schema) else seen
-
-
-def visible_columns(snapshot: Snapshot) -> list[str]:
-    """Return a table's columns, without those that a view hides."""
-    return [name for name in snapshot.schema if not name.startswith(HIDDEN)]
 
 
 NOTE = "mirrorlake.view"

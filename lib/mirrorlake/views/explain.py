@@ -33,7 +33,7 @@ from mirrorlake.views.definition import (
 )
 from mirrorlake.views.plan import Changes, Plan, Source, look_at_changes, make_plan, pin_sources
 from mirrorlake.views.shape import RULES, Method, Role, is_steady
-from mirrorlake.views.view_sql import Delta, whole_contents
+from mirrorlake.views.view_sql import whole_contents
 
 FORMAT = 2
 COMMIT_SECONDS = 1.5  # an empty commit on a small machine, until the lake has a measurement
@@ -244,9 +244,7 @@ class RefreshPlan:
 
     def needs_old(self) -> list[Source]:
         """Return the sources whose old versions an incremental refresh reads."""
-        return Delta(
-            self.plan, {one.source.name: "" for one in self.changes if one.files}
-        ).needs_old()
+        return self.plan.needs_old([one.source.name for one in self.changes if one.files])
 
 
 def plan_refresh(

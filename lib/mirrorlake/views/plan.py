@@ -7,7 +7,7 @@ compared by row ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.ranges import ORIGIN, bridge, read_feed
 from mirrorlake.history.diff import RESERVED, is_tracked
 from mirrorlake.history.versions import check_version, versions_at_once
-from mirrorlake.names import HIDDEN, StageName, TableName, quote
+from mirrorlake.names import HIDDEN, StageName, TableName, quote, visible_columns
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.definition import (
@@ -34,9 +34,8 @@ from mirrorlake.views.definition import (
     find_stars,
     parse_query,
     reason,
-    visible_columns,
 )
-from mirrorlake.views.shape import KEY, Method, Shape, read_shape, settle_types
+from mirrorlake.views.shape import KEY, Method, Role, Shape, read_shape, settle_types
 from mirrorlake.views.stages import read_stages
 
 SIGN = f"{HIDDEN}sign"
@@ -150,7 +149,9 @@ def pin_sources(
                 hint=f"restore {name}, or drop the view.",
             )
         there = {column.lower(): column for column in snapshot.schema}
-        wanted = definition.sources[name] or visible_columns(snapshot)  # a stage: all columns
+        wanted = definition.sources[name] or visible_columns(
+            snapshot.schema
+        )  # a stage: all columns
         columns = [there[c.lower()] for c in wanted if c.lower() in there]
         old_id, old = state.get(str(name), ("", None))
         found.append(
@@ -318,6 +319,22 @@ class Plan:
     def tables(self) -> list[Source]:
         """The sources, without duplicates."""
         return list({source.name: source for source in self.sources.values()}.values())
+
+    def needs_old(self, changed: Collection[TableName]) -> list[Source]:
+        """Return the sources whose old versions an incremental refresh reads.
+
+        Args:
+            changed: the sources with changed rows.
+        """
+        if self.branches:
+            return [source for branch in self.branches for source in branch.needs_old(changed)]
+        sources = [self.sources[member.table.start] for member in self.shape.members]
+        has_changed = [source.name in changed for source in sources]
+        return [
+            source
+            for index, (member, source) in enumerate(zip(self.shape.members, sources, strict=True))
+            if has_changed[index] and (member.role is not Role.LINEAR or any(has_changed[:index]))
+        ]
 
     def newest(self) -> dict[int, str]:
         """Return the SQL that replaces each table with its rows at the version to read."""

@@ -47,13 +47,11 @@ def reduce_tables(
         if alias != first and plan.sources[one.table.start].bytes > LARGE_BYTES
     }
     while large and max(reduced.values()) <= MOST_BROADCAST:
+        others = (alias for alias in members if alias not in reduced)
         partners = {
-            alias: min(known, key=reduced.__getitem__)
-            for alias in members
-            if alias not in reduced
-            and (
-                known := [n for one in links.get(alias, ()) if (n := one.alias.lower()) in reduced]
-            )
+            alias: partner
+            for alias in others
+            if (partner := _smallest_partner(links.get(alias, ()), reduced)) is not None
         }
         if not partners:
             break
@@ -69,6 +67,12 @@ def reduce_tables(
         found[table.start] = view
         large.discard(alias)
     return found
+
+
+def _smallest_partner(links: Sequence[Link], reduced: Mapping[str, int]) -> str | None:
+    """Return the linked table that has the fewest rows of those that are reduced."""
+    known = {one.alias.lower() for one in links} & reduced.keys()
+    return min(sorted(known), key=reduced.__getitem__, default=None)
 
 
 def _matching(columns: Sequence[str], rows: str, keys: str, links: Sequence[Link]) -> str:

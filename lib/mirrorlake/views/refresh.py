@@ -389,16 +389,15 @@ def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[Tabl
     """Return the plan over scans of its sources: the new versions, and the old ones of some."""
     sources = {}
     for source in plan.tables:
-        folder = source.name.table_path
-        newest = live_files(storage, folder, source.new)
-        size = sum(int(add["size"]) for add in newest)
-        scans: dict[int, str] = {}
-        for version in (source.new, source.old if source.name in old else None):
-            if version is not None:
-                is_new = version == source.new
-                files = newest if is_new else live_files(storage, folder, version)
-                rows = version_rows(work.session, storage, folder, version, files)
-                scans |= {} if rows is None else {version: work.view(rows)}
+        folder, versions = source.name.table_path, {source.new}
+        if source.old is not None and source.name in old:
+            versions.add(source.old)
+        files = {version: live_files(storage, folder, version) for version in versions}
+        size = sum(int(add["size"]) for add in files[source.new])
+        rows = {
+            v: version_rows(work.session, storage, folder, v, some) for v, some in files.items()
+        }
+        scans = {v: work.view(found) for v, found in rows.items() if found is not None}
         sources[source.name] = replace(source, scans=scans, bytes=size)
     return plan.reading(sources)
 

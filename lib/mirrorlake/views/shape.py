@@ -22,6 +22,7 @@ from pathlib import Path
 import yaml
 from sqlglot import exp
 
+from mirrorlake.landing.types import decimal_digits
 from mirrorlake.names import HIDDEN, quote
 from mirrorlake.query.statement import AsWritten, NamedTable
 from mirrorlake.views.definition import (
@@ -652,14 +653,8 @@ def _is_exact(aggregate: Aggregate) -> bool:
         return kind in _ORDERED or kind.startswith("decimal")
     if kind in WHOLE:
         return True
-    if not kind.startswith("decimal"):
+    if (digits := decimal_digits(kind)) is None:
         return False
-    precision, scale = precision_and_scale(kind)
+    precision, scale = digits
     is_averaged = precision <= _AVERAGED_PRECISION and scale <= _AVERAGED_SCALE
     return aggregate.function == "sum" or is_averaged
-
-
-def precision_and_scale(kind: str) -> tuple[int, int]:
-    """Return the precision and the scale of a decimal type."""
-    precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-    return int(precision), int(scale)

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.table import column_types
+from mirrorlake.landing.types import decimal_digits
 from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
-from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role, precision_and_scale
+from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 _EXTREME, _DELETED = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
@@ -249,15 +250,14 @@ def _value(aggregate: Aggregate) -> str:
     total = quote(f"{_SUM}{aggregate.number}")
     if aggregate.function == "sum":
         return f"CASE WHEN {count} > 0 THEN {total} END"
-    kind = aggregate.kind
-    if not kind.startswith("decimal"):
+    digits = decimal_digits(aggregate.kind)
+    if digits is None:
         return f"CASE WHEN {count} > 0 THEN {total} / CAST({count} AS DOUBLE) END"
-    return f"CASE WHEN {count} > 0 THEN {_decimal_average(total, count, kind)} END"
+    return f"CASE WHEN {count} > 0 THEN {_decimal_average(total, count, *digits)} END"
 
 
-def _decimal_average(total: str, count: str, kind: str) -> str:
+def _decimal_average(total: str, count: str, precision: int, scale: int) -> str:
     """Return an average of decimals, rounded once, as `avg` does; `/` would round it twice."""
-    precision, scale = precision_and_scale(kind)
     unit = f"0.{'1'.zfill(scale + 4)}BD"
     step, size = f"(CAST({count} AS DECIMAL(19, 0)) * {unit})", f"abs({total})"
     rest = f"({size} % {step})"
@@ -332,18 +332,6 @@ class Delta:
             for sign, old in _SIGNS:
                 relations = around | self._at([member], old=old)
                 yield self._term(select, sign, relations, concerned)
-
-    def needs_old(self) -> list[Source]:
-        """Return the sources whose old versions must be read."""
-        if self.plan.branches:
-            return [source for part in self.parts for source in part.needs_old()]
-        members = self.plan.shape.members
-        changed = [self._source(m).name in self.changes for m in members]
-        return [
-            self._source(member)
-            for index, member in enumerate(members)
-            if changed[index] and (member.role is not Role.LINEAR or any(changed[:index]))
-        ]
 
     def _both(self, select: str) -> Iterator[str]:
         members = self.plan.shape.members
