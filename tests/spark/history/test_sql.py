@@ -9,7 +9,9 @@ from datetime import timezone
 from pathlib import Path
 
 import pytest
+from py4j.clientserver import JavaClient
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from helpers.tables import describe_history
 from mirrorlake import Lake
@@ -271,3 +273,19 @@ def test_a_query_lists_as_much_of_a_large_lake_as_of_a_small_one(
         assert [row.n for row in rows] == [10, 99]
         counts.append(len(lake.storage.listed))
     assert counts[1] <= counts[0] + 3
+
+
+def test_classes_are_looked_up_once(stock: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = "SELECT sum(n) AS total FROM Inventory"
+    assert [row.total for row in stock.sql(query).collect()] == [109]
+    send, looked_up = JavaClient.send_command, []
+
+    def watched(client: JavaClient, command: str, *args: object, **options: object) -> str:
+        if command.startswith("r\nu\n"):  # the question what a name is
+            looked_up.append(command.split("\n")[2])
+        return send(client, command, *args, **options)
+
+    monkeypatch.setattr(JavaClient, "send_command", watched)
+    rows = stock.sql(query).select(F.col("total"), F.lit(1)).collect()
+    assert [row.total for row in rows] == [109]
+    assert looked_up == []
