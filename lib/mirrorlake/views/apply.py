@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -95,12 +95,16 @@ class Workspace:
         views: a stack of calls that drop the temporary views.
         frames: a stack of calls that release the cached rows.
         is_large: whether the view's table has so many rows that a filter before a join saves time.
+        queries: the view and the number of rows of each query in `cached`.
+        hinted: the view with a broadcast hint of each view.
     """
 
     session: SparkSession
     views: ExitStack
     frames: ExitStack
     is_large: bool = False
+    queries: dict[str, tuple[str, int]] = field(default_factory=dict)
+    hinted: dict[str, str] = field(default_factory=dict)
 
     def view(self, rows: DataFrame) -> str:
         """Return the name of a new temporary view that contains the rows."""
@@ -136,11 +140,23 @@ class Workspace:
         rows = self.session.table
         return self.view(rows_among(rows(table), rows(view), keys, count))
 
+    def cached(self, query: str) -> tuple[str, int]:
+        """Return a temporary view of the cached rows of a query, and their number.
+
+        A query that was cached before is not cached again.
+        """
+        if query not in self.queries:
+            view = self.cache(self.session.sql(query))
+            self.queries[query] = view, self.count(view)[0]
+        return self.queries[query]
+
     def broadcast(self, view: str, count: int) -> str:
         """Return the view with a broadcast hint, unless it has too many rows."""
         if count > MOST_BROADCAST:
             return view
-        return self.view(self.session.table(view).hint("broadcast"))
+        if view not in self.hinted:
+            self.hinted[view] = self.view(self.session.table(view).hint("broadcast"))
+        return self.hinted[view]
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.spark.jvm import MOST_BROADCAST
 from mirrorlake.views.apply import Workspace
 from mirrorlake.views.plan import Plan, listed
-from mirrorlake.views.shape import Link, Member, row_links
+from mirrorlake.views.shape import Link, Member, Role, row_links
 
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
+_CHANGES = ""  # stands for the changed rows; no alias is empty
 _ROWS, _KEYS = quote(f"{HIDDEN}table"), quote(f"{HIDDEN}keys")
 
 
@@ -24,7 +25,8 @@ def reduce_tables(
     counts: Mapping[TableName, int],
     plan: Plan,
     changed: Member,
-    relations: dict[int, str],
+    view: str,
+    relations: Mapping[int, str],
 ) -> dict[int, str]:
     """Return relations in which the large tables have only rows that can match the changes.
 
@@ -32,20 +34,24 @@ def reduce_tables(
         work: the cached rows of the refresh.
         counts: the number of changed rows, by source.
         plan: the plan of the view.
-        changed: the table whose changes are joined with the other tables.
-        relations: the SQL of each table, by its offset in the query.
+        changed: the table that has changed.
+        view: the temporary view of its changed rows.
+        relations: the SQL of each table, by its offset in the query. For a linear table, this is
+            `view`. Any other table is joined at a version, with the rows that its changes affect.
     """
     members = {member.table.alias.lower(): member for member in plan.shape.members}
-    columns = {alias: plan.sources[one.table.start].columns for alias, one in members.items()}
+    sources = {alias: plan.sources[one.table.start] for alias, one in members.items()}
+    columns = {alias: source.columns for alias, source in sources.items()}
     links = row_links(plan.query, plan.shape.members, columns)
-    first = changed.table.alias.lower()
+    first = changed.table.alias.lower() if changed.role is Role.LINEAR else _CHANGES
+    if first == _CHANGES:
+        for one in changed.links:
+            if not one.null_safe:
+                own = links.setdefault(one.alias.lower(), [])
+                own.append(Link(one.column, _CHANGES, one.own))
+    rows = {alias: relations[one.table.start] for alias, one in members.items()} | {first: view}
     reduced = {first: counts[plan.sources[changed.table.start].name]}
-    found = dict(relations)
-    large = {
-        alias
-        for alias, one in members.items()
-        if alias != first and plan.sources[one.table.start].bytes > LARGE_BYTES
-    }
+    large = {alias for alias, one in sources.items() if one.bytes > LARGE_BYTES} - {first}
     while large and max(reduced.values()) <= MOST_BROADCAST:
         others = (alias for alias in members if alias not in reduced)
         partners = {
@@ -57,16 +63,14 @@ def reduce_tables(
             break
         # Prefer a large table; read a small one only to reach further tables.
         alias = min(partners, key=lambda name: name not in large)
-        table, partner = members[alias].table, partners[alias]
+        partner = partners[alias]
         pairs = [one for one in links[alias] if one.alias.lower() == partner]
-        keys = work.broadcast(found[members[partner].table.start], reduced[partner])
-        used = plan.used(plan.sources[table.start])
-        view = work.cache(work.session.sql(_matching(used, found[table.start], keys, pairs)))
-        # No broadcast hint here: with hints, Spark keeps the order of the query.
-        (reduced[alias],) = work.count(view)
-        found[table.start] = view
+        keys = work.broadcast(rows[partner], reduced[partner])
+        # No broadcast hint for the result: with hints, Spark keeps the order of the query.
+        used = plan.used(sources[alias])
+        rows[alias], reduced[alias] = work.cached(_matching(used, rows[alias], keys, pairs))
         large.discard(alias)
-    return found
+    return {one.table.start: rows[alias] for alias, one in members.items()}
 
 
 def _smallest_partner(links: Sequence[Link], reduced: Mapping[str, int]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 _FEW_PARTITIONS = 8
+_AT_ONCE = 4  # sources whose changes are read at the same time
 HOW = ("auto", "incremental", "full")
 _FEW_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
 
@@ -372,14 +374,14 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
 def _plan_once(found: RefreshPlan) -> None:
     """Disable Spark's adaptive planning for few changes, because it costs more than it saves.
 
-    This applies only if the changes are broadcast in each join with a large table. Other joins need
-    the sizes that Spark measures while it runs.
+    This applies only if the changes reduce each large table of a join; see `reduce_tables`. Other
+    joins need the sizes that Spark measures while it runs.
     """
     session, shape = found.session, found.plan.shape
     members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
-    linear = all(member.role is Role.LINEAR for member in members)
+    reduced = all(member.role is not Role.BOTH for member in members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
-    if linear and by_changes and found.changed_bytes <= _FEW_BYTES:
+    if reduced and by_changes and found.changed_bytes <= _FEW_BYTES:
         session.conf.set(_ADAPTIVE, "false")
         partitions = min(int(session.conf.get(_PARTITIONS) or 1), _FEW_PARTITIONS)
         session.conf.set(_PARTITIONS, str(partitions))
@@ -406,15 +408,17 @@ def _read(
     work: Workspace, storage: Storage, changes: Iterable[Changes], plan: Plan
 ) -> tuple[Delta, int]:
     """Return the changes as temporary views, and the number of changed rows."""
-    views, counts = {}, {}
-    for one in changes:
-        if one.files:
-            name = one.source.name
-            rows = read_changes(work.session, storage, one, plan.used(one.source))
-            view = work.cache(rows)
-            (counts[name],) = work.count(view)
-            if counts[name]:
-                views[name] = view
+
+    def cached(one: Changes) -> tuple[str, int]:
+        view = work.cache(read_changes(work.session, storage, one, plan.used(one.source)))
+        return view, work.count(view)[0]
+
+    readable = [one for one in changes if one.files]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(cached, readable))
+    names = [one.source.name for one in readable]
+    counts = {name: count for name, (_, count) in zip(names, found, strict=True)}
+    views = {name: view for name, (view, _) in zip(names, found, strict=True) if counts[name]}
     return Delta(plan, views, partial(reduce_tables, work, counts)), sum(counts.values())
 
 

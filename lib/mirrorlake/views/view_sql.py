@@ -12,7 +12,9 @@ The table has the view's columns, and the hidden columns that its rule needs:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -268,9 +270,13 @@ def _decimal_average(total: str, count: str, precision: int, scale: int) -> str:
 
 _CHANGED = quote(f"{HIDDEN}changed")
 _SIGNS = (("1", False), ("-1", True))  # new rows count +1, old rows -1
+_AT_ONCE = 4  # changed tables whose terms are prepared at the same time
 
 
-def _unreduced(_: Plan, __: Member, relations: dict[int, str]) -> dict[int, str]:
+Reduce = Callable[[Plan, Member, str, dict[int, str]], dict[int, str]]
+
+
+def _unreduced(_: Plan, __: Member, ___: str, relations: dict[int, str]) -> dict[int, str]:
     return relations
 
 
@@ -282,12 +288,12 @@ class Delta:
         plan: the plan of the view.
         changes: the temporary view with the changed rows and signs, by source.
         reduce: a function that replaces relations by their rows that can match the changes of a
-            linear table.
+            table; see `reduce_tables`.
     """
 
     plan: Plan
     changes: dict[TableName, str]
-    reduce: Callable[[Plan, Member, dict[int, str]], dict[int, str]] = _unreduced
+    reduce: Reduce = _unreduced
 
     @property
     def parts(self) -> list[Delta]:
@@ -311,27 +317,36 @@ class Delta:
         return "\nUNION ALL\n".join(self._both(select) if both else self._terms(select))
 
     def _terms(self, select: str) -> Iterator[str]:
+        """Yield a term, or a new and an old term, for each changed table."""
         members = self.plan.shape.members
-        for index, member in enumerate(members):
-            view = self.changes.get(self._source(member).name)
-            if view is None:
-                continue
-            around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
-            if member.role is Role.LINEAR:
-                sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
-                relations = self.reduce(self.plan, member, around | {member.table.start: view})
-                yield self._term(select, sign, relations)
-                continue
-            # Rows that a changed row joins, or may have joined before.
-            links = " AND ".join(
-                f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='}"
-                f" {quote(link.alias)}.{quote(link.column)}"
-                for link in member.links
-            )
-            concerned = f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
-            for sign, old in _SIGNS:
-                relations = around | self._at([member], old=old)
-                yield self._term(select, sign, relations, concerned)
+        changed = [n for n, one in enumerate(members) if self._source(one).name in self.changes]
+        # The threads wait for Spark, which plans and runs their queries side by side.
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for terms in pool.map(partial(self._terms_of, select), changed):
+                yield from terms
+
+    def _terms_of(self, select: str, index: int) -> list[str]:
+        members = self.plan.shape.members
+        member = members[index]
+        view = self.changes[self._source(member).name]
+        around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
+        if member.role is Role.LINEAR:
+            sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
+            joined = around | {member.table.start: view}
+            return [self._term(select, sign, self.reduce(self.plan, member, view, joined))]
+        # Rows that a changed row joins, or may have joined before.
+        links = " AND ".join(
+            f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='}"
+            f" {quote(link.alias)}.{quote(link.column)}"
+            for link in member.links
+        )
+        concerned = f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
+        terms = []
+        for sign, old in _SIGNS:
+            joined = around | self._at([member], old=old)
+            relations = self.reduce(self.plan, member, view, joined)
+            terms.append(self._term(select, sign, relations, concerned))
+        return terms
 
     def _both(self, select: str) -> Iterator[str]:
         members = self.plan.shape.members
