@@ -46,6 +46,13 @@ _TRANSIENT = (
     errors.TableFailedError,
 )
 _LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
+_OWN_LAKES = r"%env MIRRORLAKE_HOME=.\n"  # in copies of lessons: the notebook's folder
+
+
+def _lesson_folder(notebook: Path) -> Path | None:
+    """Return the folder of a copy of a lesson, which contains its lakes; None for others."""
+    is_copy = _OWN_LAKES in notebook.read_text(encoding="utf-8")
+    return notebook.parent.absolute() if is_copy else None
 
 
 def may_pass(error: Mapping[str, Any]) -> bool:
@@ -84,13 +91,16 @@ class StartedKernel:
     Args:
         environment: additional environment variables.
         scrubber: removes secrets from the text that the kernel prints outside of the notebook.
+        folder: the working directory; by default, that of this process.
 
     Attributes:
         manager: the manager with which a notebook client controls the kernel.
         group: the number of the process group.
     """
 
-    def __init__(self, environment: Mapping[str, str], scrubber: Scrubber) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], scrubber: Scrubber, folder: Path | None = None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
         self.manager = AsyncKernelManager(
             kernel_name="python3", config=private_sockets(self._folder.name)
@@ -100,6 +110,7 @@ class StartedKernel:
                 # The kernel keeps no history file and logs only errors.
                 extra_arguments=["--log-level=ERROR", "--HistoryManager.hist_file=:memory:"],
                 env=os.environ | dict(environment),
+                cwd=str(folder or Path.cwd()),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
@@ -196,7 +207,8 @@ class Execution:
             # papermill and its libraries warn of their own deprecations.
             warnings.simplefilter("ignore")
             try:
-                kernel = StartedKernel(self.environment, self.scrubber)
+                folder = _lesson_folder(self.path)
+                kernel = StartedKernel(self.environment, self.scrubber, folder)
                 self._started(kernel.group)
                 import_papermill().execute_notebook(
                     str(self.path),

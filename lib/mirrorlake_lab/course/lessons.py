@@ -421,8 +421,8 @@ folder with `./mirrorlake lab --folder FOLDER`. The lakes of each student are in
 student's notebooks.
 
 If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
-each task whether it was passed. Run the command in the folder of the student's notebooks, because
-their lakes are in the current folder.
+each task whether it was passed. The lakes of the run are in the folder of the notebook, too. So
+keep the notebooks of each student in a folder of their own.
 """
 
 

@@ -20,6 +20,7 @@ from helpers.project import PROJECT
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.notices import noop
+from mirrorlake_lab import make_course
 from mirrorlake_runs import execution, load_plan, parameters, prepare, reporting, run
 from mirrorlake_runs import plan as plans
 from mirrorlake_runs.execution import Execution, may_pass
@@ -408,3 +409,26 @@ def test_a_notebook_need_not_name_its_language(
     done = Execution("own", *files, {"n": 7}, {}, {}, Scrubber(), alone=False).run()
     assert (done.status, done.error) == ("done", None)
     assert "n = 7" in nbformat.read(files[1], as_version=4).cells[0].source
+
+
+def test_a_copy_of_a_lesson_runs_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Students have lakes of their own, whatever folder a teacher runs their copies from."""
+    papermill = execution.import_papermill()
+    prepare_only = partial(papermill.execute_notebook, prepare_only=True)
+    folders: list[Path | None] = []
+
+    def start(_environment: object, _scrubber: object, folder: Path | None) -> SimpleNamespace:
+        folders.append(folder)
+        return SimpleNamespace(group=None, manager=None, close=lambda: None)
+
+    monkeypatch.setattr(papermill, "execute_notebook", prepare_only)
+    monkeypatch.setattr(execution, "StartedKernel", start)
+    put_notebook(tmp_path, "own")
+    copies = [make_course(tmp_path / name).notebooks[0] for name in ("ada", "bob")]
+    for path in (*copies, tmp_path / "own.ipynb"):
+        target = tmp_path / "done.ipynb"
+        done = Execution("one", path, target, {}, {}, {}, Scrubber(), alone=False).run()
+        assert (done.status, done.error) == ("done", None)
+    assert folders == [tmp_path / "ada", tmp_path / "bob", None]
