@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -36,7 +35,7 @@ from mirrorlake.query.catalog import (
     unregister_tables,
 )
 from mirrorlake.storage.files import Storage, storage_errors
-from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
+from mirrorlake.storage.paths import lake_path, may_be_lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,12 +110,11 @@ class Lake:
             lake = Lake(path, spark=spark)
             if is_lake(lake.storage):
                 return lake
-        place = shlex.quote(path)
         raise UsageError(
             f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
-            hint="correct the root, or publish a file there:"
-            f" `{PROGRAM} publish {place} TABLE FILE`."
-            f" `{PROGRAM} sample {place}` makes a sample lake there.",
+            hint="correct root. In a lesson, first run the lessons that create its lake."
+            " Lake.open(root, new=True).publish(table, rows) creates a lake, and"
+            " mirrorlake_lab.make_sample(root) a sample lake.",
         )
 
     def __repr__(self) -> str:

@@ -40,6 +40,7 @@ from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, name_holder
 from mirrorlake.storage.paths import (
     NOTEBOOKS,
     PARAMETERS,
+    PROGRAM,
     docs_page,
     lake_path,
     may_be_lake,
@@ -594,8 +595,13 @@ class Prepared:
                 try:
                     Lake.open(root)
                 except UsageError as error:
-                    hint = f"give another lake with `-p root=…`, {error.hint}"
-                    raise UsageError(f"Step {step.name}: {error.message}", hint=hint) from None
+                    place = shlex.quote(lake_path(root))
+                    raise UsageError(
+                        f"Step {step.name}: {error.message}",
+                        hint="give another lake with `-p root=…`, or publish a file there:"
+                        f" `{PROGRAM} publish {place} TABLE FILE`. `{PROGRAM} sample {place}`"
+                        " makes a sample lake there.",
+                    ) from None
 
 
 def prepare(

@@ -31,8 +31,12 @@ def test_what_is_no_lake_is_refused_and_stays_as_it_is(kind: str, tmp_path: Path
         (folder / "Files").mkdir()
         (folder / "Files" / "letter.txt").write_text("hello")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=r"is not a lake|is empty"):
+    with pytest.raises(UsageError, match=r"is not a lake|is empty") as refused:
         Lake.open("" if kind == "no name" else str(folder))
+    assert "mirrorlake publish" not in refused.value.hint  # the hint of the shell
+    if kind != "no name":
+        assert "run the lessons" in refused.value.hint
+        assert "make_sample(root)" in refused.value.hint
     assert sorted(tmp_path.rglob("*")) == before
 
 
