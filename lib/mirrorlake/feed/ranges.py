@@ -173,13 +173,17 @@ def resolve_span(
     last, last_given = (
         (timeline.latest, "") if end is None else _resolve(spark, timeline, end, is_start=False)
     )
-    for version, given, at in ((first, first_given, "start"), (last, last_given, "end")):
+    for version, given, fix in (
+        (first, first_given, f"choose a start up to version {timeline.latest}"),
+        (last, last_given, "leave out the end to read up to the newest version"),
+    ):
         if version > timeline.latest and beyond_latest == "error":
             newest = timestamp_text(timeline.times[-1])
             raise FeedError(
                 f"{given} is beyond the newest version, {timeline.latest} of {newest}.",
-                hint=f"choose an earlier {at}, or clip such ends with beyond_latest='clip'"
-                f" (in SQL: SET {BEYOND_CONF} = true).",
+                hint=f"{fix}. To read only what exists without an error, SET {BEYOND_CONF} = true,"
+                " or pass beyond_latest='clip' to changes.read, changes.net or row_tracking.changes"
+                " (--beyond clip).",
             )
     # Between two timestamps there may be no commit; that is an empty range.
     by_timestamp = "timestamp" in first_given + last_given

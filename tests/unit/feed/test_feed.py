@@ -210,13 +210,17 @@ def test_the_references_themselves() -> None:
     assert type_2_model([events[1]]) == {((1,), None, 5, 5): 1}
 
 
-@pytest.mark.parametrize(("start", "end", "wrong"), [(7, None, "start"), (1, 7, "end")])
-def test_an_end_beyond_the_newest_version(start: int, end: int | None, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "end", "fix"),
+    [(7, None, "choose a start up to version 2. "), (1, 7, "leave out the end to read ")],
+)
+def test_an_end_beyond_the_newest_version(start: int, end: int | None, fix: str) -> None:
     timeline = commits.Timeline(0, range(3), (0, HOUR, 2 * HOUR))
     no_session: Any = None  # only timestamps and the default of `beyond_latest` need one
     with pytest.raises(FeedError, match=r"^Version 7 is beyond the newest version, 2 of 1970") as e:
         ranges.resolve_span(no_session, timeline, start, end, "error")
-    assert e.value.hint.startswith(f"choose an earlier {wrong}, or ")
+    assert e.value.hint.startswith(fix)
+    assert e.value.hint.endswith(" or row_tracking.changes (--beyond clip).")
     assert "Latest" not in e.value.message
 
 
