@@ -28,7 +28,12 @@ from mirrorlake.history.diff import (
     diff_versions,
 )
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
-from mirrorlake.history.versions import ReadableRange, check_when, find_readable_range
+from mirrorlake.history.versions import (
+    ReadableRange,
+    check_version,
+    check_when,
+    find_readable_range,
+)
 from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
 from mirrorlake.inspection import FilesByVersion, files_by_version
 from mirrorlake.layout.analysis import Analysis, analyze_table
@@ -136,7 +141,8 @@ class Table(TableHandle):
                 Not allowed together with `timestamp`.
 
         Raises:
-            UsageError: both `version` and `timestamp` are given, or the text is not a timestamp.
+            UsageError: both `version` and `timestamp` are given, the version is not an integer, or
+                the text is not a timestamp.
             VersionError: the version can't be read. The error contains the reason and the versions
                 that can be read.
             QueryError: Spark refuses the predicate.
@@ -160,7 +166,7 @@ class Table(TableHandle):
             clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
             rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
         elif version is not None:
-            check_when(self.storage, self.name, int(version))
+            check_version(self.storage, self.name, version)
             rows = self.row_tracking.read(version=version) if row_ids else self.rows(int(version))
         elif row_ids:
             rows = self.row_tracking.read()

@@ -189,7 +189,10 @@ def check_integer(version: object) -> None:
         UsageError: the version is not an integer.
     """
     if not isinstance(version, SupportsIndex):
-        raise UsageError(f"{version!r} is not a version.", hint="give an integer, such as 2.")
+        raise UsageError(
+            f"{version!r} is not a version.",
+            hint="give an integer, such as 2; history() lists the versions and their times.",
+        )
 
 
 def check_version(storage: Storage, table: TableName, version: int) -> None:

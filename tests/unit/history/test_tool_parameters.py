@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -77,6 +78,13 @@ def test_versions_by_moment(lake: Lake) -> None:
 def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> None:
     with pytest.raises(error, match=message):
         diff.choose_versions(lake.table("t"), **ends)
+
+
+@pytest.mark.parametrize("version", ["x", "2", 1.5, datetime(2024, 5, 1)])
+@pytest.mark.parametrize("row_ids", [False, True])
+def test_a_version_to_read_is_an_integer(lake: Lake, version: Any, row_ids: bool) -> None:
+    with pytest.raises(UsageError, match=r"is not a version\. Hint: give an integer"):
+        lake.table("t").read(version=version, row_ids=row_ids)
 
 
 def test_a_policy_vacuums_only_if_it_says_so() -> None:
