@@ -623,7 +623,7 @@ class VOrderReport(Result):
 
         return plot_bars(
             {"before": self.bytes_before / 1024, "after": self.bytes_after / 1024},
-            title=f"Files of {self.table} without V-Order",
+            title=f"Size of the examined files of {self.table}, before and after V-Order",
             label="KiB",
             fmt="{x:,.1f}",
         )

@@ -256,3 +256,5 @@ def test_a_report_counts_the_rewritten_files() -> None:
     assert repr(done).startswith("sales: 1 of 2 files rewritten in V-Order, 200 bytes became 160")
     planned = repr(replace(done, applied=False))
     assert planned.startswith("sales: 1 of 2 files would be rewritten in V-Order, 200 bytes would")
+    text = done.plot().describe()
+    assert text.startswith("Size of the examined files of sales, before and after V-Order. KiB. ")
