@@ -93,7 +93,7 @@ def query_lake(
             path = storage.path(found.table_path)
             check = partial(check_when, storage, found)
             version = _version(found, when)
-        return Relation(path, hiding_columns(storage, found), check, version)
+        return Relation(path, partial(hiding_columns, storage, found), check, version)
 
     def _version(table: TableName, when: When | None) -> int | None:
         if isinstance(when, datetime):

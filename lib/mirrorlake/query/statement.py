@@ -102,13 +102,14 @@ class Relation:
 
     Attributes:
         path: the full path of the table.
-        columns: the visible columns of a table that hides some; None for all columns.
+        columns: returns the visible columns of a table that hides some, at a version or timestamp
+            (None: the newest version); None for all columns.
         check: raises an error for a version or timestamp that cannot be read.
         version: the version to read if the query names none; None for the newest version.
     """
 
     path: str
-    columns: list[str] | None = None
+    columns: Callable[[When | None], list[str] | None] = lambda when: None
     check: Callable[[When], None] = lambda when: None
     version: int | None = None
 
@@ -379,8 +380,9 @@ def _table_edits(
     path = delta_name(relation.path)
     after = end
     version = node.args.get("version")
-    if not version and relation.version is not None:
-        path += f" VERSION AS OF {relation.version}"
+    when: When | None = None if version else relation.version
+    if when is not None:
+        path += f" VERSION AS OF {when}"
     edits: list[Edit] = [(start, end, path)]
     if version and "span" in version.meta:
         first, after = version.meta["span"]
@@ -396,8 +398,9 @@ def _table_edits(
     if not is_source and not node.find_ancestor(exp.Select):
         return edits
     # Spark accepts a version in the USING clause of a MERGE only within a subquery.
-    if relation.columns is not None or (is_source and (version or relation.version is not None)):
-        columns = "*" if relation.columns is None else ", ".join(map(quote, relation.columns))
+    visible = relation.columns(when)
+    if visible is not None or (is_source and (version or when is not None)):
+        columns = "*" if visible is None else ", ".join(map(quote, visible))
         edits[0] = (start, end, f"(SELECT {columns} FROM {path}")
         edits.append((after, after, ")"))
     if not node.alias:  # columns may be qualified with the table's name

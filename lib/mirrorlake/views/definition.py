@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlglot import exp
@@ -24,6 +25,7 @@ from sqlglot import exp
 from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, open_snapshot, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.history.versions import version_at
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.names import StageName, TableName, quote, visible_columns
 from mirrorlake.query.statement import (
@@ -240,11 +242,22 @@ def list_definitions(
     return [definition for definition in found if definition is not None]
 
 
-def hiding_columns(storage: Storage, name: TableName | None) -> list[str] | None:
-    """Return the visible columns of a view that has hidden columns; None for any other table."""
+def hiding_columns(
+    storage: Storage, name: TableName | None, when: int | datetime | None = None
+) -> list[str] | None:
+    """Return the visible columns of a view that has hidden columns; None for any other table.
+
+    Args:
+        storage: the lake's files.
+        name: the table's name.
+        when: a readable version or timestamp, whose columns are returned; by default the newest.
+    """
     snapshot = None if name is None else read_snapshot(storage, name.table_path)
     if snapshot is None or VIEW_PROPERTY not in snapshot.properties:
         return None
+    if name is not None and when is not None:
+        version = version_at(storage, name, when) if isinstance(when, datetime) else when
+        snapshot = read_snapshot(storage, name.table_path, version) or snapshot
     seen = visible_columns(snapshot.schema)
     return None if len(seen) == len(snapshot.schema) else seen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from helpers.commits import write_lines
 from helpers.least_table import make_table
+from mirrorlake.delta.commits import CommitLog
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror import options
 from mirrorlake.names import HIDDEN, TableName
+from mirrorlake.query import statement
 from mirrorlake.status import read_status
 from mirrorlake.storage.files import Storage
 from mirrorlake.views import api, definition, plan
@@ -88,6 +91,25 @@ def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
     assert definition.list_definitions(storage) == [VIEW]
     assert definition.hiding_columns(storage, VIEW.name) == ["g"]
     assert definition.hiding_columns(storage, None) is None
+
+
+def test_an_earlier_version_of_a_view_has_its_own_columns(storage: Storage) -> None:
+    create(storage)
+    names = ("g", "total", f"{HIDDEN}rows")
+    schema = json.dumps({"fields": [{"name": name, "type": "string"} for name in names]})
+    metadata = {"id": "view", "configuration": {"mirrorlake.view": VIEW.as_property()}}
+    commit(storage, 1, "CHANGE COLUMN", {"metaData": metadata | {"schemaString": schema}})
+    columns = partial(definition.hiding_columns, storage, VIEW.name)
+    assert (columns(0), columns(1), columns()) == (["g"], ["g", "total"], ["g", "total"])
+    created = CommitLog(storage, VIEW.name.table_path).timestamp(0)
+    assert columns(created) == ["g"]
+    # The columns of a query are those of the version that it reads.
+    query = "SELECT * FROM v@v0 JOIN v ON v.g = 1"
+    parsed = statement.parse_statement(query)
+    edits = statement.resolve_tables(parsed, lambda _: statement.Relation("/v", columns))
+    text = statement.apply_edits(parsed.text, edits)
+    assert "(SELECT `g` FROM delta.`/v` VERSION AS OF 0) AS `v`" in text
+    assert "(SELECT `g`, `total` FROM delta.`/v`) AS `v`" in text
 
 
 def test_reads_of_a_view_hide_its_columns(storage: Storage) -> None:
