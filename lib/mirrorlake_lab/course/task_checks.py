@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +232,7 @@ def weekly_policy(answer: Any) -> str:
         return "size"
     if not span["Reference"].startswith("2013-01-01T00:00"):
         return "reference"
-    today = datetime.now().date().isoformat()
+    today = datetime.now(timezone.utc).date().isoformat()  # as policies have their times
     return "" if document.get("EffectiveDateTime", today) < today else "existing"
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -405,6 +406,19 @@ def test_a_gate_may_have_its_terminal_as_float(lake: Lake) -> None:
     (folder / "_ProcessedFiles").mkdir()
     (folder / name).rename(folder / "_ProcessedFiles" / name)
     assert check.judge(task, lake).passed
+
+
+def test_a_policy_of_now_is_not_one_of_yesterday(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy has its times in UTC, in which the day may have begun later than here."""
+
+    class Clock:
+        @staticmethod
+        def now(zone: timezone = timezone(timedelta(hours=10))) -> datetime:
+            return datetime(2026, 1, 1, 19, tzinfo=timezone.utc).astimezone(zone)
+
+    monkeypatch.setattr(task_checks, "datetime", Clock)
+    assert task_checks.weekly_policy(weekly(EffectiveDateTime="2026-01-01T19:00:00")) == "existing"
+    assert task_checks.weekly_policy(weekly(EffectiveDateTime="2025-12-31T19:00:00")) == ""
 
 
 def test_values_are_compared_and_not_their_types() -> None:
