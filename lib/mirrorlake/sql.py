@@ -1,7 +1,7 @@
 """Implement `Lake.sql`: find the tables, frames and change feeds of a statement, check versions.
 
 CREATE TABLE makes a Delta table in the lake, DROP TABLE drops one recoverably, and VACUUM keeps the
-files that frames and archives need.
+files that frames and the change feed need.
 
 Tables are read by path, so two lakes in one session never conflict. In `table_changes('t', 0, 10)`
 the range is checked as in `Table.changes`, and the call is replaced with Delta's function that

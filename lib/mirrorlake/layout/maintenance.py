@@ -55,8 +55,8 @@ class MaintenancePolicy:
         vacuum: delete files that are no longer needed.
         retention_hours: how long removed files are kept, in hours; 0 or less: the table's own
             retention period.
-        feed_hours: how far back the change data feed must be readable, in hours; 0: as long as
-            removed files are kept.
+        feed_hours: how far back the change data feed must be readable, in hours; 0 or less: the
+            table's `mirrorlake.feedRetentionHours`, and at least as long as removed files are kept.
         apply: change the tables. By default, the run only reports what it would do.
     """
 
