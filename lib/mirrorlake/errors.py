@@ -126,7 +126,7 @@ class BusyError(MirrorlakeError):
 
 
 class AlreadyRunningError(BusyError):
-    """A plan that is already running on the same lake (exit status 3)."""
+    """Another run of the same plan and lake, or with the same folder of results (exit status 3)."""
 
 
 class TableNotFoundError(MirrorlakeError):

@@ -1,7 +1,7 @@
 """Commands on notebooks and plans: run, runs list|show|open|prune, notebooks.
 
 Exit status of `run`: 0 done; 1 a step failed; 2 wrong use; 3 the same plan runs already on the same
-lake; 143 after SIGTERM and 130 after Ctrl-C.
+lake, or another run uses the same `--out`; 143 after SIGTERM and 130 after Ctrl-C.
 """
 
 from __future__ import annotations

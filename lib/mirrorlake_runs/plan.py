@@ -9,7 +9,8 @@ A prepared run has its id, its folder, its secrets and the values that are known
 
 Only one run of a plan can run at a time: it holds a lease in each of its lakes and one on this
 machine. The lease on the machine is sufficient if no lake can hold one: without a root, or if the
-lake is read-only or does not exist yet.
+lake is read-only or does not exist yet. A run also holds a lease in the folder of its results, so
+that two runs with the same folder do not replace each other's files.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from mirrorlake_runs.parameters import (
     resolve,
     steps_named,
 )
-from mirrorlake_runs.records import RESUME_LEASE, RunRecord, StepResult, runs_folder, slug
+from mirrorlake_runs.records import FOLDER_LEASE, StepResult, runs_folder, slug
 
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
@@ -674,18 +675,23 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_resume(record: RunRecord) -> Iterator[None]:
-    """Exclude other processes that resume a run while the block runs.
+def only_run_in(folder: str) -> Iterator[None]:
+    """Exclude other runs that store their results in a folder while the block runs.
+
+    Args:
+        folder: its path or URI.
 
     Raises:
-        AlreadyRunningError: another process resumes it.
+        AlreadyRunningError: such a run is in progress; the message names its process.
     """
     with contextlib.ExitStack() as held:
         try:
-            place = Storage(record.folder)
-            held.enter_context(Lease(place, RESUME_LEASE, f"The run {record.run}"))
+            held.enter_context(Lease(Storage(folder), FOLDER_LEASE, f"A run in {folder}"))
         except LeaseHeldError as error:
-            raise AlreadyRunningError(error.message, hint=error.hint) from None
+            raise AlreadyRunningError(
+                f"A run with its results in {folder} is in progress: {error.holder}.",
+                hint="wait for it, or start a new run with another folder in --out.",
+            ) from None
         yield
 
 

@@ -137,7 +137,7 @@ def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
 
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
-RESUME_LEASE = "resume.lease"
+FOLDER_LEASE = "run.lease"
 RUNNING, LOST = "running", "lost"
 SILENCE = 300.0  # seconds after which a run on another machine without a sign is lost
 _READERS = 16
@@ -421,7 +421,7 @@ def _delete(record: RunRecord) -> None:
     """Delete the run's files, its record last, and folders that are empty then."""
     listed = [str(name) for name in record.document.get("files", [])]
     made = [
-        name for name in [*listed, SUMMARY, REPORT, RESUME_LEASE, RECORD] if Path(name).name == name
+        name for name in [*listed, SUMMARY, REPORT, FOLDER_LEASE, RECORD] if Path(name).name == name
     ]
 
     if record.is_remote:

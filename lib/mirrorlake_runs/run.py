@@ -27,6 +27,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from obstore.exceptions import BaseError
+
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
@@ -35,8 +37,8 @@ from mirrorlake_runs.plan import (
     Plan,
     Prepared,
     load_plan,
-    only_resume,
     only_run,
+    only_run_in,
     parse_plan,
     prepare,
     with_overrides,
@@ -325,7 +327,7 @@ def run_plan(
 
     Raises:
         UsageError: the plan or a value is invalid; no step has started.
-        AlreadyRunningError: the same plan runs on the same lake.
+        AlreadyRunningError: the same plan runs on the same lake, or another run uses `out`.
 
     Example:
         >>> run_plan(Path("nightly.yaml"), overrides={"root": "lake"}).status  # doctest: +SKIP
@@ -357,13 +359,13 @@ def resume_run(
     Raises:
         UsageError: the run is done, a later run has replaced its results, or its plan does not
             fit its notebooks any more.
-        AlreadyRunningError: the run is in progress.
+        AlreadyRunningError: the run is in progress, or another run uses its folder.
 
     Example:
         >>> resume_run("nightly-20260101T020000000000").status  # doctest: +SKIP
         'done'
     """
-    with only_resume(find_run(run)):
+    with only_run_in(find_run(run).folder):
         record = find_run(run)  # another process may have completed it meanwhile
         return _resume(record, metrics, on_step)
 
@@ -435,8 +437,13 @@ def _run(
             hint="name the lake in a step's parameter root, or with -p root=….",
         )
     prepared.check_lakes()
-    guard = contextlib.nullcontext() if plan.single else only_run(plan.name, prepared.roots())
-    with guard:
+    with contextlib.ExitStack() as held:
+        if not plan.single:
+            held.enter_context(only_run(plan.name, prepared.roots()))
+        if "resumed" not in facts:  # `resume_run` holds this lease already
+            # Some disks have no locks. A folder that is not writable is refused with the record.
+            with contextlib.suppress(OSError, BaseError):
+                held.enter_context(only_run_in(prepared.folder))
         facts = {**facts, "process": this_process(), "versions": _versions(plan.beside)}
         keeper = RecordKeeper(prepared)
 

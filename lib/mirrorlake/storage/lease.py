@@ -139,6 +139,9 @@ class Lease:
                 text = target.read_text(encoding="utf-8") if target.exists() else ""
                 lock.close()
                 raise LeaseHeldError(self.what, name_holder(text)) from None
+            except OSError:  # the disk has no locks
+                lock.close()
+                raise
             if _is_same(lock.fileno(), target):
                 break
             lock.close()  # the previous holder has just deleted the file

@@ -1,7 +1,9 @@
-"""Resuming a run: replaced results, and two processes at once."""
+"""Resuming a run: replaced results, two processes at once, and another working folder."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from mirrorlake_runs import find_run, resume_run, run, run_plan
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import open_target
 from mirrorlake_runs.records import StepResult
+
+IN_USE = "A run with its results in .*out is in progress"
 
 
 @pytest.fixture
@@ -54,7 +58,9 @@ def test_a_run_is_resumed_by_one_process_at_a_time(
     refused = []
 
     def fetch(*_: object) -> None:
-        with pytest.raises(AlreadyRunningError, match=f"{first.run} is already running") as error:
+        with pytest.raises(
+            AlreadyRunningError, match=f"{IN_USE}: process {os.getpid()} on"
+        ) as error:
             resume_run(first.run)
         refused.append(error)
 
@@ -62,3 +68,34 @@ def test_a_run_is_resumed_by_one_process_at_a_time(
     assert resume_run(first.run).run == first.run
     assert len(refused) == 1
     assert not list((folder / "out").glob("*.lease"))
+
+
+def test_a_folder_has_the_results_of_one_run_at_a_time(folder: Path) -> None:
+    """A single notebook has no lock of its plan; the first run here is one of another plan."""
+    earlier = run_plan(folder / "p.yaml", folder / "out")
+    hints = []
+
+    def others(*_: object) -> None:
+        for start in (
+            lambda: run_plan(open_target(str(folder / "n.ipynb")), folder / "out"),
+            lambda: resume_run(earlier.run),
+        ):
+            with pytest.raises(AlreadyRunningError, match=f"{IN_USE}: process") as refused:
+                start()
+            hints.append(refused.value.hint)
+
+    first = run_plan(folder / "p.yaml", folder / "out", on_step=others)
+    assert hints == ["wait for it, or start a new run with another folder in --out."] * 2
+    assert find_run(str(folder / "out")).run == first.run
+    assert not list((folder / "out").glob("*.lease"))
+
+
+def test_a_disk_without_locks_can_have_results(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    done = run_plan(open_target(str(folder / "n.ipynb")), folder / "out")
+    assert find_run(str(folder / "out")).run == done.run
