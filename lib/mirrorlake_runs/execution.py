@@ -49,7 +49,7 @@ _LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
 _OWN_LAKES = r"%env MIRRORLAKE_HOME=.\n"  # in copies of lessons: the notebook's folder
 
 
-def _lesson_folder(notebook: Path) -> Path | None:
+def lesson_folder(notebook: Path) -> Path | None:
     """Return the folder of a copy of a lesson, which contains its lakes; None for others."""
     is_copy = _OWN_LAKES in notebook.read_text(encoding="utf-8")
     return notebook.parent.absolute() if is_copy else None
@@ -207,7 +207,7 @@ class Execution:
             # papermill and its libraries warn of their own deprecations.
             warnings.simplefilter("ignore")
             try:
-                folder = _lesson_folder(self.path)
+                folder = lesson_folder(self.path)
                 kernel = StartedKernel(self.environment, self.scrubber, folder)
                 self._started(kernel.group)
                 import_papermill().execute_notebook(

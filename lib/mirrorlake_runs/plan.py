@@ -42,12 +42,13 @@ from mirrorlake.storage.paths import (
     NOTEBOOKS,
     PARAMETERS,
     PROGRAM,
+    URI,
     docs_page,
     lake_path,
     may_be_lake,
     state,
 )
-from mirrorlake_runs.execution import Execution
+from mirrorlake_runs.execution import Execution, lesson_folder
 from mirrorlake_runs.fast_jsonschema import import_jsonschema
 from mirrorlake_runs.parameters import (
     Parameter,
@@ -113,6 +114,8 @@ class Plan:
         document: the plan as it was read.
         beside: the folder to which its paths are relative.
         single: whether this is a single notebook without a plan.
+        home: the folder from which the relative lakes of a recorded plan start, if it differs from
+            the present one.
     """
 
     name: str
@@ -125,6 +128,7 @@ class Plan:
     document: dict[str, Any]
     beside: Path
     single: bool = False
+    home: str = ""
 
 
 def notebook_names() -> list[str]:
@@ -545,7 +549,17 @@ class Prepared:
             for one, result in results.items()
         }
         known = known_names(self.day, self.run, done)
-        return check_values(self.plan.steps[index], fill(chosen, known))
+        step = self.plan.steps[index]
+        found = check_values(step, fill(chosen, known))
+        root = found.get("root")
+        if (
+            self.plan.home
+            and isinstance(root, str)
+            and root
+            and not (is_secret(root) or URI.match(root) or lesson_folder(step.path))
+        ):
+            found["root"] = str(Path(self.plan.home) / Path(root).expanduser())
+        return found
 
     def execution(self, index: int, results: Mapping[int, StepResult]) -> Execution:
         """Return the execution of a step.

@@ -32,6 +32,7 @@ from obstore.exceptions import BaseError
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
+from mirrorlake.storage.paths import home
 from mirrorlake_runs.execution import Execution, may_pass
 from mirrorlake_runs.plan import (
     Plan,
@@ -401,7 +402,10 @@ def recorded_plan(document: dict[str, Any]) -> Plan:
     """
     name, origin = document["plan"], f"the plan of {document['run']}"
     plan = parse_plan(document["document"], origin, name, Path(document["beside"]))
-    return replace(plan, name=name, single=document["single"])
+    start = str(document.get("home", ""))
+    # On another machine the folder may not exist.
+    is_elsewhere = start not in ("", str(home())) and Path(start).is_dir()
+    return replace(plan, name=name, single=document["single"], home=start if is_elsewhere else "")
 
 
 def _prepared_again(record: RunRecord) -> Prepared:
@@ -503,6 +507,7 @@ def _record_document(
         "steps": steps,
         "document": prepared.plan.document,
         "beside": str(prepared.plan.beside),
+        "home": prepared.plan.home or str(home()),
         "single": prepared.plan.single,
         "files": [f"{n:02d}-{s.path.name}" for n, s in enumerate(prepared.plan.steps, 1)],
         **facts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import lake_path
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake_runs import find_run, resume_run, run, run_plan
+from mirrorlake_runs import commands, find_run, resume_run, run, run_plan
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import open_target
 from mirrorlake_runs.records import StepResult
@@ -88,6 +89,62 @@ def test_a_folder_has_the_results_of_one_run_at_a_time(folder: Path) -> None:
     assert hints == ["wait for it, or start a new run with another folder in --out."] * 2
     assert find_run(str(folder / "out")).run == first.run
     assert not list((folder / "out").glob("*.lease"))
+
+
+@pytest.mark.parametrize(
+    ("planned", "overrides", "lake"),
+    [
+        ("", {"root": "other"}, "other"),
+        ("", {"root": "/no/such/lake"}, "/no/such/lake"),
+        ("root: lakes/one", {}, "lakes/one"),
+        ('root: "lake-{{ run_id }}"', {"root": "lake-{{ date }}"}, "lake-2026-01-02"),
+    ],
+)
+def test_a_relative_root_is_the_same_lake_in_another_folder(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planned: str,
+    overrides: dict[str, str],
+    lake: str,
+) -> None:
+    """Without `MIRRORLAKE_HOME`, an installed package uses the working folder."""
+    monkeypatch.delenv("MIRRORLAKE_HOME")
+    monkeypatch.setattr("mirrorlake.storage.paths.IS_CHECKOUT", False)
+    plan = put_plan(folder, f"name: p\nsteps: [{{notebook: n.ipynb, parameters: {{{planned}}}}}]")
+    first, second = folder / "first", folder / "second"
+    for place in (first, second):
+        place.mkdir()
+    monkeypatch.chdir(first)
+    day, later = datetime.date(2026, 1, 2), {"until": "2026-01-02"}
+    started = run_plan(plan, overrides=overrides, day=day, backfill=later)
+    monkeypatch.chdir(second)
+    assert resume_run(started.folder).status == "failed"
+    roots = status(monkeypatch, "done")
+    commands.run(resume=started.folder)
+    assert roots == [str(first / lake)]
+
+
+def test_the_days_after_a_resumed_one_use_its_lake(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, later = datetime.date(2026, 1, 2), {"until": "2026-01-04"}
+    started = run_plan(folder / "p.yaml", overrides={"root": "a"}, day=day, backfill=later)
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(folder))
+    roots = status(monkeypatch, "done")
+    commands.run(resume=started.folder)
+    assert roots == [str(folder / "home" / "a")] * 3
+
+
+def test_a_copy_of_a_lesson_keeps_its_relative_root(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a copy resolves its root in its own folder."""
+    put_notebook(folder, "n", head='%env MIRRORLAKE_HOME=.\nroot: str = "lake"')
+    started = run_plan(folder / "p.yaml", overrides={"root": "a"})
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(folder))
+    roots = status(monkeypatch, "done")
+    assert resume_run(started.folder).status == "done"
+    assert roots == [str(folder / "a")]
 
 
 def test_a_disk_without_locks_can_have_results(
