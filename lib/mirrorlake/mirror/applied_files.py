@@ -389,19 +389,19 @@ def _count_waiting(storage: Storage, table: TableName) -> int:
 
 
 def _needed_options(storage: Storage, table: TableName, kept: Mapping[int, str]) -> str:
-    """Return how to mirror kept files that were applied only in part; empty if all are valid."""
+    """Return sentences about kept files that were applied only in part; empty if all are valid."""
     rows: list[str] = []
     files: list[str] = []
     for number, planned, _ in _invalid_files(storage, table, kept):
         (rows if planned.skipped is None else files).append(f"file {number}")
     needed = ""
     if rows:
-        needed += f"; for the skipped rows of {', '.join(rows)}, mirror with on_error='skip-row'"
+        needed += f". Rows of {', '.join(rows)} were skipped: mirror with on_error='skip-row'"
         needed += " (--on-error skip-row)"
     if files:
-        needed += f"; skip {', '.join(files)} again (skip), or mirror with on_error='skip-file'"
+        needed += f". Skip {', '.join(files)} again, or mirror with on_error='skip-file'"
         needed += " (--on-error skip-file)"
-    return needed and f"{needed}; until then, the table stops and keeps its present rows"
+    return needed and f"{needed}. Until then, the table stops and keeps its rows"
 
 
 def _invalid_files(
