@@ -146,7 +146,7 @@ def pin_sources(
             raise TableNotFoundError(
                 f"The table {name}, a source of the view {definition.name}, was dropped while its"
                 " version was read.",
-                hint=f"restore {name}, or drop the view.",
+                hint=GONE_FIX,
             )
         there = {column.lower(): column for column in snapshot.schema}
         wanted = definition.sources[name] or visible_columns(

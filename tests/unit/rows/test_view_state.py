@@ -61,8 +61,11 @@ def added(changes: bool) -> dict[str, Any]:
 def test_a_view_without_its_source_names_the_fix(storage: Storage) -> None:
     with pytest.raises(
         TableNotFoundError, match=r"no table t in the lake, but the view s\.v reads"
-    ):
+    ) as missing:
         plan.pin_sources(storage, VIEW, {})
+    with pytest.raises(TableNotFoundError, match="was dropped while its version") as dropped:
+        plan.pin_sources(storage, VIEW, {}, {T: 0})
+    assert missing.value.hint == dropped.value.hint == definition.GONE_FIX
 
 
 @pytest.mark.parametrize("columns", [("g", "x"), ("g",)])
