@@ -145,11 +145,11 @@ def mirror(
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.status import MirrorReport
 
-    if watch and not _await_lake(root, interval):
-        tell(as_json, MirrorReport().as_dict())
-        return
-    lake = open_lake(root)
+    at_most_one(watch=watch, dry_run=dry_run)
     at_most_one(deletion_vectors=deletion_vectors, no_deletion_vectors=no_vectors)
+    if watch and vorder:
+        hint = "run `vorder ROOT TABLE` beside it."
+        raise UsageError("--watch and --vorder exclude each other.", hint=hint)
     vectors = False if no_vectors else deletion_vectors or None
     options = MirrorOptions(
         widen=widen,
@@ -158,10 +158,10 @@ def mirror(
         deletion_vectors=vectors,
         shard=shard,
     )
-    if watch and vorder:
-        hint = "run `vorder ROOT TABLE` beside it."
-        raise UsageError("--watch and --vorder exclude each other.", hint=hint)
-    at_most_one(watch=watch, dry_run=dry_run)
+    if watch and not _await_lake(root, interval):
+        tell(as_json, MirrorReport().as_dict())
+        return
+    lake = open_lake(root)
     if watch:
         report = _watch(lake, table, interval, options, logs=not as_json)
     else:

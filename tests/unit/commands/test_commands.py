@@ -113,6 +113,9 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     monkeypatch.setattr(zone, "stop_on_signals", lambda: stop)
     shown = run("mirror", tmp_path / "later", "--watch", status=0)
     assert f"{tmp_path}/later does not exist yet" in " ".join(shown.err.split())
+    for option in ("--dry-run", "--vorder"):  # refused at once
+        refused = run("mirror", tmp_path / "later", "--watch", option, status=2)
+        assert f"--watch and {option} exclude each other" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize("more", [(), ("--table", "t"), ("--watch", "--json")])
