@@ -13,7 +13,7 @@ from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError
 from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.landing.zone import is_lake, published_tables
+from mirrorlake.landing.zone import is_lake, is_other_folder, no_folder, published_tables
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import (
@@ -408,6 +408,8 @@ class Lake:
         """
         chosen, only = make_options(options, settings), _name(table)
         with storage_errors(self.storage.root):
+            if only is not None and is_other_folder(self.storage):
+                raise no_folder(self.storage, only)  # before the mirror creates its own folder
             if only is None and self._was_never_fed():
                 note = "Nothing was ever published into this lake."
                 return MirrorReport(dry_run=dry_run, note=note)

@@ -82,13 +82,12 @@ def warn(text: str) -> None:
     err.print(text, markup=False, highlight=False)
 
 
-def warn_other_folder(storage: Storage) -> bool:
-    """Warn about a root that contains something, but no lake; return whether it does."""
+def warn_other_folder(storage: Storage) -> None:
+    """Warn about a root that contains something, but no lake."""
     from mirrorlake.landing.zone import is_other_folder
 
-    if is_other := is_other_folder(storage):
+    if is_other_folder(storage):
         warn(f"mirrorlake: {storage.root} contains no lake. Hint: correct the root.")
-    return is_other
 
 
 def rich_table(shown: TextTable) -> RichTable:

@@ -165,8 +165,7 @@ def mirror(
     if watch:
         report = _watch(lake, table, interval, options, logs=not as_json)
     else:
-        if warn_other_folder(lake.storage) and table is not None:
-            raise no_folder(lake.storage, as_table(table))
+        warn_other_folder(lake.storage)
         with progress("checking …" if dry_run else "mirroring …") as update:
             report = lake.mirror(
                 table,

@@ -123,6 +123,14 @@ def test_a_published_table_is_found_before_it_is_mirrored(root: Path) -> None:
         Lake(root).operations.find("stokc")
 
 
+def test_a_table_in_a_folder_without_a_lake_is_refused(tmp_path: Path) -> None:
+    """The path may be mistyped: not even the mirror's own folder is created."""
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(TableNotFoundError, match="no folder for the table stock"):
+        Lake(tmp_path).mirror("stock")
+    assert files_of(tmp_path) == [str(tmp_path / "notes.txt")]
+
+
 @pytest.mark.parametrize(("verb", "more"), [("pause", ()), ("resume", ()), ("skip", (1,))])
 def test_a_setting_needs_a_table(root: Path, verb: str, more: tuple[int, ...]) -> None:
     """A table that is gone can be resumed as long as it has settings."""
