@@ -26,6 +26,8 @@ from mirrorlake_sources.postgres.connection import Server, ident, quoted
 from mirrorlake_sources.source import Publish
 
 _HELD = 5.0
+_OLDEST = 13  # the first with `wal_status`, and with `publish_via_partition_root`
+_VERSION_UNIT = 10_000  # libpq reports 13.2 as 130002
 _SLOT = """
 SELECT active_pid, wal_status, coalesce(safe_wal_size, -1),
        pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8, confirmed_flush_lsn::text,
@@ -64,10 +66,16 @@ class Slot:
         """Check that the server can stream changes, and lock the source.
 
         Raises:
-            SourceError: `wal_level` or the role's rights are insufficient; the hint has the
-                statement.
+            SourceError: the server is too old, or `wal_level` or the role's rights are not
+                sufficient; the hint has the fix.
             BusyError: another process runs this source.
         """
+        found = self._connection.info.server_version // _VERSION_UNIT
+        if found < _OLDEST:
+            raise SourceError(
+                f"The server is PostgreSQL {found}. The source needs {_OLDEST} or newer.",
+                hint="upgrade the server.",
+            )
         (level,) = self._one("SHOW wal_level")
         if level != "logical":
             raise SourceError(

@@ -5,6 +5,7 @@ import re
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow as pa
@@ -12,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, UsageError
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, SourceError, UsageError
 from mirrorlake.landing import casts, sources
 from mirrorlake.names import TableName
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.folders import CsvDrops
 from mirrorlake_sources.postgres.catalog import Column, PgTable, column_type, problem_of
+from mirrorlake_sources.postgres.slot import Slot
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
 TABLE = pa.Table.from_pylist(ROWS)
@@ -511,6 +513,13 @@ def test_a_hint_ends_with_the_statement_to_paste(
     assert problem.hint.rpartition(": ")[2] == statement
     if toast == "refuse":
         assert "updates that do not change a large value would not contain it" in problem.message
+
+
+@pytest.mark.parametrize(("number", "version"), [(90624, "9"), (120022, "12")])
+def test_an_older_server_is_refused_before_any_query(number: int, version: str) -> None:
+    connection = SimpleNamespace(info=SimpleNamespace(server_version=number))
+    with pytest.raises(SourceError, match=rf"is PostgreSQL {version}\. .* needs 13 or newer"):
+        Slot(connection, "mirrorlake").check_server()
 
 
 @pytest.mark.parametrize("name", ["stock.xlsx", "stock.tsv"])
