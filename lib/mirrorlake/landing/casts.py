@@ -336,7 +336,6 @@ def stage(
     if marker is not None:
         # Newer versions of the format require the marker to be the last column.
         whole = schema.append(pa.field(MARKER, pa.int32()))
-    whole = whole.with_metadata(carried)
 
     before = 0
 
@@ -353,6 +352,7 @@ def stage(
     first = next(batches, None)
     options = {"compression": "zstd", "use_dictionary": _dictionary_columns(first)}
     with storage.open_writer(path) as sink, pq.ParquetWriter(sink, whole, **options) as writer:
+        writer.add_key_value_metadata(carried)  # in the schema, Arrow would store it twice
         for rows in chain([] if first is None else [first], batches):
             writer.write_batch(rows)
 

@@ -391,7 +391,12 @@ def _without(tracer: Tracer, file: str) -> bytes:
         gone = tracer.positions(file)
         with tracer.storage.open(file) as source, pq.ParquetFile(source) as parquet:
             sink = io.BytesIO()
-            with pq.ParquetWriter(sink, parquet.schema_arrow, compression="zstd") as writer:
+            # The position in a source, and the token.
+            carried = dict(parquet.metadata.metadata or {})
+            carried.pop(b"ARROW:schema", None)
+            schema = parquet.schema_arrow.remove_metadata()
+            with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+                writer.add_key_value_metadata(carried)
                 before = 0
                 for batch in parquet.iter_batches():
                     here = pa.array(range(before, before + batch.num_rows), pa.int64())

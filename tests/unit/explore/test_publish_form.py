@@ -39,7 +39,7 @@ def published(lake: Lake, number: int = 1) -> Path:
 
 def comparable(path: Path) -> Any:
     """Return the file's rows, columns, footer without the id of the batch, and size."""
-    footer = {k: v for k, v in pq.read_schema(path).metadata.items() if b"batch" not in k}
+    footer = {k: v for k, v in pq.read_metadata(path).metadata.items() if b"batch" not in k}
     found = pq.read_table(path)
     kinds = [(field.name, field.type) for field in found.schema]
     return found.to_pylist(), kinds, footer, path.stat().st_size

@@ -64,6 +64,11 @@ def test_footers_carry_token_and_position(any_storage: Storage) -> None:
     assert newest == [None, b"7"]
 
 
+def test_a_position_is_stored_once(any_storage: Storage) -> None:
+    done = Publisher(any_storage, T).insert([{"id": 1}], footer={"position": "7" * 100_000})
+    assert 100_000 < done.bytes < 110_000
+
+
 @pytest.mark.parametrize("folder", [PROCESSED, READY_TO_DELETE])
 def test_a_file_that_the_mirror_has_moved_is_known(any_storage: Storage, folder: str) -> None:
     publisher = Publisher(any_storage, T, keys=["id"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from mirrorlake import Publisher
 from mirrorlake.errors import UsageError
 from mirrorlake.landing import manifest
+from mirrorlake.landing.zone import read_footer
 from mirrorlake.mirror import forget
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -70,3 +74,17 @@ def test_logs_of_frames_lose_the_statistics_of_deleted_files(any_storage: Storag
     assert [one["add"].get("stats") for one in found[1:]] == [
         "Ada in my%20people a%20b", None, "Ada in other gone"
     ]  # fmt: skip
+
+
+def test_a_published_file_without_the_rows_keeps_its_position(any_storage: Storage) -> None:
+    """A source would publish all rows again without it; the whole command needs Spark."""
+    table = TableName.parse("orders")
+    publisher = Publisher(any_storage, table, keys=["id"])
+    file = publisher.upsert([{"id": 1}, {"id": 2}], token="a", footer={"position": "7"}).file
+    path = f"{table.folder}/{file}"
+    before = read_footer(any_storage, path)
+    tracer: Any = SimpleNamespace(storage=any_storage, positions=lambda _: [0])
+    any_storage.write(path, forget._without(tracer, path))
+    assert read_footer(any_storage, path) == before
+    with any_storage.open(path) as source:
+        assert pq.read_table(source).column("id").to_pylist() == [2]
