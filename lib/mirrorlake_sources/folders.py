@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import heapq
 import json
 import logging
 import os
 import threading
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import (
     Collection,
     Generator,
@@ -27,7 +30,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,8 @@ _log = logging.getLogger("mirrorlake.sources.folders")
 _PIECE = 1 << 20
 _MOST_ABSENT = 1000  # above this number of files, those that no longer exist are forgotten
 _MOST_FILES = 10_000
+_MOST_TOGETHER = 1000  # CSV files whose rows are published together
+_HEAD = 4096  # bytes of a file that are compared first
 _DIGITS = 32  # of a hash in a position, which is stored in each published file
 Done = Mapping[str, list[Any]]
 """By file name: the number of bytes that are published, and the start of their SHA-256."""
@@ -83,33 +88,110 @@ def published_parts(position: Position) -> Done:
     return {name: [end, digest[:_DIGITS]] for name, (end, digest) in found.items()}
 
 
-def advance(position: Position, name: str, line: Line, present: Collection[str]) -> Position:
-    """Return the table's next position, with a file published up to a line.
+class _Parts:
+    """The published parts of a folder's files, of one table, with an index by their length.
 
-    Args:
-        position: the table's position.
-        name: the file's name in the position.
-        line: the last published line.
-        present: the names of the files that exist, which are never forgotten.
-
-    Raises:
-        SourceError: the folder has too many files for a position.
+    Attributes:
+        position: the position that contains these parts, apart from those added since.
+        files: as in a position.
+        ends: the lengths of the parts, in ascending order.
     """
-    files = {**published_parts(position)}
-    files.pop(name, None)
-    # The newest is last; the oldest is forgotten first.
-    files[name] = [line.end, line.digest[:_DIGITS]]
-    if len(files) > _MOST_ABSENT:
-        absent = [one for one in files if one != name and one not in present]
-        for one in absent[: len(files) - _MOST_ABSENT]:
-            del files[one]
-    if len(files) > _MOST_FILES:
-        raise SourceError(
-            f"The folder has more than {_MOST_FILES:,} published files of one table.",
-            file=name,
-            hint="move the oldest files to another folder, and run the source again.",
-        )
-    return Position(((position.order or (0,))[0] + 1,), {"files": files})
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.files: dict[str, list[Any]] = {}
+        self.ends: list[int] = []
+        self._digests: dict[int, Counter[str]] = {}
+        for name, (end, digest) in published_parts(position).items():
+            self.add(name, end, digest)
+
+    def add(self, name: str, end: int, digest: str) -> None:
+        """Add the published part of a file, in place of an earlier one."""
+        self._remove(name)
+        # The newest is last; the oldest is forgotten first.
+        self.files[name] = [end, digest]
+        if end not in self._digests:
+            insort(self.ends, end)
+            self._digests[end] = Counter()
+        self._digests[end][digest] += 1
+
+    def contains(self, end: int, digest: str) -> bool:
+        """Return whether a part of some file has this length and hash."""
+        return digest in self._digests.get(end, ())
+
+    def advance(self, present: Collection[str]) -> Position:
+        """Return the table's next position, with the parts added since the last one.
+
+        Args:
+            present: the names of the files that exist, which are never forgotten.
+
+        Raises:
+            SourceError: the folder has too many files for a position.
+        """
+        if len(self.files) > _MOST_ABSENT:
+            absent = [name for name in self.files if name not in present]
+            for name in absent[: len(self.files) - _MOST_ABSENT]:
+                self._remove(name)
+        if len(self.files) > _MOST_FILES:
+            raise SourceError(
+                f"The folder has more than {_MOST_FILES:,} published files of one table.",
+                file=next(reversed(self.files)),
+                hint="move the oldest files to another folder, and run the source again.",
+            )
+        order = (self.position.order or (0,))[0] + 1
+        self.position = Position((order,), {"files": dict(self.files)})
+        return self.position
+
+    def _remove(self, name: str) -> None:
+        if name not in self.files:
+            return
+        end, digest = self.files.pop(name)
+        digests = self._digests[end]
+        digests[digest] -= 1
+        if not digests[digest]:
+            del digests[digest]
+        if not digests:
+            del self._digests[end], self.ends[bisect_left(self.ends, end)]
+
+
+class _Heads:
+    """The first bytes of files, in order, to find the files that begin with those of another."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, bytes] = {}
+        self._ordered: list[tuple[bytes, str]] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def set(self, name: str, path: Path) -> bytes:
+        """Read and return the first bytes of a file; a missing file has none."""
+        self._remove(name)
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+        except OSError:
+            return b""
+        self._by_name[name] = head
+        insort(self._ordered, (head, name))
+        return head
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all files but these."""
+        for name in [one for one in self._by_name if one not in names]:
+            self._remove(name)
+
+    def beginning_with(self, head: bytes) -> Iterator[str]:
+        """Yield the names of the files that begin with these bytes."""
+        for place in range(bisect_left(self._ordered, (head, "")), len(self._ordered)):
+            found, name = self._ordered[place]
+            if not found.startswith(head):
+                return
+            yield name
+
+    def _remove(self, name: str) -> None:
+        if (head := self._by_name.pop(name, None)) is not None:
+            del self._ordered[bisect_left(self._ordered, (head, name))]
 
 
 def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
@@ -121,61 +203,6 @@ def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
         and path.is_file()
         and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     )
-
-
-def starts(
-    folder: Path,
-    path: Path,
-    since: MutableMapping[TableName, Position],
-    tables: Iterable[TableName],
-) -> dict[TableName, int]:
-    """Return the position in a file from which its content is new to each of some tables.
-
-    A file that is recognised under another name is added to the table's position under its own
-    name, so that its content is not forgotten while it exists.
-
-    Args:
-        folder: the source's folder.
-        path: the file.
-        since: the positions of all tables.
-        tables: the tables.
-    """
-    found = dict.fromkeys(tables, 0)
-    label = path.relative_to(folder).as_posix()
-    whole = path.stat().st_size
-    own = [since[table].facts.get("files", {}).get(label, (0, "")) for table in found]
-    if own and all(end == whole for end, _ in own):  # usually unchanged: compare no other part
-        digest = digest_of(path, whole)[:_DIGITS]
-        if all(part[:_DIGITS] == digest for _, part in own):
-            return dict.fromkeys(found, whole)
-    known: dict[int, dict[str, set[TableName]]] = {}
-    for table in found:
-        for end, digest in published_parts(since[table]).values():
-            known.setdefault(end, {}).setdefault(digest, set()).add(table)
-    parts: dict[TableName, list[Any]] = {}
-    sha, at = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        for end in sorted(known):
-            while at < end and (piece := file.read(min(_PIECE, end - at))):
-                sha.update(piece)
-                at += len(piece)
-            if at < end:
-                break
-            digest = sha.hexdigest()[:_DIGITS]
-            for table in known[end].get(digest, ()):
-                found[table] = end
-                parts[table] = [end, digest]
-    for table, part in parts.items():
-        files = published_parts(since[table])
-        if files.get(label, [0])[0] < part[0]:  # less, if the file is being rewritten
-            since[table] = Position(since[table].order, {"files": {**files, label: part}})
-    size = path.stat().st_size
-    for table in found:
-        for name, (end, _) in published_parts(since[table]).items():
-            # An earlier copy of a file that has grown since: all of it is published.
-            if found[table] < size < end and _begins(folder / name, path, size):
-                found[table] = size
-    return found
 
 
 def digest_of(path: Path, end: int) -> str:
@@ -240,10 +267,12 @@ class FolderSource(ChangesOnly):
         self._read: dict[Path, tuple[int, int]] = {}
         self._once = False
         self._present: set[str] = set()
+        self._parts: dict[TableName, _Parts] = {}
+        self._heads = _Heads()
 
     def __enter__(self) -> FolderSource:
         """Forget the files read before; the tables' positions determine what is new."""
-        self._read = {}
+        self._read, self._parts, self._heads = {}, {}, _Heads()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -261,17 +290,19 @@ class FolderSource(ChangesOnly):
         while not stop.is_set():
             paths = files_of(self.folder, self._suffixes)
             self._present = {self.label(path) for path in paths}
+            self._heads.keep(self._present)
             for path in paths:
                 stat = path.stat()
                 seen = (stat.st_size, stat.st_mtime_ns)
                 if self._read.get(path) == seen or self.waits(path):
                     continue
+                self._read[path] = seen
                 for group in self.pieces(path, since):
                     yield group
                     if stop.is_set():
                         return
-                self._read[path] = seen
                 self.published(path, seen[0])
+            yield from self._rest(since)
             if once:
                 return
             yield Group()
@@ -281,24 +312,90 @@ class FolderSource(ChangesOnly):
         """Yield the parts of a file that are new to its tables."""
         raise NotImplementedError
 
+    def _rest(self, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
+        """Yield what `pieces` has kept back, at the end of a scan."""
+        return iter(())
+
+    def _parts_of(self, table: TableName, since: Mapping[TableName, Position]) -> _Parts:
+        """Return what a table has received; read it again if another position has been set."""
+        found = self._parts.get(table)
+        if found is None or found.position is not since[table]:
+            found = self._parts[table] = _Parts(since[table])
+            for name in found.files:
+                if name not in self._heads:
+                    self._heads.set(name, self.folder / name)
+        return found
+
     def starts(
         self,
         path: Path,
-        since: MutableMapping[TableName, Position],
+        since: Mapping[TableName, Position],
         tables: Iterable[TableName],
     ) -> dict[TableName, int]:
-        """Return the result of `starts`; if the file was replaced, look for its old content.
+        """Return the position in a file from which its content is new to each of some tables.
 
-        Another file of its folder can have the old content, and must be recognised before the
-        position forgets it.
+        If the file was replaced, another file of its folder can have the old content, and must be
+        recognised before the position forgets it.
+
+        Args:
+            path: the file.
+            since: the positions of all tables.
+            tables: the tables.
         """
-        found = starts(self.folder, path, since, tables)
+        found = self._starts(path, since, tables)
         label = self.label(path)
-        replaced = [one for one in found if not found[one] and label in published_parts(since[one])]
+        replaced = [
+            one for one in found if not found[one] and label in self._parts_of(one, since).files
+        ]
         if replaced:
             for other in files_of(path.parent, self._suffixes):
                 if other != path:
-                    starts(self.folder, other, since, replaced)
+                    self._starts(other, since, replaced)
+        return found
+
+    def _starts(
+        self,
+        path: Path,
+        since: Mapping[TableName, Position],
+        tables: Iterable[TableName],
+    ) -> dict[TableName, int]:
+        """Return the result of `starts`.
+
+        A file that is recognised under another name is added to the table's parts under its own
+        name, so that its content is not forgotten while it exists.
+        """
+        found = dict.fromkeys(tables, 0)
+        label = self.label(path)
+        head = self._heads.set(label, path)
+        whole = path.stat().st_size
+        own = [since[table].facts.get("files", {}).get(label, (0, "")) for table in found]
+        if own and all(end == whole for end, _ in own):  # usually unchanged: compare no other part
+            digest = digest_of(path, whole)[:_DIGITS]
+            if all(part[:_DIGITS] == digest for _, part in own):
+                return dict.fromkeys(found, whole)
+        parts = {table: self._parts_of(table, since) for table in found}
+        last: dict[TableName, tuple[int, str]] = {}
+        sha, at = hashlib.sha256(), 0
+        with path.open("rb") as file:
+            for end, _ in groupby(heapq.merge(*(one.ends for one in parts.values()))):
+                while at < end and (piece := file.read(min(_PIECE, end - at))):
+                    sha.update(piece)
+                    at += len(piece)
+                if at < end:
+                    break
+                digest = sha.hexdigest()[:_DIGITS]
+                last |= {one: (end, digest) for one in parts if parts[one].contains(end, digest)}
+        for table, (end, digest) in last.items():
+            found[table] = end
+            if parts[table].files.get(label, (0, ""))[0] < end:  # less, if it is being rewritten
+                parts[table].add(label, end, digest)
+        size = path.stat().st_size
+        for name in self._heads.beginning_with(head):
+            for table, one in parts.items():
+                end, _ = one.files.get(name, (0, ""))
+                # An earlier copy of a file that has grown since: all of it is published.
+                if found[table] < size < end and _begins(self.folder / name, path, size):
+                    found[table] = size
         return found
 
     def waits(self, path: Path) -> bool:
@@ -315,6 +412,32 @@ class FolderSource(ChangesOnly):
     def label(self, path: Path) -> str:
         """Return the name of a file in positions and messages."""
         return path.relative_to(self.folder).as_posix()
+
+
+@dataclass
+class _PendingRows:
+    """Unpublished rows of one table, from files with the same columns.
+
+    Rows of many small files are published together: each published file contains the position, and
+    therefore the names of all files.
+    """
+
+    table: TableName
+    columns: list[str]
+    paths: list[Path] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+
+    def takes(self, table: TableName, columns: list[str], rows: int) -> bool:
+        """Return whether further rows can be published together with these."""
+        is_alike = (table, columns) == (self.table, self.columns)
+        return is_alike and self.rows + rows <= _ROWS and len(self.paths) < _MOST_TOGETHER
+
+    def add(self, path: Path, rows: pa.RecordBatch) -> None:
+        """Add rows of a file."""
+        self.paths.append(path)
+        self.batches.append(rows)
+        self.rows += rows.num_rows
 
 
 class CsvDrops(FolderSource):
@@ -346,11 +469,12 @@ class CsvDrops(FolderSource):
         self._keys = {name: tuple(split_names(columns)) for name, columns in (keys or {}).items()}
         self._types = types or {}
         self._stopped_at: dict[str, Path] = {}  # by table: the file with the problem
+        self._pending: _PendingRows | None = None
 
     def __enter__(self) -> CsvDrops:
         """Forget the files read before, and the problems found in them."""
         super().__enter__()
-        self._stopped_at = {}
+        self._stopped_at, self._pending = {}, None
         return self
 
     def waits(self, path: Path) -> bool:
@@ -359,7 +483,7 @@ class CsvDrops(FolderSource):
         return first not in (None, path) and first.is_file()
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
-        """Yield the new rows of a file, at most 50,000 at a time.
+        """Read the new rows of a file, and yield the rows read so far if there are enough.
 
         With `once`, an incomplete last line is a problem: no later scan of this run publishes it.
         """
@@ -383,8 +507,8 @@ class CsvDrops(FolderSource):
             yield Group(appeared={table: self._keys.get(name, ())})
         if table in since:
             yield from self._changes(path, table, since, header, found, size)
-        if table not in since:
-            self._stopped_at[name] = path
+        if table not in since and self._stopped_at.setdefault(name, path) != path:
+            self._read.pop(path, None)
 
     def _warn_of_keys(self, table: str) -> None:
         """Log a warning if the keys of a table without keys may have a misspelt name."""
@@ -413,11 +537,14 @@ class CsvDrops(FolderSource):
             fresh = (line for line in found if line.end > start)
             while chunk := list(islice(fresh, _ROWS)):
                 end = chunk[-1].end
-                position = advance(since[table], label, chunk[-1], self._present)
                 rows = self._rows(table.name, columns, chunk, label)
-                yield Group([Batch(table, rows, position)])
-                if table not in since:
-                    return
+                if self._pending and not self._pending.takes(table, columns, len(chunk)):
+                    yield from self._rest(since)
+                    if table not in since:
+                        return
+                self._pending = self._pending or _PendingRows(table, columns)
+                self._pending.add(path, rows)
+                self._parts_of(table, since).add(label, end, chunk[-1].digest[:_DIGITS])
             if self._once and end < size:
                 raise DataFileError(
                     "The last line has no line break, and may be incomplete. It is not published.",
@@ -425,8 +552,24 @@ class CsvDrops(FolderSource):
                     hint="end the last line with a line break, and run the source again.",
                 )
         except DataFileError as error:
-            position = Position(((since[table].order or (0,))[0] + 1,), since[table].facts)
-            yield Group([Batch(table, None, position, problem=error)])
+            yield from self._rest(since)
+            if table in since:
+                position = Position(((since[table].order or (0,))[0] + 1,), since[table].facts)
+                yield Group([Batch(table, None, position, problem=error)])
+
+    def _rest(self, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
+        """Yield the rows read so far; if their table stops, their files are read again later."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        table, (first, *later) = pending.table, pending.paths
+        position = self._parts_of(table, since).advance(self._present)
+        rows = pa.Table.from_batches(pending.batches).combine_chunks().to_reader()
+        yield Group([Batch(table, rows, position)])
+        if table not in since:
+            self._stopped_at[table.name] = first
+            for path in later:
+                self._read.pop(path, None)
 
     def _columns(self, table: str, header: Line, label: str) -> list[str]:
         columns = _cells(header, label)
@@ -444,7 +587,7 @@ class CsvDrops(FolderSource):
 
     def _rows(
         self, table: str, columns: list[str], chunk: list[Line], label: str
-    ) -> pa.RecordBatchReader:
+    ) -> pa.RecordBatch:
         keys = {key.lower() for key in self._keys.get(table, ())}
         cells = []
         for line in chunk:
@@ -477,8 +620,7 @@ class CsvDrops(FolderSource):
                 raise DataFileError(str(error), file=label, column=column) from error
         marker = Marker.UPSERT if keys else Marker.INSERT
         arrays.append(pa.repeat(pa.scalar(int(marker), pa.int32()), len(cells)))
-        made = pa.RecordBatch.from_arrays(arrays, names=[*columns, MARKER])
-        return pa.RecordBatchReader.from_batches(made.schema, [made])
+        return pa.RecordBatch.from_arrays(arrays, names=[*columns, MARKER])
 
 
 _LINE_HINT = "write the file in UTF-8, each row on one line, with as many values as columns."
@@ -577,7 +719,7 @@ class DebeziumFiles(FolderSource):
                 one.events = []
             one.last = line
             if event.marker is None:
-                position = advance(since[table], label, line, self._present)
+                position = self._advance(table, since, label, line)
                 yield Group([Batch(table, None, position, replaces=True)])
                 one.last = None
                 continue
@@ -634,8 +776,16 @@ class DebeziumFiles(FolderSource):
         label: str,
     ) -> Batch:
         assert one.last is not None
-        position = advance(since[table], label, one.last, self._present)
+        position = self._advance(table, since, label, one.last)
         return self._rows.batch(table, one.events, position)
+
+    def _advance(
+        self, table: TableName, since: Mapping[TableName, Position], label: str, line: Line
+    ) -> Position:
+        """Return the table's next position, with a file published up to a line."""
+        parts = self._parts_of(table, since)
+        parts.add(label, line.end, line.digest[:_DIGITS])
+        return parts.advance(self._present)
 
 
 class Journal:

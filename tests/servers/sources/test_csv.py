@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from helpers.landed import landed_rows
+from helpers.landed import landed_files, landed_rows
 from mirrorlake import Lake
 from mirrorlake.errors import SourceError
 from mirrorlake_sources import CsvDrops, SourceReport, folders, run_source
@@ -219,3 +220,121 @@ def test_the_folder_is_scanned_once(drops: Drops, monkeypatch: pytest.MonkeyPatc
     report = drops.run()
     assert report.facts == {"files": 20}
     assert len(scans) < 5
+
+
+def test_rows_of_small_files_are_published_together(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        drops.write(f"id\n{number}\n", f"{number}.csv")
+    drops.write("id,n\n5,x\n", "5.csv")
+    drops.write("id,n\n6,x\n7,y\n", "6.csv")
+    assert not drops.run().failed
+    assert drops.ids() == [str(number) for number in range(8)]
+    assert len(landed_files(drops.root, "orders")) == 2
+    monkeypatch.setattr("mirrorlake_sources.folders._MOST_TOGETHER", 2)
+    monkeypatch.setattr("mirrorlake_sources.folders._ROWS", 3)
+    for number, rows in ((7, "8\n9\n"), (8, "10\n11\n12\n13\n"), (9, "14\n"), (10, "15\n")):
+        drops.write(f"id\n{rows}", f"{number:02d}.csv")
+    for _ in range(2):
+        assert not drops.run().failed
+        assert sorted(map(int, drops.ids())) == list(range(16))
+        assert len(landed_files(drops.root, "orders")) == 2 + 4
+
+
+def test_a_run_that_ends_between_two_published_files_is_continued(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirrorlake_sources.folders._MOST_TOGETHER", 2)
+    for number in range(7):
+        drops.write(f"id\n{number}\n", f"{number}.csv")
+    storage = Lake(drops.root).storage
+
+    def end(report: SourceReport) -> None:
+        if report.tables and report.tables[0].rows:
+            raise KeyboardInterrupt
+
+    for rows in (2, 4, 6):
+        with pytest.raises(KeyboardInterrupt):
+            run_source(storage, CsvDrops(drops.folder), on_report=end)
+        assert len(drops.ids()) == rows
+    drops.run()
+    assert drops.ids() == [str(number) for number in range(7)]
+
+
+def test_files_that_were_read_together_with_a_refused_one_are_read_again(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drops.write("id,_metadata\n1,x\n")
+    drops.write("id,_metadata\n2,x\n", "b.csv")
+    drops.write("id\n3\n", "c.csv")
+    stop, scans = threading.Event(), iter(range(200))
+
+    def act(report: SourceReport) -> None:
+        errors = [table.error for table in report.tables if table.error]
+        if next(scans) == 100 or (not errors and landed_ids() == ["1", "2", "3"]):
+            stop.set()
+        elif errors and not landed_ids():
+            drops.write("id\n1\n")
+        elif errors:
+            drops.write("id\n2\n", "b.csv")
+
+    def landed_ids() -> list[str]:
+        return drops.ids() if (drops.root / "Files/LandingZone/orders").exists() else []
+
+    monkeypatch.setattr("mirrorlake_sources.engine._REPORT_SECONDS", 0.0)
+    source = CsvDrops(drops.folder, pause=0.01)
+    run_source(Lake(drops.root).storage, source, once=False, stop=stop, on_report=act)
+    assert drops.ids() == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_row_of_files_that_grow_and_are_copied_is_published_once(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    monkeypatch.setattr("mirrorlake_sources.folders._MOST_TOGETHER", chosen.choice((2, 1000)))
+    monkeypatch.setattr("mirrorlake_sources.folders._HEAD", chosen.choice((1, 8, 4096)))
+    folder, ids = drops.folder / "orders", 0
+    for turn in range(12):
+        acts = ("write", "grow", "copy", ("rename", "shorten")[turn % 2])
+        for _ in range(chosen.randint(1, 6)):
+            there = sorted(folder.iterdir())
+            new = folder / f"{chosen.randint(0, 10**6):06d}.csv"
+            act = chosen.choice(acts) if there else "write"
+            old = chosen.choice(there) if there else new
+            if act == "write":
+                new.write_text(f"id\n{ids}\n")
+                ids += 1
+            elif act == "grow":
+                rows = [str(ids + more) for more in range(chosen.randint(1, 4))]
+                # Two files that grow from the same content are not copies of each other.
+                if sum(one.read_text().startswith(old.read_text()) for one in there) == 1:
+                    old.write_text(old.read_text() + "\n".join(rows) + "\n")
+                    ids += len(rows)
+            elif act == "copy":
+                shutil.copy(old, new)
+            elif act == "rename":
+                old.rename(new)
+            else:  # an earlier copy
+                new.write_text("\n".join(old.read_text().split("\n")[:2]) + "\n")
+        assert not drops.run().failed
+        found = map(int, drops.ids())
+        assert sorted(found) == list(range(ids))
+
+
+def test_a_new_file_is_compared_only_with_files_that_begin_alike(
+    drops: Drops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+    begins = folders._begins  # an internal name: the cost of a file must not depend on the others
+    monkeypatch.setattr(folders, "_begins", lambda *files: compared.append(0) or begins(*files))
+    for number in range(30, 0, -1):
+        drops.write(f"id\n{'9' * number}0\n", f"{30 - number:02d}.csv")
+    drops.run()
+    assert len(drops.ids()) == 30
+    assert not compared
+    for name, rows in (("grown", "x\ny\n"), ("earlier", "x\n")):
+        drops.write(f"id\n{rows}", f"{name}.csv")
+        drops.run()
+    assert len(drops.ids()) == 32
