@@ -172,6 +172,7 @@ class Publisher:
         self._dry_run = dry_run
         self._widen = widen
         self._safe_names = safe_names
+        self._spelled: dict[str, str] = {}  # the known columns' names, by lower-case name
         self._columns_read_at: int | None = None  # the last number when the columns were read
         self._columns_are_current = False  # whether they were read for the current batch
         named = tuple(names.split_names(keys))
@@ -480,7 +481,7 @@ class Publisher:
                 storage.delete(staged)  # another writer published the same batch first
                 return self._repeated(found)
         columns = {column: kind.table for column, kind in facts.columns.items()}
-        _unite(self.known_columns, columns)
+        self._unite(self.known_columns, columns)
         return Published(
             str(self.table), name, facts.row_count, facts.size, warning=warning, columns=columns
         )
@@ -527,7 +528,9 @@ class Publisher:
         typed = [name for name, kind in facts.columns.items() if kind.table != VOID]
         new = [repr(name) for name in typed if known and name.lower() not in meant]
         there = {name.lower() for name in facts.columns}
-        lacking = tuple(name for name in known if name not in there) if facts.row_count else ()
+        lacking = tuple(self._spelled[name] for name in known if name not in there)
+        if not facts.row_count:
+            lacking = ()
         warnings, hint = [], ""
         if new:
             noun = "column" if len(new) == 1 else "columns"
@@ -641,7 +644,7 @@ class Publisher:
     def _reread_columns(self) -> None:
         """Read the table's columns again, because other writers may have added or widened some."""
         known = vars(self).pop("known_columns", {})
-        _unite(self.known_columns, known)
+        self._unite(self.known_columns, known)
         self._columns_are_current = True
 
     def _repeated(self, path: str) -> Published:
@@ -661,7 +664,7 @@ class Publisher:
         # Ignore the table of another incarnation of this folder.
         if snapshot and identity and identity.app_id in snapshot.txns:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
-            _unite(found, kinds)
+            self._unite(found, kinds)
         numbered = list_folder(self._storage, self.table).numbered
         numbers = sorted(numbered)
         read_at, self._columns_read_at = self._columns_read_at, max(numbers, default=0)
@@ -669,8 +672,16 @@ class Publisher:
         for number in sorted({*numbers[:1], *numbers[-1:], *later}):
             path = f"{self.table.folder}/{numbered[number].name}"
             columns = footer_columns(self._storage, path)
-            _unite(found, {name: column.table for name, column in columns.items()})
+            self._unite(found, {name: column.table for name, column in columns.items()})
         return found
+
+    def _unite(self, known: dict[str, str], columns: Mapping[str, str]) -> None:
+        """Add the columns of a file to the known ones; a wider type widens its column."""
+        for name, kind in columns.items():
+            if kind != VOID:
+                lower = name.lower()
+                self._spelled.setdefault(lower, name)
+                known[lower] = united(known.get(lower), kind)
 
 
 def check_separator(file: str, columns: list[str]) -> None:
@@ -689,13 +700,6 @@ def check_separator(file: str, columns: list[str]) -> None:
             file=file,
             hint=CSV_HINT,
         )
-
-
-def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:
-    """Add the columns of a file to the known ones; a wider type widens its column."""
-    for name, kind in columns.items():
-        if kind != VOID:
-            known[name.lower()] = united(known.get(name.lower()), kind)
 
 
 _PUBLISHABLE = (".parquet", ".csv", ".csv.gz")

@@ -135,6 +135,13 @@ def test_an_update_that_lacks_columns_is_a_warning(any_storage, table, tmp_path,
     assert again.delete([1]).warning is None
 
 
+def test_a_warning_names_columns_as_they_are_written(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["Id"])
+    publisher.insert([{"Id": 1, "Unit Price": 1}])
+    for one in (publisher, Publisher(any_storage, table)):
+        assert one.upsert([{"Id": 1}]).warning.startswith("Column 'Unit Price' is missing")
+
+
 def test_delete_without_any_key_column(publisher, any_storage, table):
     with pytest.raises(SchemaError, match=r"The rows contain no key column.*: id\."):
         publisher.delete([{"item": "bolt"}])
