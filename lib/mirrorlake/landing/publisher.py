@@ -57,7 +57,7 @@ from mirrorlake.landing.types import (
 )
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Count, Result, TextTable, counted
-from mirrorlake.storage.files import Storage, to_json
+from mirrorlake.storage.files import Storage, map_concurrently, to_json
 from mirrorlake.storage.paths import ON_WINDOWS
 
 _log = logging.getLogger(__name__)
@@ -659,19 +659,22 @@ class Publisher:
     def known_columns(self) -> dict[str, str]:
         """The types of the known columns by lower-case name: mirrored ones, then those of files."""
         found: dict[str, str] = {}
+        applied = 0
+        numbered = list_folder(self._storage, self.table).numbered
         identity = read_identity(self._storage, self.table)
         snapshot = read_own_snapshot(self._storage, identity) if identity else None
         # Ignore the table of another incarnation of this folder.
         if snapshot and identity and identity.app_id in snapshot.txns:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
             self._unite(found, kinds)
-        numbered = list_folder(self._storage, self.table).numbered
-        numbers = sorted(numbered)
-        read_at, self._columns_read_at = self._columns_read_at, max(numbers, default=0)
-        later = () if read_at is None else (number for number in numbers if number > read_at)
-        for number in sorted({*numbers[:1], *numbers[-1:], *later}):
-            path = f"{self.table.folder}/{numbered[number].name}"
-            columns = footer_columns(self._storage, path)
+            applied = snapshot.txns[identity.app_id]
+        read_at, self._columns_read_at = self._columns_read_at, max(numbered, default=0)
+        later = sorted(number for number in numbered if number > max(applied, read_at or 0))
+        for columns in map_concurrently(
+            self._storage,
+            lambda path: footer_columns(self._storage, path),
+            [f"{self.table.folder}/{numbered[number].name}" for number in later],
+        ):
             self._unite(found, {name: column.table for name, column in columns.items()})
         return found
 

@@ -108,7 +108,7 @@ def test_an_update_that_adds_a_column_is_a_warning(publisher, any_storage, table
     assert "adds" not in again.publish(rows, marker).warning  # known by now
     assert again.insert([{"id": 2, "other": "nut"}]).warning is None
     declared = Publisher(any_storage, table, types={"shelf": "long"})
-    row = {"id": 1, "item": "nut", "other": "nut", "shelf": 4}
+    row = {"id": 1, "item": "nut", "itme": "nut", "n": 1, "other": "nut", "shelf": 4}
     assert declared.publish([row], marker).warning is None
 
 
@@ -140,6 +140,15 @@ def test_a_warning_names_columns_as_they_are_written(any_storage, table):
     publisher.insert([{"Id": 1, "Unit Price": 1}])
     for one in (publisher, Publisher(any_storage, table)):
         assert one.upsert([{"Id": 1}]).warning.startswith("Column 'Unit Price' is missing")
+
+
+def test_columns_of_all_files_that_are_not_mirrored_are_known(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["id"])
+    for row in ({"id": 1}, {"id": 2, "Middle": 1}, {"id": 3}):
+        publisher.insert([row])
+    again = Publisher(any_storage, table)
+    assert again.known_columns == {"id": "long", "middle": "long"}
+    assert again.upsert([{"id": 1}]).warning.startswith("Column 'Middle' is missing")
 
 
 def test_delete_without_any_key_column(publisher, any_storage, table):
