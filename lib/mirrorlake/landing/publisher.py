@@ -280,6 +280,7 @@ class Publisher:
 
         Rows without markers are inserted. If the table has keys and may contain those of the rows,
         a warning is logged, because `upsert` would replace the existing rows.
+        A warning is also logged if updates or upserts lack columns, which become NULL.
 
         Args:
             rows: Dicts, a data frame, Arrow data, or the path of a Parquet or CSV file; see
@@ -452,7 +453,8 @@ class Publisher:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label, compare_keys=warn)
                 warning = self._warn(facts, label) if warn else None
-                if marker in (Marker.UPDATE, Marker.UPSERT):
+                replaced = facts.rows[Marker.UPDATE] + facts.rows[Marker.UPSERT]
+                if marker in (Marker.UPDATE, Marker.UPSERT) or (warn and replaced):
                     warning = self._warn_of_columns(facts, marker, label)
                 if is_csv(label):
                     known = self.known_columns.keys() | self._declared.keys()
@@ -521,8 +523,11 @@ class Publisher:
             self._warned = True
         return warning
 
-    def _warn_of_columns(self, facts: FileFacts, marker: Marker, label: str) -> str | None:
-        """Log and return a warning if an update or upsert adds columns, or lacks some."""
+    def _warn_of_columns(self, facts: FileFacts, marker: Marker | None, label: str) -> str | None:
+        """Log and return a warning if an update or upsert lacks columns, or adds some.
+
+        Added columns of rows with their own markers are not reported: sources publish such rows.
+        """
         known = self.known_columns
         meant = known.keys() | self._declared.keys()
         typed = [name for name, kind in facts.columns.items() if kind.table != VOID]
@@ -532,7 +537,7 @@ class Publisher:
         if not facts.row_count:
             lacking = ()
         warnings, hint = [], ""
-        if new:
+        if new and marker is not None:
             noun = "column" if len(new) == 1 else "columns"
             verb = marker.name.lower()
             warnings.append(f"The {verb} adds the {noun} {', '.join(new)} to {self.table}.")
@@ -551,7 +556,7 @@ class Publisher:
         if not warnings:
             return None
         warning = " ".join(warnings)
-        if new or lacking != self._lacking:  # log a repeated warning once
+        if hint or lacking != self._lacking:  # log a repeated warning once
             _log.warning("%s%s", warning, hint)
         self._lacking = lacking
         return warning

@@ -142,6 +142,16 @@ def test_a_warning_names_columns_as_they_are_written(any_storage, table):
         assert one.upsert([{"Id": 1}]).warning.startswith("Column 'Unit Price' is missing")
 
 
+def test_rows_with_their_own_markers_that_lack_columns_are_a_warning(any_storage, table):
+    Publisher(any_storage, table, keys=["Id"]).insert([{"Id": 1, "Item": "nut", "N": 1}])
+    for marker, is_warned in ((0, False), (1, True), (2, False), (4, True)):
+        again = Publisher(any_storage, table)
+        warning = again.write([{"Id": 1, "more": 2, MARKER: marker}]).warning
+        assert (warning or "").startswith("Columns 'Item', 'N'") == is_warned
+        assert "adds" not in (warning or "")  # as by a source whose table has a new column
+    assert again.load([{"Id": 1, MARKER: 4}]).warning is None
+
+
 def test_columns_of_all_files_that_are_not_mirrored_are_known(any_storage, table):
     publisher = Publisher(any_storage, table, keys=["id"])
     for row in ({"id": 1}, {"id": 2, "Middle": 1}, {"id": 3}):
@@ -257,7 +267,7 @@ def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog)
     parts = [load.write([{"id": n, "item": "a"}, {"id": n + 5, "item": "b"}]) for n in (20, 10, 0)]
     again = Publisher(any_storage, table)
     marked = [again.publish(ROWS, marker) for marker in ("insert", "upsert", "update", "delete")]
-    marked.append(again.write([{"id": 1, MARKER: 4}]))
+    marked.append(again.write([{"id": 1, "item": "a", MARKER: 4}]))
     without_rows = again.write(pa.table({"id": pa.array([], pa.int64())}))
     assert {done.warning for done in (*parts, *marked, without_rows)} == {None}
     twice = [*ROWS, *ROWS]
