@@ -401,7 +401,14 @@ def number_files(
     if metadata.strategy != BY_TIME:
         return by_number(identity.table, listing)
     plan = plan_of(storage, identity, last) if last else None
-    applied = {}
+    applied: dict[str, int] = {}
+    if plan is not None and plan.first > 1:
+        # If a mirror was killed after a commit, the last file of the commit before is there, too.
+        before = plan_of(storage, identity, plan.first - 1)
+        old = before.files[-1] if before else None
+        entry = listing.file(old.name) if old else None
+        if entry and old and (entry.size, entry.modified.isoformat()) == (old.size, old.published):
+            applied[old.name] = plan.first - 1
     for name, number in plan.numbers.items() if plan else ():
         entry = listing.file(name)
         if entry is not None and is_as_planned(storage, identity, plan, entry):

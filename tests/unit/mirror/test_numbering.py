@@ -129,6 +129,23 @@ def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
     assert numbers(storage, 3) == {"a": 3, "new": 4}
 
 
+def test_the_last_file_of_the_commit_before_is_applied_after_a_kill(storage: Storage):
+    """A mirror was killed between its second commit and the moves."""
+    put(storage, "a", 1)
+    assert apply(storage, 0) == 1
+    put(storage, "b", 1)
+    put(storage, "c", 2)
+    plan_files(storage, LIFE, 2, ["b", "c"])
+    put(storage, "new", 3)
+    assert numbers(storage, 3) == {"a": 1, "b": 2, "c": 3, "new": 4}
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), 3)
+    assert applied_files.move_leftovers(storage, LIFE, folder, 3) is None
+    assert away(storage) == [f"{1:020d}-a", f"{2:020d}-b"]
+    assert numbers(storage, 3) == {"c": 3, "new": 4}
+    put(storage, "a", 4)  # the same content again is a new file
+    assert numbers(storage, 3) == {"c": 3, "new": 4, "a": 5}
+
+
 def test_the_strategy_switched_to_time(storage: Storage):
     for number in (1, 2):
         put(storage, file_name(number), number)
