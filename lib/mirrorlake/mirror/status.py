@@ -19,6 +19,7 @@ from mirrorlake.errors import (
     CheckError,
     FormatError,
     InvalidNameError,
+    MetadataError,
     MirrorlakeError,
     SequenceError,
     TableFailedError,
@@ -27,9 +28,9 @@ from mirrorlake.errors import (
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
-    last_applied,
     read_identity,
     read_metadata,
+    read_own_snapshot,
 )
 from mirrorlake.landing.zone import (
     BadFolder,
@@ -40,8 +41,8 @@ from mirrorlake.landing.zone import (
     no_folder,
     published_tables,
 )
-from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.next_batch import Batch, load_context, preview_batch
+from mirrorlake.mirror.ledger import last_note, rebuild_states, with_note
+from mirrorlake.mirror.next_batch import Batch, load_context, number_files, preview_batch
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
@@ -395,12 +396,31 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
     )
 
 
-def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
-    """Return the state in line with the table's log: a mirror may be killed before it saves it."""
-    last = last_applied(storage, table)
-    if last <= state.last_file:
-        return state
-    return replace(state, last_file=last, state=REPLICATING, error=None)
+def _caught_up(
+    storage: Storage, state: TableState, table: TableName, listing: Listing
+) -> tuple[TableState, Folder | None]:
+    """Return the state in line with the table's log, and the folder's files in order.
+
+    A mirror may be killed before it saves the state, and the folder can be a new incarnation.
+    """
+    identity = read_identity(storage, table)
+    incarnation = identity.incarnation if identity else None
+    if state.incarnation not in (None, incarnation):
+        state = replace(state, last_file=0, tail=None)
+    snapshot = read_own_snapshot(storage, identity) if identity else None
+    last = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+    if last > state.last_file:
+        note = last_note(storage, table, snapshot, incarnation)
+        if note.get("last") == last and "total_rows" in note:
+            state = with_note(state, note)
+        state = replace(
+            state, last_file=last, state=REPLICATING, tail=None, latency=None, error=None
+        )
+    if identity is None or state.strategy != BY_TIME or state.tail is not None:
+        return state, listed_folder(listing, state)
+    # Only the plans have the name of the last applied file.
+    metadata = read_metadata(storage, table)
+    return state, number_files(storage, identity, metadata, listing, state.last_file)
 
 
 def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableStatus, ...]:
@@ -430,15 +450,17 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
         try:
             asked = settings_of(table)
             listing = listed.get(table.folder) or storage.list(table.folder)
-            folder = listed_folder(listing, state) or by_number(table, listing)
-            if folder.behind(state.last_file):
-                state = _caught_up(storage, state, table)
-            elif state.seen not in (None, listing.state_of(IDENTITY)):
-                # The folder is a new incarnation, and none of its files may be applied yet.
-                state = _caught_up(storage, replace(state, last_file=0), table)
+            if state.seen is None and listing.file(METADATA):  # no mirror has read the folder
+                with suppress(MetadataError):
+                    state = replace(state, strategy=read_metadata(storage, table).strategy)
+            found = listed_folder(listing, state) or by_number(table, listing)
+            folder: Folder | None = found
+            is_other = state.seen not in (None, listing.state_of(IDENTITY))
+            if is_other or found.behind(state.last_file):
+                state, folder = _caught_up(storage, state, table, listing)
             state = state.as_asked(asked.paused)
             skip = asked.skipped(read_identity(storage, table)) if asked.skip else ()
-            lines.append(status_of(state, listed_folder(listing, state), skip))
+            lines.append(status_of(state, folder, skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))
     return tuple(lines)

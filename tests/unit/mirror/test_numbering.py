@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from helpers.commits import META, write_lines
 from helpers.lakes import lake_of
 from helpers.places import IDENTITY, METADATA, PROCESSED
 from helpers.plans import plan_files
@@ -218,6 +220,49 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
     (line,) = lake_of(storage).status().tables
     assert (line.last_file, line.backlog_files, line.waiting_for) == (4, 2, None)
     assert line.lag_seconds > 3600
+
+
+def committed(storage: Storage, last: int, rows: int) -> None:
+    """Write the table's log as a mirror leaves it after a commit."""
+    note = {"incarnation": LIFE.incarnation, "last": last, "total_rows": rows}
+    info = {"commitInfo": {"userMetadata": json.dumps(note)}}
+    write_lines(storage, 0, info, META, {"txn": {"appId": LIFE.app_id, "version": last}})
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_status_after_a_kill_counts_applied_files_by_time_as_applied(
+    storage: Storage, is_moved: bool, is_first: bool
+):
+    """A mirror that is killed after its commit saves neither the number nor the last file."""
+    storage.write(f"{T.folder}/{METADATA}", json.dumps({"fileDetectionStrategy": BY_TIME}).encode())
+    known = TableState(None, "t")
+    if not is_first:
+        put(storage, "a", 1)
+        assert apply(storage, 0) == 1
+        entry = listed(storage).file("a")
+        assert entry is not None
+        known = state_of(storage, state.file_signature(entry), 1)
+    save_states(storage, {T.folder: known})
+    put(storage, "b", 2)
+    put(storage, "c", 3)
+    first = 1 if is_first else 2
+    folder = next_batch.number_files(storage, LIFE, TIMED, listed(storage), first - 1)
+    plan = plan_files(storage, LIFE, first, ["b", "c"])
+    committed(storage, plan.last, 9)
+    if is_moved:
+        applied_files.move_applied(storage, LIFE, folder, plan)
+    for waiting in range(2):
+        (line,) = lake_of(storage).status().tables
+        assert (line.last_file, line.rows, line.backlog_files) == (plan.last, 9, waiting)
+        put(storage, "new", 4)
+
+
+def test_status_counts_the_files_of_a_folder_by_time_before_its_first_cycle(storage: Storage):
+    storage.write(f"{T.folder}/{METADATA}", json.dumps({"fileDetectionStrategy": BY_TIME}).encode())
+    for name in ("a.csv", "b.csv"):
+        put(storage, name, 1)
+    assert [line.backlog_files for line in lake_of(storage).status().tables] == [2]
 
 
 def test_a_number_is_one_that_delta_can_keep(storage: Storage):

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.commits import write_lines
 from helpers.lakes import lake_of
+from helpers.least_table import make_table
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing import zone
+from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror import state
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import TableState, load_states, save_states
@@ -70,6 +73,41 @@ def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiti
     assert (line.backlog_files, line.waiting_for) == (backlog, waiting)
     assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, "Replicating", None)
     assert (line.lag_seconds > 0) <= (backlog > 0)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_after_a_kill_the_state_is_that_of_the_log(any_storage: Storage, is_older: bool):
+    """A mirror that is killed between its commit and the end of its cycle saves no state."""
+    table, life = TableName(None, "t"), Identity(TableName(None, "t"), "1")
+    note = {"incarnation": "1", "last": 3, "total_rows": 7, "total_bytes": 9, "synced": "now"}
+    if is_older:
+        del note["total_rows"]
+    make_table(any_storage, table)
+    write_lines(
+        any_storage,
+        1,
+        {"commitInfo": {"userMetadata": json.dumps(note)}},
+        {"txn": {"appId": life.app_id, "version": 3}},
+        log=f"{table.table_path}/_delta_log",
+    )
+    put(any_storage, "t", 3, 4)
+    write_identity(any_storage, life)
+    error = {"message": "Bad row.", "file": None, "row": None, "column": None}
+    known = TableState(None, "t", "Failed", "1", last_file=1, rows=2, latency=5, error=error)
+    save_states(any_storage, {f"{ZONE}/t": known})
+    (line,) = lake_of(any_storage).status().tables
+    assert (line.state, line.last_file, line.backlog_files) == ("Replicating", 3, 1)
+    assert (line.rows, line.latency, line.error) == (2 if is_older else 7, None, None)
+    assert (line.applied_bytes, line.synced) == ((0, None) if is_older else (9, "now"))
+
+
+def test_a_new_incarnation_has_applied_no_file_of_the_old_one(any_storage: Storage):
+    put(any_storage, "t", 1, 2, 3)
+    write_identity(any_storage, Identity(TableName(None, "t"), "2"))
+    known = TableState(None, "t", "Replicating", "1", seen="of the old one", last_file=2)
+    save_states(any_storage, {f"{ZONE}/t": known})
+    (line,) = lake_of(any_storage).status().tables
+    assert (line.last_file, line.backlog_files) == (0, 3)
 
 
 def test_lag_is_the_age_of_the_oldest_file_not_applied(storage: Storage):
