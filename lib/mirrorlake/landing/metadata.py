@@ -496,9 +496,9 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
     return found
 
 
-def renew_identity(storage: Storage, table: TableName) -> Identity:
+def renew_identity(storage: Storage, table: TableName, incarnation: str | None = None) -> Identity:
     """Start a new incarnation: a copied folder contains the identity of the original."""
-    identity = Identity(table, uuid.uuid4().hex)
+    identity = Identity(table, incarnation or uuid.uuid4().hex)
     storage.write_json(f"{table.folder}/{IDENTITY}", _document(identity))
     return identity
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -45,11 +46,20 @@ from mirrorlake.mirror.next_batch import (
     Plan,
     PlannedFile,
     differs_from_applied,
+    find_plan,
     is_as_planned,
     number_files,
     plan_of,
+    rewrite_plan,
 )
-from mirrorlake.mirror.options import MirrorOptions, paused, read_settings, write_settings
+from mirrorlake.mirror.options import (
+    SKIP_ROW,
+    STOP,
+    MirrorOptions,
+    paused,
+    read_settings,
+    write_settings,
+)
 from mirrorlake.mirror.state import mirror_lease
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome, counted
@@ -159,7 +169,7 @@ def _move(
 
 def _processed_name(number: int, name: str) -> str:
     """Return the name of an applied file: its own name, with its number first if it has none."""
-    return name if file_number(name) == number else f"{number:020d}-{name}"
+    return name if _processed_number(name) == number else f"{number:020d}-{name}"
 
 
 def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep: timedelta) -> None:
@@ -333,7 +343,7 @@ def reseed(
         apply: reseed the table. By default, only check the files.
 
     Raises:
-        SequenceError: An applied file is no longer kept.
+        SequenceError: An applied file is no longer kept, or another file has its name.
         MirrorlakeError: A file of the new load is invalid. Nothing has changed.
         BusyError: A mirror did not finish its cycle within 600 seconds.
     """
@@ -356,22 +366,23 @@ def reseed(
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
+        incarnation = uuid.uuid4().hex
         with mirror_lease(storage, MirrorOptions.patience), paused(storage, table):
             if loads:
                 _set_aside(storage, table)
             else:
-                _move_back_all(storage, table)
+                _move_back_all(storage, table, incarnation)
             settings = read_settings(storage, table)
             skip = frozenset() if loads else settings.skipped(read_identity(storage, table))
             settings = replace(settings, skip=skip, incarnation=None)
             # Without an incarnation, so that an interrupted call can be repeated.
             write_settings(storage, table, settings)
-            incarnation = renew_identity(storage, table).incarnation
+            renew_identity(storage, table, incarnation)
             if skip:  # kept files keep their numbers
                 write_settings(storage, table, replace(settings, incarnation=incarnation))
             if not loads:
                 # A mirror whose lease has expired may have moved files until now.
-                _move_back_all(storage, table)
+                _move_back_all(storage, table, incarnation)
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
     return done
@@ -401,6 +412,8 @@ def _needed_options(storage: Storage, table: TableName, kept: Mapping[int, str])
     if files:
         needed += f". Skip {', '.join(files)} again, or mirror with on_error='skip-file'"
         needed += " (--on-error skip-file)"
+    if _is_timed(storage, table) and needed:  # by its plan, see `_move_back_all`
+        return f". What was skipped in {', '.join(rows + files)} is skipped again"
     return needed and f"{needed}. Until then, the table stops and keeps its rows"
 
 
@@ -411,35 +424,98 @@ def _invalid_files(
 
     A file that is valid now is not included.
     """
-    identity, metadata = read_identity(storage, table), read_metadata(storage, table)
-    applied, done = last_applied(storage, table), 0
-    for number in sorted(kept):
-        plan = plan_of(storage, identity, number) if identity and done < number <= applied else None
+    metadata, applied = read_metadata(storage, table), _last_kept(storage, table)
+    for at, planned in _planned_files(storage, table, [n for n in kept if n <= applied]):
+        if at in kept and (planned.rejected or planned.skipped is not None):
+            try:
+                inspect_file(storage, kept[at], metadata, number=at)
+            except MirrorlakeError as error:
+                yield at, planned, error
+
+
+def _planned_files(
+    storage: Storage, table: TableName, numbers: Iterable[int]
+) -> Iterator[tuple[int, PlannedFile]]:
+    """Yield the files of the plans that contain some of the numbers, in order."""
+    identity, done = read_identity(storage, table), 0
+    for number in sorted(numbers):
+        plan = plan_of(storage, identity, number) if identity and number > done else None
         for at, planned in enumerate(plan.files, plan.first) if plan else ():
             done = at
-            if at in kept and (planned.rejected or planned.skipped is not None):
-                try:
-                    inspect_file(storage, kept[at], metadata, number=at)
-                except MirrorlakeError as error:
-                    yield at, planned, error
+            yield at, planned
+
+
+def _is_timed(storage: Storage, table: TableName) -> bool:
+    return read_metadata(storage, table).strategy == BY_TIME
+
+
+def _last_kept(storage: Storage, table: TableName) -> int:
+    """Return the last applied number, or the last one that a reseed by time has planned."""
+    applied, identity = last_applied(storage, table), read_identity(storage, table)
+    if applied or identity is None or not _is_timed(storage, table):
+        return applied
+    plan = find_plan(storage, identity, 1)
+    return plan.last if plan else 0
 
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
-    """Return the kept files by number; all applied files that were not skipped must be kept."""
-    applied = last_applied(storage, table)
+    """Return the kept files by number; all applied files that were not skipped must be kept.
+
+    Raises:
+        SequenceError: Such a file is not kept, or another file in the folder has its name.
+    """
+    applied = _last_kept(storage, table)
     skipped = read_settings(storage, table).skipped(read_identity(storage, table))
     numbers = [number for number in range(1, applied + 1) if number not in skipped]
-    return _kept_files(storage, table, numbers, applied)
+    kept, listing = _kept_files(storage, table, numbers, applied), storage.list(table.folder)
+    for number in numbers:
+        path, name = kept[number], kept[number].rpartition("/")[2]
+        target = f"{table.folder}/{name}"
+        if path == target or listing.file(name) is None:
+            continue
+        with suppress(FileNotFoundError):  # a mirror whose lease has expired can still move files
+            if file_hash(storage, path) != file_hash(storage, target):
+                raise SequenceError(
+                    f"Another file in the folder has the name of the applied file {number}.",
+                    file=name,
+                    hint="publish its rows in a file with a new name, then delete this file.",
+                )
+    return kept
 
 
-def _move_back_all(storage: Storage, table: TableName) -> None:
-    """Move all applied files back into the folder, in their order."""
+def _move_back_all(storage: Storage, table: TableName, incarnation: str) -> None:
+    """Move all applied files back into the folder, for its next incarnation.
+
+    Files that are ordered by time keep their order by a plan of the incarnation: a store can't set
+    their times, and later files must stay later.
+    """
     # List again: a mirror may have applied and moved files before the pause.
-    for _number, path in sorted(_all_kept(storage, table).items()):
-        name = path.rpartition("/")[2]
-        if path != f"{table.folder}/{name}":
-            storage.rename(path, f"{table.folder}/{name}")
-        storage.touch(f"{table.folder}/{name}")  # files without numbers are ordered by time
+    kept, is_timed = _all_kept(storage, table), _is_timed(storage, table)
+    back: dict[int, str] = {}
+    for number, path in sorted(kept.items()):
+        back[number] = f"{table.folder}/{path.rpartition('/')[2]}"
+        if path != back[number]:
+            storage.rename(path, back[number])
+        if not is_timed:
+            storage.touch(back[number])
+    numbers = range(1, _last_kept(storage, table) + 1)
+    if not is_timed or not numbers:
+        return
+    known, listing = dict(_planned_files(storage, table, numbers)), storage.list(table.folder)
+    bad = {number: planned for number, planned, _ in _invalid_files(storage, table, back)}
+    files: list[PlannedFile] = []
+    for number in numbers:
+        planned = known.get(number) or PlannedFile("", 0, "")
+        path = back.get(number) or _processed_name(number, planned.name)
+        name, skipped = path.rpartition("/")[2], planned.skipped if number in bad else None
+        if (entry := listing.file(name)) is not None:  # `forget` may have rewritten the file
+            etag = entry.etag if entry.size > SMALL else None
+            digest = "" if etag else file_hash(storage, path)
+            planned = replace(planned, size=entry.size, sha256=digest, etag=etag)
+        files.append(replace(planned, name=name, skipped=skipped))
+    on_error = SKIP_ROW if any(planned.skipped is None for planned in bad.values()) else STOP
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    rewrite_plan(storage, Identity(table, incarnation), Plan(1, tuple(files), now, on_error))
 
 
 def _set_aside(storage: Storage, table: TableName) -> None:
@@ -459,27 +535,35 @@ def _copy(source: Storage, target: Storage, path: str) -> None:
 
 
 def _kept_files(
-    storage: Storage, table: TableName, numbers: Iterable[int], applied: int
+    storage: Storage, table: TableName, numbers: Collection[int], applied: int
 ) -> dict[int, str]:
     """Return the paths of the kept data files by number, and check that `numbers` are kept."""
+    outside = next((number for number in numbers if not 1 <= number <= applied), None)
+    if outside is not None:
+        raise SequenceError(
+            f"Number {outside} was not applied; the last applied number is {applied}.",
+            hint="choose a range of applied files.",
+        )
+    identity, is_timed = read_identity(storage, table), _is_timed(storage, table)
+    first = min(numbers, default=1)
+    here = _applied_here(storage, table, range(first, applied + 1)) if is_timed else {}
     kept: dict[int, tuple[str, Entry]] = {}
     for path, entry in every_file(storage, table):
-        if (number := _processed_number(entry.name)) is not None:
+        in_folder = path == f"{table.folder}/{entry.name}"
+        number = _processed_number(entry.name)
+        if is_timed and in_folder:  # names of published files have no meaning
+            number = here.get(entry.name)
+        if number is not None:
             kept[number] = path, entry
-    identity = read_identity(storage, table)
     for number in numbers:
-        if not 1 <= number <= applied:
-            raise SequenceError(
-                f"Number {number} was not applied; the last applied number is {applied}.",
-                hint="choose a range of applied files.",
-            )
         if number not in kept:
             raise SequenceError(
                 f"File {number} is no longer kept.",
                 hint="reseed the table with the files of a new initial load.",
             )
         path, entry = kept[number]
-        in_folder = path == f"{table.folder}/{entry.name}"  # moved files are always applied ones
+        # Moved files are always applied ones.
+        in_folder = not is_timed and path == f"{table.folder}/{entry.name}"
         if identity and in_folder and differs_from_applied(storage, identity, number, entry):
             raise SequenceError(
                 f"The content of file {number} is not the content that was applied.",
@@ -487,3 +571,20 @@ def _kept_files(
                 hint="leave it out, or reseed the table with the files of a new initial load.",
             )
     return {number: path for number, (path, _) in kept.items()}
+
+
+def _applied_here(storage: Storage, table: TableName, numbers: Iterable[int]) -> dict[str, int]:
+    """Return the applied files in a folder that is ordered by time, with their numbers.
+
+    These are the last applied file, files of a killed mirror, and files that an interrupted reseed
+    has moved back. The latter keep the names that they got when they were moved.
+    """
+    identity, listing = Identity(table, ""), storage.list(table.folder)
+    found: dict[str, int] = {}
+    for number, planned in _planned_files(storage, table, numbers):
+        moved, entry = _processed_name(number, planned.name), listing.file(planned.name)
+        if moved != planned.name and listing.file(moved) is not None:
+            found[moved] = number
+        elif entry and is_as_planned(storage, identity, Plan(number, (planned,), ""), entry):
+            found[entry.name] = number
+    return found

@@ -558,9 +558,11 @@ def preview_batch(at: TableContext, options: MirrorOptions, skip: dict[int, str]
         return Batch(at, error=last_error)
     ready, _ = at.folder.pending(at.last, skip)
     plan = find_plan(at.storage, at.identity, at.last + 1)
-    names = [file.name for file in plan.files] if plan else []
-    names += _cut(at, ready[len(names) :], options)
-    return check_batch(at, names, options, skip, stage=False)
+    chosen = planned_files(plan, skip) if plan else ChosenFiles([], options.on_error, skip)
+    options = replace(options, on_error=chosen.on_error)
+    names = [*chosen.names]
+    names += _cut(at, [entry for entry in ready if entry.name not in names], options)
+    return check_batch(at, names, options, chosen.skip, stage=False)
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ class Operations:
 
         With `apply`, the call waits for a running cycle of the mirror. If rows or files were
         skipped, the effect names the option that the mirror needs again. Without it, the table
-        stops and keeps its rows.
+        stops and keeps its rows. In a folder that is ordered by time, they are skipped again.
 
         Args:
             table: the table's name.
@@ -225,7 +225,7 @@ class Operations:
 
         Raises:
             TableNotFoundError: There is no such table in the landing zone.
-            SequenceError: An applied file is no longer kept.
+            SequenceError: An applied file is no longer kept, or another file has its name.
             MirrorlakeError: A file of the new load is invalid. Nothing has changed.
             BusyError: A mirror of the lake did not finish its cycle within 600 seconds.
 

@@ -215,6 +215,33 @@ def test_late_files_stop_a_zone_that_goes_by_time(lake: Lake, run: Any) -> None:
     assert bag(lake, "t", ["v"]) == {("old",): 1}
 
 
+def test_files_ordered_by_time_are_reseeded_and_replayed_in_their_order(lake: Lake) -> None:
+    folder = Path(lake.landing_zone) / "t"
+    folder.mkdir(parents=True)
+    document = {"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection"}
+    (folder / "_metadata.json").write_text(json.dumps(document))
+
+    def write(name: str, age: float) -> None:
+        pq.write_table(pa.table({"id": [1, age], "v": [name] * 2, MARKER: [4, 4]}), folder / name)
+        os.utime(folder / name, (time.time() - age,) * 2)
+
+    for name, age in (("z.parquet", 400), ("y.parquet", 300), ("x.parquet", 200)):
+        write(name, age)
+        assert not lake.mirror().failed
+    applied = {(1, "x.parquet"), (400, "z.parquet"), (300, "y.parquet"), (200, "x.parquet")}
+    write("w.parquet", 100)
+    lake.operations.reseed("t", apply=True)
+    assert not lake.mirror().failed
+    assert lake.status().tables[0].last_file == 4
+    expected = {(1, "w.parquet"), (100, "w.parquet"), *applied} - {(1, "x.parquet")}
+    assert bag(lake, "t", ["id", "v"]) == dict.fromkeys(expected, 1)
+    lake.operations.replay("t", 2, 3)
+    assert not lake.mirror().failed
+    expected = {(1, "x.parquet"), *expected} - {(1, "w.parquet")}
+    assert bag(lake, "t", ["id", "v"]) == dict.fromkeys(expected, 1)
+    assert lake.status().tables[0].backlog_files == 0
+
+
 def test_the_kept_state_is_rebuilt_from_the_logs(lake: Lake) -> None:
     put(lake, 1, [{"id": 1}, {"id": 2}])
     lake.mirror()

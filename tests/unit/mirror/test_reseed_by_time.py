@@ -1,0 +1,159 @@
+"""Replay and reseed of a folder whose files are ordered by time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.lakes import lake_of
+from helpers.places import PROCESSED
+from helpers.zones import KEYED, MARKER, Zone
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata, renew_identity
+from mirrorlake.mirror import applied_files, next_batch, options
+from mirrorlake.mirror.state import TableState, save_states
+from mirrorlake.names import TableName, file_name
+from mirrorlake.storage.files import Storage
+
+T = TableName(None, "t")
+COLUMNS = {"id": "long", "item": "string"}
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+B, A, C = "b.parquet", "a.parquet", "c.parquet"  # as they were applied
+MOVED = [f"{1:020d}-{B}", f"{2:020d}-{A}", C]
+
+
+def put(storage: Storage, name: str, minute: int, item: str | None = None) -> None:
+    Zone(storage).put(name, {"id": [1], "item": [item or name]})
+    moment = (START + timedelta(minutes=minute)).timestamp()
+    os.utime(Path(storage.root, T.folder, name), (moment, moment))
+
+
+@pytest.fixture
+def lake(storage: Storage) -> Storage:
+    """Return a lake with three applied files, the last one in its folder, and a waiting file."""
+    zone = Zone(storage)
+    zone.metadata(KEYED | {"fileDetectionStrategy": BY_TIME})
+    for minute, name in enumerate((B, A, C)):
+        put(storage, name, minute)
+    zone.mirrored(COLUMNS, last=3, names=[B, A, C])
+    for name, moved in zip((B, A), MOVED, strict=False):
+        assert storage.rename(f"{T.folder}/{name}", f"{T.folder}/{PROCESSED}/{moved}")
+        storage.touch(f"{T.folder}/{PROCESSED}/{moved}")
+    put(storage, file_name(2), 3, "waiting")
+    return storage
+
+
+def next_files(storage: Storage) -> list[str]:
+    """Return the files that the next cycles apply, in order."""
+    (line,) = lake_of(storage).mirror(dry_run=True).tables
+    assert line.error is None
+    return list(line.file_names)
+
+
+def test_a_replay_reads_applied_files(lake: Storage) -> None:
+    assert applied_files.replay(lake, T, 1, dry_run=True).files == tuple(MOVED)
+    done = applied_files.replay(lake, T, 2).files
+    items = [
+        pq.read_table(Path(lake.root, T.folder, name)).column("item").to_pylist() for name in done
+    ]
+    assert items == [[A], [C]]
+    assert next_files(lake) == [file_name(2), *done]
+    with pytest.raises(SequenceError, match="Number 4 was not applied"):
+        applied_files.replay(lake, T, 3, 4)
+
+
+def test_a_reseed_keeps_the_order_of_applied_and_waiting_files(lake: Storage) -> None:
+    before = read_identity(lake, T)
+    assert before is not None
+    known = TableState(None, "t", "Replicating", before.incarnation, seen="old", strategy=BY_TIME)
+    save_states(lake, {T.folder: replace(known, last_file=3, tail="old")})
+    assert "of 3 kept files, in one commit" in applied_files.reseed(lake, T).effect
+    applied_files.reseed(lake, T, apply=True)
+    for _ in range(2):
+        assert read_identity(lake, T) != before
+        assert next_files(lake) == [*MOVED, file_name(2)]
+        (line,) = lake_of(lake).status().tables
+        assert (line.last_file, line.backlog_files) == (0, 4)
+        applied_files.reseed(lake, T, apply=True)  # again, before the next cycle
+
+
+def test_reseeded_files_keep_their_names_when_they_are_moved(lake: Storage) -> None:
+    applied_files.reseed(lake, T, apply=True)
+    identity = read_identity(lake, T)
+    assert identity is not None
+    plan = next_batch.find_plan(lake, identity, 1)
+    assert plan is not None
+    metadata = read_metadata(lake, T)
+    folder = next_batch.number_files(lake, identity, metadata, lake.list(T.folder), 0)
+    applied_files.move_applied(lake, identity, folder, plan)
+    assert [entry.name for entry in lake.list(f"{T.folder}/{PROCESSED}").files] == MOVED[:2]
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+def test_an_interrupted_reseed_is_repeated(
+    lake: Storage, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
+) -> None:
+    def fail(*of: object) -> None:
+        if is_renewed:
+            renew_identity(*of)
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(applied_files, "renew_identity", fail)
+        with pytest.raises(OSError, match="killed"):
+            applied_files.reseed(lake, T, apply=True)
+    assert applied_files.reseed(lake, T, apply=True).effect.count("of 3 kept files")
+    options.resume(lake, T)
+    assert next_files(lake) == [*MOVED, file_name(2)]
+
+
+@pytest.mark.parametrize(("number", "is_kept"), [(1, True), (2, False), (3, True)])
+def test_a_reseed_skips_the_same_files_again(lake: Storage, number: int, is_kept: bool) -> None:
+    options.skip(lake, T, number, apply=True)
+    if not is_kept:
+        lake.delete(f"{T.folder}/{PROCESSED}/{MOVED[number - 1]}")
+    applied_files.reseed(lake, T, apply=True)
+    left = [name for name in MOVED if name != MOVED[number - 1]]
+    assert next_files(lake) == [*left, file_name(2)]
+
+
+def test_a_reseed_applies_partly_applied_files_in_the_same_way(lake: Storage) -> None:
+    moved = f"{PROCESSED}/{MOVED[0]}"
+    Zone(lake).put(moved, {"id": [1, 2], "item": ["b", "c"], MARKER: [4, 9]})
+    lake.write(f"{T.folder}/{PROCESSED}/{MOVED[1]}", b"corrupt")
+    identity = read_identity(lake, T)
+    assert identity is not None
+    plan = next_batch.find_plan(lake, identity, 1)
+    assert plan is not None
+    bad, corrupt, good = plan.files
+    files = (replace(bad, rejected=1), replace(corrupt, skipped="It is corrupt."), good)
+    next_batch.rewrite_plan(lake, identity, replace(plan, files=files))
+    effect = applied_files.reseed(lake, T, apply=True).effect
+    assert effect.endswith("; what was skipped in file 1, file 2 is skipped again")
+    assert next_files(lake) == [MOVED[0], C, file_name(2)]
+
+
+def test_a_replaced_last_file_is_no_longer_kept(lake: Storage) -> None:
+    put(lake, C, 4, "new")
+    for work in (applied_files.reseed, lambda *of: applied_files.replay(*of, 3)):
+        with pytest.raises(SequenceError, match="File 3 is no longer kept"):
+            work(lake, T)
+    assert applied_files.replay(lake, T, 1, 2, dry_run=True).files == tuple(MOVED[:2])
+
+
+def test_a_new_file_with_the_name_of_a_moved_one_is_not_reseeded(storage: Storage) -> None:
+    zone = Zone(storage)
+    zone.metadata(KEYED)
+    for number in (1, 2):
+        zone.put(number)
+    zone.mirrored(COLUMNS, last=2)
+    zone.move_to_processed(1)
+    zone.put(1, {"id": [7], "item": ["other"]})
+    with pytest.raises(SequenceError, match="has the name of the applied file 1") as caught:
+        applied_files.reseed(storage, T)
+    assert caught.value.file == file_name(1)
