@@ -6,7 +6,7 @@ commits after it.
 On an object store, a table is dropped in place: a drop writes one document and moves no file. A
 store can't rename a folder. A move would copy every file and could be interrupted between any two.
 The document hides the table in one atomic step, and deleting the document restores it, in one step
-as well.
+as well. A disk has such documents only in the copy of a store's lake.
 """
 
 from __future__ import annotations
@@ -260,12 +260,10 @@ def _sidecars(storage: Storage, table_path: str, paths: tuple[str, ...]) -> tupl
 
 
 def is_dropped(storage: Storage, table_path: str) -> bool:
-    """Check whether a table was dropped in place; always False on a local disk.
+    """Check whether a table was dropped in place; on a disk, only in the copy of a store's lake.
 
     The cost is one request.
     """
-    if storage.local is not None:
-        return False
     table = _table_at(table_path)
     return table is not None and storage.exists(_note(table))
 
@@ -296,9 +294,7 @@ def read_drop(storage: Storage, table: TableName) -> dict[str, Any] | None:
 
 
 def dropped_in_place(storage: Storage) -> Iterator[TableName]:
-    """Yield the tables that were dropped in place, in no order; none on a local disk."""
-    if storage.local is not None:
-        return
+    """Yield the tables that were dropped in place, in no order."""
     listing = storage.list(_NOTES)
     for entry in listing.files:
         yield TableName(None, entry.name.removesuffix(_ENDING))

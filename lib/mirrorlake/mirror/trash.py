@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.log_files import (
     dropped_in_place,
     is_dropped,
@@ -27,6 +28,7 @@ from mirrorlake.delta.log_files import (
     take_note_back,
 )
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import (
     Identity,
@@ -113,8 +115,10 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
         False if there is no such table.
     """
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
+    if is_dropped(storage, table.table_path):
+        return False
     if storage.local is None:
-        if is_dropped(storage, table.table_path) or not storage.files_below(table.table_path):
+        if not storage.files_below(table.table_path):
             return False
         note_drop(storage, table, {"when": stamp, **_identity_fields(identity)})
         return True
@@ -245,10 +249,23 @@ def purge_dropped(storage: Storage, *, keep: timedelta) -> None:
                 if not dropped.is_in_place:
                     storage.delete_folder(dropped.path.rpartition("/")[0])
                 elif _in_place(storage, dropped.table) == dropped:  # it was not restored meanwhile
-                    storage.delete_folder(dropped.path)
+                    if not _is_used_again(storage, dropped):
+                        storage.delete_folder(dropped.path)
                     take_note_back(storage, dropped.table)
             except Exception as error:  # the next purge tries again
                 _log.warning("The dropped table %s was not deleted: %s", dropped.table, error)
+
+
+def _is_used_again(storage: Storage, dropped: DroppedTable) -> bool:
+    """Return whether a table on a disk has commits after its drop.
+
+    Earlier versions ignored the documents in the copy of a store's lake.
+    """
+    if storage.local is None:
+        return False
+    snapshot = read_snapshot(storage, dropped.path, dropped=True)
+    info = read_commit_info(storage, dropped.path, snapshot.version) if snapshot else {}
+    return from_milliseconds(info.get("timestamp", 0)) > dropped.when
 
 
 def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> bool:
@@ -317,7 +334,7 @@ def _is_free(storage: Storage, table: TableName) -> bool:
 
 def make_room(storage: Storage, table: TableName) -> None:
     """Move a table that was dropped in place aside, so that another one can have its path."""
-    other = _in_place(storage, table) if storage.local is None else None
+    other = _in_place(storage, table)
     if other is not None:
         _move_aside(storage, table, other.identity, other.when.strftime(_STAMP))
         take_note_back(storage, table)

@@ -10,6 +10,7 @@ import pytest
 from helpers.commits import write_lines
 from helpers.least_table import make_table
 from mirrorlake import MirrorOptions
+from mirrorlake.delta.log_files import note_drop
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
@@ -18,6 +19,7 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import partitioning_policies, pause, read_settings
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.names import TableName
+from mirrorlake.query.catalog import Catalog
 from mirrorlake.storage.files import Storage
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
@@ -70,6 +72,49 @@ def test_a_dropped_table_is_restored_completely(any_storage: Storage, table: Tab
     assert any_storage.files_below(table.table_path) == before
     assert any_storage.files_below(DROPPED) == ()
     assert not trash.restore_dropped(any_storage, identity)
+
+
+@pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
+@pytest.mark.parametrize("then", ["undrop", "make room", "purge"])
+def test_a_copy_of_a_store_on_a_disk_hides_its_dropped_tables(
+    storage: Storage, table: TableName, then: str
+):
+    store = Storage("memory:///")
+    make_table(store, table)
+    trash.drop_table(store, table, Identity(table, "1"))
+    for path in store.files_below(""):
+        storage.write(path, store.read(path))
+    assert content(storage, table) is None
+    assert delta_tables(storage) == []
+    assert Catalog(storage).find(table) is None
+    assert not trash.drop_table(storage, table, Identity(table, "1"))
+    assert [d.table for d in trash.dropped_tables(storage)] == [table]
+    if then == "undrop":
+        trash.undrop(storage, table)
+        assert content(storage, table) == "rows"
+    elif then == "make room":
+        trash.make_room(storage, table)
+        make_table(storage, table, "new")
+        assert content(storage, table) == "new"
+        (dropped,) = trash.dropped_tables(storage)
+        assert storage.read(f"{dropped.path}/part.parquet") == b"rows"
+    else:
+        trash.purge_dropped(storage, keep=timedelta(0))
+        assert storage.files_below("") == ()
+
+
+def test_a_table_that_was_used_again_after_its_drop_is_not_deleted(storage: Storage):
+    """Earlier versions ignored on a disk that a store had dropped a table in place."""
+    make_table(storage, A)
+    note_drop(storage, A, {"when": "20260101T000000.000000Z"})
+    write_lines(
+        storage,
+        1,
+        {"commitInfo": {"timestamp": 1_790_000_000_000}},
+        log=f"{A.table_path}/_delta_log",
+    )
+    trash.purge_dropped(storage, keep=timedelta(days=7))
+    assert content(storage, A) == "rows"
 
 
 def test_dropping_nothing_leaves_nothing(any_storage: Storage):
