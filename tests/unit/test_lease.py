@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
 
 import pytest
 from obstore.exceptions import PermissionDeniedError
@@ -61,7 +63,7 @@ def test_on_a_disk_it_ends_with_its_process(tmp_path) -> None:
 def test_a_user_who_can_only_read_sees_the_lease_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The store's clock needs a temporary file; without one, this machine's clock counts."""
+    """The store's clock needs a temporary file; without one, this machine's clock is used."""
     storage = Storage("memory:///")
     storage.write(PATH, b"{}")
 
@@ -73,6 +75,27 @@ def test_a_user_who_can_only_read_sees_the_lease_of_another(
     assert is_held(storage, PATH)
     monkeypatch.setattr(leases, "TTL", 0)
     assert not is_held(storage, PATH)
+
+
+def test_a_wrong_clock_of_a_user_who_can_only_read_frees_no_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=1)
+
+    def refuse(*_: object) -> None:
+        raise PermissionDeniedError("read-only")
+
+    storage = Storage("memory:///")
+    storage.write(PATH + "2", b"of a process that was killed")
+    monkeypatch.setattr(leases, "TTL", 0.9)
+    with Lease(storage, PATH, "it", ttl=0.6):
+        monkeypatch.setattr(Storage, "write", refuse)
+        monkeypatch.setattr(leases, "datetime", Ahead)
+        assert is_held(storage, PATH)
+        assert not is_held(storage, PATH + "2")
 
 
 def test_on_an_object_store_one_that_is_not_renewed_is_taken_over() -> None:

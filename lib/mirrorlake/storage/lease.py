@@ -311,9 +311,22 @@ def _is_over(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
         return False
     try:
         now = store_now(storage, path)
-    except PermissionDeniedError:  # a user who can only read uses this machine's clock
-        now = datetime.now(timezone.utc)
+    except PermissionDeniedError:  # a user who can only read has no clock of the store
+        age = (datetime.now(timezone.utc) - seen.modified).total_seconds()
+        return age >= ttl and not _is_renewed(storage, path, seen, ttl)
     return (now - seen.modified).total_seconds() >= ttl
+
+
+def _is_renewed(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
+    """Return whether a lease is renewed within its time to live, whatever the clocks show."""
+    deadline = time.monotonic() + ttl
+    while True:
+        found = storage.look_at(path)
+        if found is None or found[1] != seen:
+            return found is not None
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(min(_LONGEST, ttl / 3))
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

@@ -134,7 +134,7 @@ def test_a_reseed_applies_partly_applied_files_in_the_same_way(lake: Storage) ->
     files = (replace(bad, rejected=1), replace(corrupt, skipped="It is corrupt."), good)
     next_batch.rewrite_plan(lake, identity, replace(plan, files=files))
     effect = applied_files.reseed(lake, T, apply=True).effect
-    assert effect.endswith("; what was skipped in file 1, file 2 is skipped again")
+    assert effect.endswith(". What was skipped in file 1, file 2 is skipped again")
     assert next_files(lake) == [MOVED[0], C, file_name(2)]
 
 
