@@ -601,7 +601,8 @@ class Lake:
             log, published files.
 
         Raises:
-            UsageError: the columns are not the table's keys, or the table has no keys.
+            UsageError: the columns are not the table's keys, the table has no keys, or a key column
+                is a partition column.
             SequenceError: a file that is not applied yet contains the key. Nothing was removed.
             TracesLeftError: the second search found data of the key.
             BusyError: a mirror of the lake did not finish within 60 seconds.

@@ -179,7 +179,8 @@ def forget(
             during the call.
 
     Raises:
-        UsageError: The table has no keys, or `keys` names other columns.
+        UsageError: The table has no keys, `keys` names other columns, or a key column is a
+            partition column.
         SequenceError: A pending file contains the key. Nothing has changed.
         TracesLeftError: The second search found data.
         BusyError: A mirror of the lake did not finish within 60 seconds.
@@ -616,9 +617,20 @@ class Tracer:
 
         Returns:
             The matching rows; `None` if the table does not exist.
+
+        Raises:
+            UsageError: A key column is a partition column of the table.
         """
-        if read_snapshot(self.storage, path, dropped=True) is None:
+        snapshot = read_snapshot(self.storage, path, dropped=True)
+        if snapshot is None:
             return None
+        partitions = {name.lower() for name in snapshot.metadata.get("partitionColumns") or ()}
+        if parts := [part.column for part in self.key if part.column.lower() in partitions]:
+            raise UsageError(
+                f"{self.table} is partitioned by its key column {parts[0]!r}, so its data files do"
+                " not contain this column, and rows can't be found by key.",
+                hint="delete the rows with SQL, then vacuum the table.",
+            )
         log = f"{path}/_delta_log/"
         below = self.storage.files_below(path)
         data = [

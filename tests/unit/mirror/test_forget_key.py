@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.commits import write_lines
 from mirrorlake import Publisher
 from mirrorlake.errors import UsageError
 from mirrorlake.landing import manifest
@@ -88,3 +89,17 @@ def test_a_published_file_without_the_rows_keeps_its_position(any_storage: Stora
     assert read_footer(any_storage, path) == before
     with any_storage.open(path) as source:
         assert pq.read_table(source).column("id").to_pylist() == [2]
+
+
+def test_a_table_that_is_partitioned_by_its_key_is_refused(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files lack the key column, so no row would be found."""
+    monkeypatch.setattr(forget, "new_session", lambda spark: spark)
+    metadata = {"id": "x", "schemaString": '{"fields": []}', "partitionColumns": ["ID"]}
+    write_lines(storage, 0, {"metaData": metadata})
+    spark: Any = None  # the table is refused before a query
+    key = (forget.KeyPart("id", "bigint", "7"),)
+    tracer = forget.Tracer(spark, storage, TableName(None, "t"), key, "scratch")
+    with pytest.raises(UsageError, match="t is partitioned by its key column 'id'"):
+        tracer.in_table("Tables/t")
