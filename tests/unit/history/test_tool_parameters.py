@@ -18,8 +18,8 @@ from mirrorlake.errors import QueryError, TableNotFoundError, UsageError, Versio
 from mirrorlake.feed import ranges
 from mirrorlake.feed.scd import Dimension
 from mirrorlake.history import diff
+from mirrorlake.layout import advice
 from mirrorlake.layout import api as layout_api
-from mirrorlake.layout.advice import advise
 from mirrorlake.names import TableName
 from mirrorlake.query import statement
 from mirrorlake.sql import query_lake
@@ -226,7 +226,7 @@ def test_column_names_may_be_one_text(lake: Lake, monkeypatch: pytest.MonkeyPatc
         Dimension(("id",), except_columns=("m",)).data_columns(changes)
     measured = cast(Any, SimpleNamespace(name="t", snapshot=table.snapshot()))
     with pytest.raises(UsageError, match=r"t has no column n\..*Hint: its columns are id\."):
-        advise(measured, used="ID, n")
+        advice.advise(measured, used="ID, n")
 
 
 def test_the_tables_of_a_frame_can_be_one_text(lake: Lake) -> None:

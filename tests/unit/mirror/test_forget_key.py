@@ -13,8 +13,7 @@ import pytest
 from helpers.commits import write_lines
 from mirrorlake import Publisher
 from mirrorlake.errors import UsageError
-from mirrorlake.landing import manifest
-from mirrorlake.landing.zone import read_footer
+from mirrorlake.landing import manifest, zone
 from mirrorlake.mirror import forget
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
@@ -83,10 +82,10 @@ def test_a_published_file_without_the_rows_keeps_its_position(any_storage: Stora
     publisher = Publisher(any_storage, table, keys=["id"])
     file = publisher.upsert([{"id": 1}, {"id": 2}], token="a", footer={"position": "7"}).file
     path = f"{table.folder}/{file}"
-    before = read_footer(any_storage, path)
+    before = zone.read_footer(any_storage, path)
     tracer: Any = SimpleNamespace(storage=any_storage, positions=lambda _: [0])
     any_storage.write(path, forget._without(tracer, path))
-    assert read_footer(any_storage, path) == before
+    assert zone.read_footer(any_storage, path) == before
     with any_storage.open(path) as source:
         assert pq.read_table(source).column("id").to_pylist() == [2]
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.commits import write_lines
 from helpers.least_table import make_table
 from mirrorlake import MirrorOptions
-from mirrorlake.delta.log_files import note_drop
+from mirrorlake.delta import log_files
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
@@ -106,7 +106,7 @@ def test_a_copy_of_a_store_on_a_disk_hides_its_dropped_tables(
 def test_a_table_that_was_used_again_after_its_drop_is_not_deleted(storage: Storage):
     """Earlier versions ignored on a disk that a store had dropped a table in place."""
     make_table(storage, A)
-    note_drop(storage, A, {"when": "20260101T000000.000000Z"})
+    log_files.note_drop(storage, A, {"when": "20260101T000000.000000Z"})
     write_lines(
         storage,
         1,
