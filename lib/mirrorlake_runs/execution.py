@@ -46,7 +46,7 @@ _TRANSIENT = (
     errors.TableFailedError,
 )
 _LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
-_OWN_LAKES = r"%env MIRRORLAKE_HOME=.\n"  # in copies of lessons: the notebook's folder
+_OWN_LAKES = r"%env MIRRORLAKE_HOME=.\n"  # as in the JSON of a lesson's copy
 
 
 def lesson_folder(notebook: Path) -> Path | None:

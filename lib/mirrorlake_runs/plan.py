@@ -10,7 +10,7 @@ A prepared run has its id, its folder, its secrets and the values that are known
 Only one run of a plan can run at a time: it holds a lease in each of its lakes and one on this
 machine. The lease on the machine is sufficient if no lake can hold one: without a root, or if the
 lake is read-only or does not exist yet. A run also holds a lease in the folder of its results, so
-that two runs with the same folder do not replace each other's files.
+that another run does not replace its files.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Plan:
         document: the plan as it was read.
         beside: the folder to which its paths are relative.
         single: whether this is a single notebook without a plan.
-        home: the folder from which the relative lakes of a recorded plan start, if it differs from
-            the present one.
+        home: the folder to which the relative lakes of a recorded plan refer; empty if that is the
+            present one.
     """
 
     name: str
@@ -530,6 +530,8 @@ class Prepared:
         self, index: int, chosen: dict[str, Any], results: Mapping[int, StepResult]
     ) -> dict[str, Any]:
         """Return some of a step's parameters with templates evaluated, without resolving secrets.
+
+        In a resumed run, a relative `root` becomes the path of the same lake as at the start.
 
         Args:
             index: the step's index.

@@ -445,7 +445,7 @@ def _run(
         if not plan.single:
             held.enter_context(only_run(plan.name, prepared.roots()))
         if "resumed" not in facts:  # `resume_run` holds this lease already
-            # Some disks have no locks. A folder that is not writable is refused with the record.
+            # Some disks have no locks. If the folder is not writable, writing the record fails.
             with contextlib.suppress(OSError, BaseError):
                 held.enter_context(only_run_in(prepared.folder))
         facts = {**facts, "process": this_process(), "versions": _versions(plan.beside)}

@@ -313,11 +313,11 @@ class FolderSource(ChangesOnly):
         raise NotImplementedError
 
     def _rest(self, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
-        """Yield what `pieces` has kept back, at the end of a scan."""
+        """Yield the rows that `pieces` has read but not yielded, at the end of a scan."""
         return iter(())
 
     def _parts_of(self, table: TableName, since: Mapping[TableName, Position]) -> _Parts:
-        """Return what a table has received; read it again if another position has been set."""
+        """Return a table's published parts; rebuild them if another position has been set."""
         found = self._parts.get(table)
         if found is None or found.position is not since[table]:
             found = self._parts[table] = _Parts(since[table])
@@ -359,10 +359,10 @@ class FolderSource(ChangesOnly):
         since: Mapping[TableName, Position],
         tables: Iterable[TableName],
     ) -> dict[TableName, int]:
-        """Return the result of `starts`.
+        """Return the result of `starts`, without the search for the old content of the file.
 
-        A file that is recognised under another name is added to the table's parts under its own
-        name, so that its content is not forgotten while it exists.
+        A file that is recognised under another name is added to the table's parts, too. Otherwise,
+        its content could be forgotten while the file exists.
         """
         found = dict.fromkeys(tables, 0)
         label = self.label(path)
@@ -508,7 +508,7 @@ class CsvDrops(FolderSource):
         if table in since:
             yield from self._changes(path, table, since, header, found, size)
         if table not in since and self._stopped_at.setdefault(name, path) != path:
-            self._read.pop(path, None)
+            self._read.pop(path, None)  # the file waits for an earlier one
 
     def _warn_of_keys(self, table: str) -> None:
         """Log a warning if the keys of a table without keys may have a misspelt name."""

@@ -99,7 +99,7 @@ def changes(
     ] = False,
     beyond: Annotated[
         Outside | None,
-        typer.Option(help="If an end is after the newest version.", show_default=False),
+        typer.Option(help="If the start or end is after the newest version.", show_default=False),
     ] = None,
     before: Annotated[Outside, typer.Option(help="If the start is before the feed's.")] = "error",
     as_json: Json = False,

@@ -181,7 +181,7 @@ def resolve_span(
             newest = timestamp_text(timeline.times[-1])
             raise FeedError(
                 f"{given} is beyond the newest version, {timeline.latest} of {newest}.",
-                hint=f"{fix}. To read only what exists without an error, SET {BEYOND_CONF} = true,"
+                hint=f"{fix}. To read only the existing versions, SET {BEYOND_CONF} = true in SQL,"
                 " or pass beyond_latest='clip' to changes.read, changes.net or row_tracking.changes"
                 " (--beyond clip).",
             )

@@ -280,7 +280,8 @@ class Publisher:
 
         Rows without markers are inserted. If the table has keys and may contain those of the rows,
         a warning is logged, because `upsert` would replace the existing rows.
-        A warning is also logged if updates or upserts lack columns, which become NULL.
+        A warning is also logged if updates or upserts among the rows lack columns of the table.
+        These columns become NULL.
 
         Args:
             rows: Dicts, a data frame, Arrow data, or the path of a Parquet or CSV file; see
@@ -662,7 +663,10 @@ class Publisher:
 
     @cached_property
     def known_columns(self) -> dict[str, str]:
-        """The types of the known columns by lower-case name: mirrored ones, then those of files."""
+        """The types of the known columns by lower-case name.
+
+        These are the columns of the mirrored table, then those of the files that are not mirrored.
+        """
         found: dict[str, str] = {}
         applied = 0
         numbered = list_folder(self._storage, self.table).numbered

@@ -413,7 +413,7 @@ def _needed_options(storage: Storage, table: TableName, kept: Mapping[int, str])
         needed += f". Skip {', '.join(files)} again, or mirror with on_error='skip-file'"
         needed += " (--on-error skip-file)"
     if _is_timed(storage, table) and needed:  # by its plan, see `_move_back_all`
-        return f". What was skipped in {', '.join(rows + files)} is skipped again"
+        return f". The mirror skips the same rows and files again ({', '.join(rows + files)})"
     return needed and f"{needed}. Until then, the table stops and keeps its rows"
 
 
@@ -562,9 +562,9 @@ def _kept_files(
                 hint="reseed the table with the files of a new initial load.",
             )
         path, entry = kept[number]
-        # Moved files are always applied ones.
-        in_folder = not is_timed and path == f"{table.folder}/{entry.name}"
-        if identity and in_folder and differs_from_applied(storage, identity, number, entry):
+        # Moved files are always applied ones, and those by time were compared with their plans.
+        is_open = not is_timed and path == f"{table.folder}/{entry.name}"
+        if identity and is_open and differs_from_applied(storage, identity, number, entry):
             raise SequenceError(
                 f"The content of file {number} is not the content that was applied.",
                 file=entry.name,

@@ -392,7 +392,7 @@ def _without(tracer: Tracer, file: str) -> bytes:
         gone = tracer.positions(file)
         with tracer.storage.open(file) as source, pq.ParquetFile(source) as parquet:
             sink = io.BytesIO()
-            # The position in a source, and the token.
+            # A source continues at the position; the token makes publishing idempotent.
             carried = dict(parquet.metadata.metadata or {})
             carried.pop(b"ARROW:schema", None)
             schema = parquet.schema_arrow.remove_metadata()

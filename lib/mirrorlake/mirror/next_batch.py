@@ -403,7 +403,7 @@ def number_files(
     plan = plan_of(storage, identity, last) if last else None
     applied: dict[str, int] = {}
     if plan is not None and plan.first > 1:
-        # If a mirror was killed after a commit, the last file of the commit before is there, too.
+        # If a mirror was killed after a commit, the last file of the previous one is not moved yet.
         before = plan_of(storage, identity, plan.first - 1)
         old = before.files[-1] if before else None
         entry = listing.file(old.name) if old else None

@@ -95,8 +95,8 @@ def prepare(spark: SparkSession) -> SparkSession:
 def _keep_classes(jvm: Any) -> None:
     """Look up often used classes once.
 
-    For each use of a name, Py4J asks the JVM whether it is a class or a package, and the JVM
-    searches all jars: a twentieth of the time of a small commit.
+    For each use of a name, Py4J asks the JVM whether it is a class or a package. The JVM then
+    searches all jars, which takes a twentieth of the time of a small commit.
     """
     for name in _KEPT_CLASSES:
         here = jvm

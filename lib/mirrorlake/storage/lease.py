@@ -311,14 +311,14 @@ def _is_over(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
         return False
     try:
         now = store_now(storage, path)
-    except PermissionDeniedError:  # a user who can only read has no clock of the store
+    except PermissionDeniedError:  # the store's clock needs a write
         age = (datetime.now(timezone.utc) - seen.modified).total_seconds()
         return age >= ttl and not _is_renewed(storage, path, seen, ttl)
     return (now - seen.modified).total_seconds() >= ttl
 
 
 def _is_renewed(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
-    """Return whether a lease is renewed within its time to live, whatever the clocks show."""
+    """Return whether a lease is renewed within its time to live, without a comparison of clocks."""
     deadline = time.monotonic() + ttl
     while True:
         found = storage.look_at(path)

@@ -31,6 +31,7 @@ from mirrorlake.names import StageName, TableName, quote, visible_columns
 from mirrorlake.query.statement import (
     DIALECT,
     NamedTable,
+    When,
     apply_edits,
     named_tables,
     parse_statement,
@@ -243,7 +244,7 @@ def list_definitions(
 
 
 def hiding_columns(
-    storage: Storage, name: TableName | None, when: int | datetime | None = None
+    storage: Storage, name: TableName | None, when: When | None = None
 ) -> list[str] | None:
     """Return the visible columns of a view that has hidden columns; None for any other table.
 

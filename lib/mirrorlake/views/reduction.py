@@ -16,7 +16,7 @@ from mirrorlake.views.plan import Plan, listed
 from mirrorlake.views.shape import Link, Member, Role, row_links
 
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
-_CHANGES = ""  # stands for the changed rows; no alias is empty
+_CHANGES = ""  # an alias for the changed rows; no alias of a table is empty
 _ROWS, _KEYS = quote(f"{HIDDEN}table"), quote(f"{HIDDEN}keys")
 
 
@@ -36,8 +36,8 @@ def reduce_tables(
         plan: the plan of the view.
         changed: the table that has changed.
         view: the temporary view of its changed rows.
-        relations: the SQL of each table, by its offset in the query. For a linear table, this is
-            `view`. Any other table is joined at a version, with the rows that its changes affect.
+        relations: the SQL of each table, by its offset in the query. That of the changed
+            table is `view` if its role is linear, otherwise one of its two versions.
     """
     members = {member.table.alias.lower(): member for member in plan.shape.members}
     sources = {alias: plan.sources[one.table.start] for alias, one in members.items()}

@@ -320,7 +320,7 @@ class Delta:
         """Yield a term, or a new and an old term, for each changed table."""
         members = self.plan.shape.members
         changed = [n for n, one in enumerate(members) if self._source(one).name in self.changes]
-        # The threads wait for Spark, which plans and runs their queries side by side.
+        # The threads wait for Spark, which plans and runs their queries concurrently.
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for terms in pool.map(partial(self._terms_of, select), changed):
                 yield from terms

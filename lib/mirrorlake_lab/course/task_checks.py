@@ -232,7 +232,7 @@ def weekly_policy(answer: Any) -> str:
         return "size"
     if not span["Reference"].startswith("2013-01-01T00:00"):
         return "reference"
-    today = datetime.now(timezone.utc).date().isoformat()  # as policies have their times
+    today = datetime.now(timezone.utc).date().isoformat()  # policies have times in UTC
     return "" if document.get("EffectiveDateTime", today) < today else "existing"
 
 

@@ -281,7 +281,7 @@ def test_classes_are_looked_up_once(stock: Lake, monkeypatch: pytest.MonkeyPatch
     send, looked_up = JavaClient.send_command, []
 
     def watched(client: JavaClient, command: str, *args: object, **options: object) -> str:
-        if command.startswith("r\nu\n"):  # the question what a name is
+        if command.startswith("r\nu\n"):  # a request for whether a name is a class or a package
             looked_up.append(command.split("\n")[2])
         return send(client, command, *args, **options)
 

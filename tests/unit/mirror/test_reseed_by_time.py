@@ -29,8 +29,8 @@ MOVED = [f"{1:020d}-{B}", f"{2:020d}-{A}", C]
 
 def put(storage: Storage, name: str, minute: int, item: str | None = None) -> None:
     Zone(storage).put(name, {"id": [1], "item": [item or name]})
-    moment = (START + timedelta(minutes=minute)).timestamp()
-    os.utime(Path(storage.root, T.folder, name), (moment, moment))
+    timestamp = (START + timedelta(minutes=minute)).timestamp()
+    os.utime(Path(storage.root, T.folder, name), (timestamp, timestamp))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_reseed_applies_partly_applied_files_in_the_same_way(lake: Storage) ->
     files = (replace(bad, rejected=1), replace(corrupt, skipped="It is corrupt."), good)
     next_batch.rewrite_plan(lake, identity, replace(plan, files=files))
     effect = applied_files.reseed(lake, T, apply=True).effect
-    assert effect.endswith(". What was skipped in file 1, file 2 is skipped again")
+    assert effect.endswith(". The mirror skips the same rows and files again (file 1, file 2)")
     assert next_files(lake) == [MOVED[0], C, file_name(2)]
 
 
