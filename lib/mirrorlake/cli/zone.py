@@ -143,9 +143,12 @@ def mirror(
 ) -> None:
     """Apply published files to the Delta tables, once or continuously."""
     from mirrorlake.mirror.options import MirrorOptions
+    from mirrorlake.mirror.state import Shard
     from mirrorlake.mirror.status import MirrorReport
 
     at_most_one(watch=watch, dry_run=dry_run)
+    at_most_one(table=table, shard=shard)
+    Shard.parse(shard)
     at_most_one(deletion_vectors=deletion_vectors, no_deletion_vectors=no_vectors)
     if watch and vorder:
         hint = "run `vorder ROOT TABLE` beside it."

@@ -116,6 +116,11 @@ def test_a_watcher_waits_for_the_lake(run: Run, tmp_path: Path, monkeypatch: Any
     for option in ("--dry-run", "--vorder"):  # refused at once
         refused = run("mirror", tmp_path / "later", "--watch", option, status=2)
         assert f"--watch and {option} exclude each other" in " ".join(refused.err.split())
+    refused = run("mirror", tmp_path / "later", "--watch", "--shard", "3/2", status=2)
+    assert "There is no shard 3/2" in refused.err
+    both = ("--table", "t", "--shard", "1/2")
+    refused = run("mirror", tmp_path / "later", "--watch", *both, status=2)
+    assert "--table and --shard exclude each other" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize("more", [(), ("--table", "t"), ("--watch", "--json")])
