@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _Opened = TypeVar("_Opened")
 _PATIENCE = 10.0  # seconds until `watch` mirrors other tables while one is still being applied
+_NEVER_FED = "Nothing was ever published into this lake."
 
 
 class Lake:
@@ -411,8 +412,7 @@ class Lake:
             if only is not None and is_other_folder(self.storage):
                 raise no_folder(self.storage, only)  # before the mirror creates its own folder
             if only is None and self._was_never_fed():
-                note = "Nothing was ever published into this lake."
-                return MirrorReport(dry_run=dry_run, note=note)
+                return MirrorReport(dry_run=dry_run, note=_NEVER_FED)
             try:
                 if dry_run:
                     return preview_cycle(self.storage, only, chosen)
@@ -463,7 +463,8 @@ class Lake:
         """Run mirror cycles until `stop` is set.
 
         If one table takes long, the mirror applies new files of the other tables before the cycle
-        ends. Folders that are created or deleted meanwhile are found by the next cycle.
+        ends. Folders that are created or deleted meanwhile are found by the next cycle. In a folder
+        that has other content but no lake, the mirror waits for the first publisher.
 
         Args:
             stop: an event that ends the mirror, for example set by a signal handler. Running
@@ -481,6 +482,7 @@ class Lake:
 
         Raises:
             UsageError: a setting does not exist.
+            TableNotFoundError: `table` has no folder in the landing zone.
 
         Example:
             >>> lake.watch(stop, interval=30)  # doctest: +SKIP
@@ -488,12 +490,19 @@ class Lake:
         from mirrorlake.mirror.engine import Engine, watch
 
         patience = max(interval, _PATIENCE)
-        chosen = make_options(options, settings)
+        chosen, only = make_options(options, settings), _name(table)
         listener = self._keep_vorder(on_step)
         engine = Engine(
             self.storage, lambda: self.spark, chosen, listener, stop, others_after=patience
         )
-        return watch(engine, stop, only=_name(table), interval=interval, on_report=on_report)
+        while is_other_folder(self.storage):  # the mirror would create its own folder
+            if only is not None:
+                raise no_folder(self.storage, only)
+            report = MirrorReport(note=_NEVER_FED)
+            on_report(report)
+            if stop.wait(interval):
+                return report
+        return watch(engine, stop, only=only, interval=interval, on_report=on_report)
 
     def waiting(self, table: str | TableName) -> MirrorReport:
         """Return the files of a table that the next cycle would apply; needs no Spark.

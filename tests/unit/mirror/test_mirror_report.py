@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 from deltalake import write_deltalake
@@ -129,6 +130,25 @@ def test_a_table_in_a_folder_without_a_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="no folder for the table stock"):
         Lake(tmp_path).mirror("stock")
     assert files_of(tmp_path) == [str(tmp_path / "notes.txt")]
+    with pytest.raises(TableNotFoundError, match="no folder for the table stock"):
+        Lake(tmp_path).watch(Event(), table="stock")
+    assert files_of(tmp_path) == [str(tmp_path / "notes.txt")]
+
+
+def test_a_watcher_in_a_folder_without_a_lake_waits_for_a_publisher(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    stop, notes = Event(), list[str]()
+
+    def seen(report: status.MirrorReport) -> None:
+        notes.append(report.note)
+        if len(notes) == 1:
+            assert files_of(tmp_path) == [str(tmp_path / "notes.txt")]
+            (tmp_path / "Files" / "LandingZone").mkdir(parents=True)
+        else:
+            stop.set()
+
+    Lake(tmp_path).watch(stop, interval=0.01, on_report=seen)
+    assert notes == ["Nothing was ever published into this lake.", ""]
 
 
 @pytest.mark.parametrize(("verb", "more"), [("pause", ()), ("resume", ()), ("skip", (1,))])
