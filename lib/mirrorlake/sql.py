@@ -26,7 +26,7 @@ from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
-from mirrorlake.history.frames import Frames
+from mirrorlake.history.frames import framed_log
 from mirrorlake.history.maintenance import compact_files, purge_files
 from mirrorlake.history.vacuum import RETENTION_CHECK, vacuum_table
 from mirrorlake.history.versions import check_when, version_at
@@ -51,7 +51,7 @@ from mirrorlake.query.statement import (
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors, spark_message
 from mirrorlake.storage.files import Listing, Storage
-from mirrorlake.views.definition import hiding_columns
+from mirrorlake.views.definition import columns_of_view, hiding_columns
 
 _COMPACTING: dict[str, Callable[[TableHandle], object]] = {
     "OPTIMIZE": compact_files,
@@ -84,16 +84,22 @@ def query_lake(
         return None if found is None else TableHandle(spark, storage, found)
 
     def find(name: TableName) -> Relation | None:
-        found, check, version = catalog.find(name), partial(_refuse, name), None
         if frame is not None:
-            path = Frames(storage, lambda: spark).table_path(frame, name)
-        elif found is None:
+            place = framed_log(storage, lambda: spark, frame, name)
+            return Relation(
+                storage.path(place),
+                lambda _: columns_of_view(read_snapshot(storage, place)),
+                partial(_refuse, name),
+            )
+        found = catalog.find(name)
+        if found is None:
             return None
-        else:
-            path = storage.path(found.table_path)
-            check = partial(check_when, storage, found)
-            version = _version(found, when)
-        return Relation(path, partial(hiding_columns, storage, found), check, version)
+        return Relation(
+            storage.path(found.table_path),
+            partial(hiding_columns, storage, found),
+            partial(check_when, storage, found),
+            _version(found, when),
+        )
 
     def _version(table: TableName, when: When | None) -> int | None:
         if isinstance(when, datetime):

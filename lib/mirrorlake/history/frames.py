@@ -237,31 +237,8 @@ class Frames:
             FrameError: the frame is not valid, does not contain the table, or files of it are
                 missing.
         """
-        frame = self.get(model)
-        framed = frame.table(as_table(table))
-        if framed is None:
-            known = ", ".join(t.table for t in frame.tables)
-            raise FrameError(
-                f"The frame of {model} has no table {table}.", hint=f"it contains {known}."
-            )
-        frame = follow_move(self._storage, frame)
-        if verify:
-            files = read_lists(self._spark(), self._storage, [frame], framed.name)
-            missing = missing_files(self._storage, files).first()
-            if missing is not None:
-                hint = "another tool deleted it; create the frame again."
-                if read_snapshot(self._storage, framed.name.table_path) is None:
-                    hint = (
-                        f"{framed.table} was dropped or renamed: restore it with undrop, or create"
-                        " the frame again with other tables."
-                    )
-                raise FrameError(
-                    f"The frame of {frame.model} is broken: {missing[0]}, a file of {framed.table}"
-                    f" at version {framed.version}, is missing.",
-                    file=str(missing[0]),
-                    hint=hint,
-                )
-        return self._storage.path(frame.log_path(framed.name))
+        place = framed_log(self._storage, self._spark, model, table, verify=verify)
+        return self._storage.path(place)
 
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
         """Return the rows of a table at the version that the frame pins.
@@ -281,13 +258,10 @@ class Frames:
             >>> lake.frames.read("report", "sales").count()  # doctest: +SKIP
             328521
         """
-        path = self.table_path(model, table, verify=verify)
-        rows = self._spark().sql(f"SELECT * FROM {delta_name(path)}")
+        place = framed_log(self._storage, self._spark, model, table, verify=verify)
+        rows = self._spark().sql(f"SELECT * FROM {delta_name(self._storage.path(place))}")
 
         def properties() -> dict[str, str]:
-            frame = self.get(model)
-            framed = frame.table(as_table(table))
-            place = frame.log_path(framed.name) if framed else ""
             snapshot = read_snapshot(self._storage, place)
             return snapshot.properties if snapshot else {}
 
@@ -438,6 +412,42 @@ class Frames:
         at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
         verb = "would frame" if dry_run else "frames"
         return FrameAction(f"{model} {verb} {at}", frame, not dry_run)
+
+
+def framed_log(
+    storage: Storage,
+    spark: Callable[[], SparkSession],
+    model: str,
+    table: str | TableName,
+    *,
+    verify: bool = True,
+) -> str:
+    """Return the path of a framed table's log, relative to the lake; see `Frames.table_path`."""
+    frame = live_frame(storage, model)
+    framed = frame.table(as_table(table))
+    if framed is None:
+        known = ", ".join(t.table for t in frame.tables)
+        raise FrameError(
+            f"The frame of {model} has no table {table}.", hint=f"it contains {known}."
+        )
+    frame = follow_move(storage, frame)
+    if verify:
+        files = read_lists(spark(), storage, [frame], framed.name)
+        missing = missing_files(storage, files).first()
+        if missing is not None:
+            hint = "another tool deleted it; create the frame again."
+            if read_snapshot(storage, framed.name.table_path) is None:
+                hint = (
+                    f"{framed.table} was dropped or renamed: restore it with undrop, or create"
+                    " the frame again with other tables."
+                )
+            raise FrameError(
+                f"The frame of {frame.model} is broken: {missing[0]}, a file of {framed.table}"
+                f" at version {framed.version}, is missing.",
+                file=str(missing[0]),
+                hint=hint,
+            )
+    return frame.log_path(framed.name)
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,13 @@ def hiding_columns(
     if name is not None and when is not None:
         version = version_at(storage, name, when) if isinstance(when, datetime) else when
         snapshot = read_snapshot(storage, name.table_path, version) or snapshot
+    return columns_of_view(snapshot)
+
+
+def columns_of_view(snapshot: Snapshot | None) -> list[str] | None:
+    """Return the visible columns, as `hiding_columns`, of the snapshot of a table or frame."""
+    if snapshot is None or VIEW_PROPERTY not in snapshot.properties:
+        return None
     seen = visible_columns(snapshot.schema)
     return None if len(seen) == len(snapshot.schema) else seen
 

@@ -169,6 +169,17 @@ def test_what_happens_to_a_source(
     assert rows(lake) == right
 
 
+def test_a_view_in_a_frame_keeps_its_columns(lake: Lake) -> None:
+    source(lake)
+    lake.views.create("v", SUMS)
+    shown = lake.views.read("v").columns
+    lake.frames.create("m", ["v"])
+    table = lake.table("v").sql_name
+    lake.spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('mirrorlake.view')")
+    assert len(lake.sql("SELECT * FROM v").columns) > len(shown)  # it is no view any more
+    assert lake.sql("SELECT * FROM v", frame="m").columns == shown
+
+
 @pytest.mark.long  # test_views_model.py has such versions of each kind between the changes
 def test_versions_without_changed_rows_are_followed(lake: Lake) -> None:
     t = source(lake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from helpers.commits import write_lines
 from helpers.least_table import make_table
+from mirrorlake import sql
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.mirror import options
@@ -113,6 +115,20 @@ def test_an_earlier_version_of_a_view_has_its_own_columns(storage: Storage) -> N
     text = statement.apply_edits(parsed.text, edits)
     assert "(SELECT `g` FROM delta.`/v` VERSION AS OF 0) AS `v`" in text
     assert "(SELECT `g`, `total` FROM delta.`/v`) AS `v`" in text
+
+
+def test_a_view_in_a_frame_has_the_columns_of_the_frame(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lake's own table of this name is not read: it may have changed or been dropped."""
+    create(storage)
+    framed = "Files/framed"
+    shutil.move(Path(storage.path(VIEW.name.table_path)), Path(storage.path(framed)))
+    monkeypatch.setattr(sql, "framed_log", lambda *_: framed)  # it checks the files with Spark
+    done: list[str] = []
+    spark: Any = SimpleNamespace(sql=done.append)
+    sql.query_lake(spark, storage, "SELECT * FROM v", frame="m")
+    assert f"(SELECT `g` FROM delta.`{storage.path(framed)}`) AS `v`" in done[0]
 
 
 def test_reads_of_a_view_hide_its_columns(storage: Storage) -> None:
