@@ -597,7 +597,7 @@ class CsvDrops(FolderSource):
                 raise DataFileError(
                     f"The line has {values} for {wanted}.",
                     file=label,
-                    row=line.number,
+                    row=line.number - 1,
                     hint=_LINE_HINT,
                 )
             cells.append([value or None for value in row])
@@ -610,17 +610,34 @@ class CsvDrops(FolderSource):
                 raise DataFileError(
                     f"Key column {column!r} is empty.",
                     file=label,
-                    row=chunk[empty].number,
+                    row=chunk[empty].number - 1,
                     column=column,
                     hint="fill in the key.",
                 )
             try:
                 arrays.append(texts.cast(arrow_of(types.get(column, "string"))))
             except UNFIT as error:
-                raise DataFileError(str(error), file=label, column=column) from error
+                kind = types[column]
+                wrong = next(n for n in range(len(texts)) if not _fits(texts[n : n + 1], kind))
+                raise DataFileError(
+                    f"{texts[wrong].as_py()!r} is not of type {kind}.",
+                    file=label,
+                    row=chunk[wrong].number - 1,
+                    column=column,
+                    hint="correct the value, or declare another type.",
+                ) from error
         marker = Marker.UPSERT if keys else Marker.INSERT
         arrays.append(pa.repeat(pa.scalar(int(marker), pa.int32()), len(cells)))
         return pa.RecordBatch.from_arrays(arrays, names=[*columns, MARKER])
+
+
+def _fits(texts: pa.StringArray, kind: str) -> bool:
+    """Return whether texts can be converted to a type."""
+    try:
+        texts.cast(arrow_of(kind))
+    except UNFIT:
+        return False
+    return True
 
 
 _LINE_HINT = "write the file in UTF-8, each row on one line, with as many values as columns."
@@ -633,7 +650,10 @@ def _cells(line: Line, label: str) -> list[str]:
         (row,) = csv.reader([text], strict=True)
     except (csv.Error, ValueError) as error:
         raise DataFileError(
-            f"The line is not valid CSV: {error}.", file=label, row=line.number, hint=_LINE_HINT
+            f"The line is not valid CSV: {error}.",
+            file=label,
+            row=line.number - 1 or None,  # the header is no row
+            hint=_LINE_HINT,
         ) from error
     return row
 

@@ -44,6 +44,7 @@ SMALL = 2**20
 """The largest size in bytes of a file that is read at once, so that its hash costs nothing."""
 MOST_REJECTS = 10_000  # the most bad rows of a file that are left out
 _MOST_KEYS = 1_000_000  # the most rows whose keys are compared; all of them are in memory
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # Arrow can't take views
 UNCHANGED_TYPE = pa.list_(pa.string())
 Bounds = tuple[Any, Any]
 """The smallest and the largest value of a column; (None, None) if they are not known."""
@@ -53,7 +54,10 @@ _NULL_KEY_HINT = "fill in the key; a row without it could never be found again."
 _CODEC_HINT = "publish it uncompressed, or compressed with Snappy, GZIP, ZSTD or LZ4."
 # Spark has no decoder for these codecs; the first row that it reads would fail.
 _NO_DECODER = {"BROTLI": "Brotli", "LZO": "LZO"}
-_LEAVES_HINT = "only updates (marker 1) of a table with keys can keep columns other than its keys."
+_LEAVES_HINT = (
+    "only updates (marker 1) of a table with keys can keep columns other than its keys."
+    " List only columns that the rows have; their values can be NULL."
+)
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,9 @@ def _repeated_key(parquet: pq.ParquetFile, keys: list[str]) -> tuple[int, str] |
         .rename_columns([f"key {key}" for key in keys])
     )
     rows = rows.append_column("row", pa.array(range(1, len(rows) + 1), pa.int64()))
+    for place, (name, kind) in enumerate(zip(rows.schema.names, rows.schema.types, strict=True)):
+        if kind in _PLAIN:
+            rows = rows.set_column(place, name, rows.column(place).cast(_PLAIN[kind]))
     names = rows.column_names[:-1]
     try:
         groups = rows.group_by(names).aggregate([("row", "min"), ("row", "max")])

@@ -551,7 +551,8 @@ class Publisher:
             several = len(lacking) > 1
             warnings.append(
                 f"Column{'s' * several} {listed} {'are' if several else 'is'} missing;"
-                f" {'they become' if several else 'it becomes'} NULL in the rows of {label}."
+                f" {'they become' if several else 'it becomes'} NULL in the rows of"
+                f" {label} for {self.table}."
                 " Send all columns of the table to keep the values."
             )
         if not warnings:

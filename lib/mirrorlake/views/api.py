@@ -344,7 +344,9 @@ class Views:
             if found.sql == sql:
                 return found
             raise UsageError(
-                f"There is already a view {name} with another query.", hint="drop the view first."
+                f"There is already a view {name} with another query.",
+                hint=f"drop it first: views.drop({str(name)!r}, apply=True)"
+                f" (view drop {name} --apply).",
             )
         if there is not None:
             raise UsageError(f"There is already a table {name}.", hint="choose another name.")

@@ -344,12 +344,18 @@ def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
     return False, f"Not yet. {_next_hint(found, verdict.hint)}"
 
 
-def _next_hint(found: Task, first: str = "") -> str:
-    """Return the next hint that was not shown yet, and then a page to read."""
+def _next_hint(found: Task, mistake: str = "") -> str:
+    """Return the hint for a mistake; if it was shown before, add the next hint of the task.
+
+    After the last hint, the text names a page to read and the call that shows the solution.
+    """
     before = _wrong.setdefault(found.number, [])
-    said = next(
-        (hint for hint in (first, *found.hints) if hint and hint not in before),
-        f"Read {docs_page(found.read)} and run the lesson's cells again.",
-    )
-    before.append(said)
-    return said
+    if mistake and mistake not in before:
+        before.append(mistake)
+        return mistake
+    further = next((hint for hint in found.hints if hint not in before), None)
+    if further is None:
+        page, solution = docs_page(found.read), f'check.solution("{found.number}")'
+        further = f"Read {page} and run the lesson's cells again, or look at {solution}."
+    before.append(further)
+    return f"{mistake} {further}".lstrip()

@@ -421,8 +421,10 @@ folder with `./mirrorlake lab --folder FOLDER`. The lakes of each student are in
 student's notebooks.
 
 If you execute a lesson with `./mirrorlake run`, the file `summary.json` of the run contains for
-each task whether it was passed. The lakes of the run are in the folder of the notebook, too. So
-keep the notebooks of each student in a folder of their own.
+each task whether it was passed. The run stops at the first cell that raises an error, and the later
+tasks are missing. nbgrader continues. The lakes of the run are in the folder of the notebook, too.
+So keep the notebooks of each student in a folder of their own. If you call papermill itself, pass
+this folder as `--cwd`.
 """
 
 
