@@ -165,6 +165,16 @@ def test_a_file_with_another_separator_stops_only_its_table(drops: Drops) -> Non
     assert [row["id"] for row in landed_rows(drops.root, "well")] == ["1"]
 
 
+def test_a_value_of_another_type_is_named_with_its_row(drops: Drops) -> None:
+    rows = "".join(f"{n},{'twelve' if n == 17 else n}\n" for n in range(1, 20))
+    drops.write(f"id,amount\n{rows}")
+    source = CsvDrops(drops.folder, types={"orders": {"amount": "double"}})
+    report = run_source(Lake(drops.root).storage, source)
+    (table,) = report.tables
+    assert "'twelve' is not of type double." in str(table.error)
+    assert "[file orders/a.csv, row 17, column amount]" in str(table.error)
+
+
 def test_other_keys_are_refused_with_a_way_out(drops: Drops) -> None:
     drops.write("id\n1\n")
     drops.run()
