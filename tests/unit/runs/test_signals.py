@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
+from mirrorlake.errors import UsageError
 from mirrorlake.mirror.state import FAILED, TableState, save_states
-from mirrorlake_runs import load_plan, prepare, records, reporting
+from mirrorlake_runs import commands, load_plan, prepare, records, reporting
 
 
 @pytest.fixture
@@ -105,3 +108,20 @@ def test_a_report_that_a_later_run_replaced_is_not_opened(
     (tmp_path / "out" / records.REPORT).touch()
     assert records.find_report(records.find_run("p-1")) is None
     assert records.find_report(records.find_run("p-2")) == tmp_path / "out" / records.REPORT
+
+
+def test_a_lost_run_names_the_command_that_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    document = {"run": "p-1", "plan": "p", "status": "running", "folder": f"{tmp_path}/runs/p-1",
+                "started": "2026-01-01T02:00:00+00:00", "steps": [], "versions": {},
+                "parameters": {}, "process": {"host": socket.gethostname(), "pid": 2**22,
+                "born": 0.0}}  # fmt: skip
+    record = tmp_path / "runs" / "p-1" / records.RECORD
+    records.write_whole(record, records.as_text(document))
+    shown = CliRunner().invoke(commands.runs, ["show", "p-1"])
+    assert "run --resume p-1" in shown.output
+    opened = CliRunner().invoke(commands.runs, ["open", "p-1"])
+    assert isinstance(opened.exception, UsageError)
+    assert "run --resume p-1" in opened.exception.hint
