@@ -29,7 +29,16 @@ from mirrorlake.errors import (
     SequenceError,
 )
 from mirrorlake.landing.check import SMALL, FileFacts, file_hash, inspect_file, skipped_file
-from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
+from mirrorlake.landing.metadata import (
+    BY_TIME,
+    Identity,
+    Marker,
+    TableMetadata,
+    check_keys_kept,
+    last_applied,
+    read_identity,
+    read_metadata,
+)
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import (
@@ -42,7 +51,15 @@ from mirrorlake.mirror.options import (
     is_stale_incarnation,
 )
 from mirrorlake.mirror.state import TableState, file_signature
-from mirrorlake.names import METADATA, PROCESSED, READY_TO_DELETE, STATE, file_name, file_number
+from mirrorlake.names import (
+    METADATA,
+    PROCESSED,
+    READY_TO_DELETE,
+    STATE,
+    TableName,
+    file_name,
+    file_number,
+)
 from mirrorlake.storage.files import Entry, Listing, Storage, to_json
 from mirrorlake.storage.kept import read_kept
 
@@ -414,6 +431,24 @@ def number_files(
         if entry is not None and is_as_planned(storage, identity, plan, entry):
             applied[name] = number
     return by_time(identity.table, listing, applied, last)
+
+
+def waiting_by_time(storage: Storage, table: TableName) -> dict[int, str] | None:
+    """Return the names of waiting files by number, if the folder is ordered by time; else None."""
+    try:
+        metadata = read_metadata(storage, table)
+    except MetadataError:
+        return None
+    if metadata.strategy != BY_TIME:
+        return None
+    identity = read_identity(storage, table)
+    listing = storage.list(table.folder)
+    if identity is None:
+        folder, last = by_time(table, listing, {}, 0), 0
+    else:
+        last = last_applied(storage, table)
+        folder = number_files(storage, identity, metadata, listing, last)
+    return {number: one.name for number, one in folder.numbered.items() if number > last}
 
 
 def last_file_error(

@@ -13,6 +13,7 @@ from mirrorlake.landing.publisher import find_sources
 from mirrorlake.landing.zone import no_folder, published_tables
 from mirrorlake.mirror.applied_files import replay, reseed
 from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
+from mirrorlake.mirror.next_batch import waiting_by_time
 from mirrorlake.mirror.options import (
     OperatorSettings,
     TableDefaults,
@@ -149,7 +150,8 @@ class Operations:
 
         Args:
             table: the table's name.
-            number: the number of the file.
+            number: the number of the file. If the folder is ordered by time, the waiting files have
+                the numbers that follow the last applied one; the preview names the file.
             apply: skip the file. By default, only preview it.
 
         Returns:
@@ -157,11 +159,14 @@ class Operations:
 
         Raises:
             TableNotFoundError: There is no such table; the hint has the nearest names.
+            UsageError: The folder is ordered by time, and no waiting file has this number.
 
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
         """
-        return skip(self._storage, self._settable(table), number, apply=apply)
+        name = self._settable(table)
+        waiting = waiting_by_time(self._storage, name)
+        return skip(self._storage, name, number, apply=apply, waiting=waiting)
 
     def replay(
         self,

@@ -42,6 +42,7 @@ KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
+_MOST_NAMED = 10  # waiting files in a hint
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 
@@ -261,9 +262,32 @@ def paused(storage: Storage, table: TableName) -> Iterator[None]:
         resume(storage, table)
 
 
-def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
-    """Skip a file that can't be applied or never arrives; by default only preview it."""
+def skip(
+    storage: Storage,
+    table: TableName,
+    number: int,
+    *,
+    apply: bool = False,
+    waiting: Mapping[int, str] | None = None,
+) -> Outcome:
+    """Skip a file that can't be applied or never arrives; by default only preview it.
+
+    Args:
+        storage: the lake's files.
+        table: the table.
+        number: the number of the file.
+        apply: skip the file.
+        waiting: the names of the waiting files by number, if the folder is ordered by time.
+
+    Raises:
+        UsageError: the folder is ordered by time, and has no waiting file with this number.
+    """
     listing = storage.list(table.folder)
+    last = last_applied(storage, table)
+    if waiting is not None and number > last and number not in waiting:
+        names = ", ".join(f"{one} ({name})" for one, name in sorted(waiting.items())[:_MOST_NAMED])
+        hint = f"its waiting files are {names}." if names else "no file waits in its folder."
+        raise UsageError(f"{table} has no waiting file {number}.", hint=hint)
     if apply:
         # Before the first cycle, the skip creates the identity, so that a later folder of the same
         # name does not inherit it.
@@ -274,14 +298,14 @@ def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False
         incarnation = None if identity is None else identity.incarnation
         skipped = settings.skipped(identity) | {number}
         write_settings(storage, table, OperatorSettings(settings.paused, skipped, incarnation))
-    if number <= last_applied(storage, table):
+    if number <= last:
         effect = f"file {number} is already applied; only a reseed skips it"
     else:
-        names = (entry.name for entry in listing.files)
-        found = {file_number(name) for name in names if not name.startswith(("_", "."))}
-        # A file with another name than a number gets its number from its time.
-        exists = not found.isdisjoint((number, None))
-        named = f"file {number}{'' if exists else ', which does not exist yet,'}"
+        if waiting is not None:
+            named = f"file {number} ({waiting[number]})"
+        else:
+            exists = number in map(file_number, (entry.name for entry in listing.files))
+            named = f"file {number}{'' if exists else ', which does not exist yet,'}"
         effect = f"{named} {'is' if apply else 'would be'} skipped"
     return Outcome("skip", str(table), effect, applied=apply)
 

@@ -13,7 +13,7 @@ import pytest
 from helpers.lakes import lake_of
 from helpers.places import PROCESSED
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake.errors import SequenceError
+from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata, renew_identity
 from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.state import TableState, save_states
@@ -157,3 +157,15 @@ def test_a_new_file_with_the_name_of_a_moved_one_is_not_reseeded(storage: Storag
     with pytest.raises(SequenceError, match="has the name of the applied file 1") as caught:
         applied_files.reseed(storage, T)
     assert caught.value.file == file_name(1)
+
+
+def test_a_skip_names_the_waiting_file(lake: Storage) -> None:
+    operations = lake_of(lake).operations
+    put(lake, "later.parquet", 4)
+    done = operations.skip("t", 5)
+    assert done.effect == "file 5 (later.parquet) would be skipped"
+    with pytest.raises(UsageError, match="t has no waiting file 6") as found:
+        operations.skip("t", 6, apply=True)
+    assert found.value.hint == f"its waiting files are 4 ({file_name(2)}), 5 (later.parquet)."
+    operations.skip("t", 4, apply=True)
+    assert next_files(lake) == ["later.parquet"]
