@@ -188,7 +188,7 @@ def check_integer(version: object) -> None:
     Raises:
         UsageError: the version is not an integer.
     """
-    if not isinstance(version, SupportsIndex):
+    if not isinstance(version, SupportsIndex) or isinstance(version, bool):
         raise UsageError(
             f"{version!r} is not a version.",
             hint="give an integer, such as 2; history() lists the versions and their times.",

@@ -286,7 +286,8 @@ def _shorthands(tokens: list[Token]) -> list[Edit]:
         following = tokens[index + 1 : index + 4]
         if token.token_type == TokenType.PARAMETER and index and following:
             adjacent = tokens[index - 1].end + 1 == token.start == following[0].start - 1
-            if adjacent and (clause := _at_clause(following[0].text)):
+            if adjacent:
+                clause = _at_clause(following[0].text)
                 edits.append((token.start, following[0].end + 1, f" {clause}"))
         words = [token.text.upper(), *(t.text.upper() for t in following[:2])]
         before = tokens[index - 1].text.upper() if index else ""
@@ -296,7 +297,7 @@ def _shorthands(tokens: list[Token]) -> list[Edit]:
     return edits
 
 
-def _at_clause(text: str) -> str | None:
+def _at_clause(text: str) -> str:
     if re.fullmatch(r"[vV]\d+", text):
         return f"VERSION AS OF {text[1:]}"
     if re.fullmatch(r"\d{1,16}", text, re.ASCII):
@@ -310,7 +311,9 @@ def _at_clause(text: str) -> str | None:
                 hint="write @yyyyMMddHHmmssSSS, or @v and a version number.",
             ) from error
         return f"TIMESTAMP AS OF {literal(moment.isoformat(timespec='milliseconds'))}"
-    return None
+    raise QueryError(
+        f"@{text} is not a version.", hint="write @v and a version number, or @yyyyMMddHHmmssSSS."
+    )
 
 
 def named_tables(tree: exp.Expr) -> Iterator[NamedTable]:

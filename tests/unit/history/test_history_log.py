@@ -12,7 +12,13 @@ import pytest
 
 from helpers.commits import META, add, commit, remove
 from mirrorlake import Lake
-from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
+from mirrorlake.errors import (
+    InvalidNameError,
+    QueryError,
+    TableNotFoundError,
+    UsageError,
+    VersionError,
+)
 from mirrorlake.history import frame_records, versions
 from mirrorlake.mirror.options import INCARNATION_PROPERTY as INCARNATION
 from mirrorlake.names import TableName
@@ -244,6 +250,11 @@ def test_every_way_to_say_when(query: str, expected: str) -> None:
         parsed, lambda n: statement.Relation("/t") if n.name.lower() == "t" else None
     )
     assert expected in statement.apply_edits(parsed.text, edits)
+
+
+def test_a_word_is_not_a_version() -> None:
+    with pytest.raises(QueryError, match=r"@latest is not a version\. Hint: write @v"):
+        statement.parse_statement("SELECT * FROM t@latest")
 
 
 @pytest.mark.parametrize(

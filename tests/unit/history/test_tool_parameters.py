@@ -80,7 +80,7 @@ def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> N
         diff.choose_versions(lake.table("t"), **ends)
 
 
-@pytest.mark.parametrize("version", ["x", "2", 1.5, datetime(2024, 5, 1)])
+@pytest.mark.parametrize("version", ["x", "2", 1.5, True, datetime(2024, 5, 1)])
 @pytest.mark.parametrize("row_ids", [False, True])
 def test_a_version_to_read_is_an_integer(lake: Lake, version: Any, row_ids: bool) -> None:
     with pytest.raises(UsageError, match=r"is not a version\. Hint: give an integer"):
