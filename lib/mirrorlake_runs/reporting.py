@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line
-from mirrorlake.names import TableName, file_number
+from mirrorlake.names import file_number
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 from mirrorlake_runs.execution import IMPORTED
@@ -61,8 +61,6 @@ from mirrorlake_runs.records import (
 
 if TYPE_CHECKING:
     from nbconvert.exporters import HTMLExporter
-
-    from mirrorlake.mirror.status import TableStatus
 
 _log = logging.getLogger("mirrorlake.runs.reporting")
 BEAT = SILENCE / 5
@@ -229,20 +227,10 @@ def _next_steps(prepared: Prepared) -> tuple[str, ...]:
             for table in Lake(place).status().tables if may_be_lake(place) else ():
                 file = table.error and table.error["file"]
                 # An applied file can't be skipped.
-                if file and (number := _number_of(place, table, file)) > table.last_file:
+                if file and (number := file_number(file) or 0) > table.last_file:
                     words = shlex.join([place, table.full_name, str(number)])
                     found.append(f"Leave out {file}: {PROGRAM} skip {words} --apply")
     return tuple(map(prepared.scrubber.text, found))
-
-
-def _number_of(place: str, table: TableStatus, file: str) -> int:
-    """Return the number of a waiting file by its name or its time; 0 if it has none."""
-    from mirrorlake.mirror.next_batch import waiting_by_time
-
-    waiting = waiting_by_time(Storage(place), TableName(table.schema, table.name))
-    if waiting is None:
-        return file_number(file) or 0
-    return next((number for number, name in waiting.items() if name == file), 0)
 
 
 def _add_to_history(document: dict[str, Any], roots: Collection[str]) -> None:
