@@ -18,7 +18,7 @@ from mirrorlake.cli.options import Apply, Json
 from mirrorlake.cli.printing import NOT_APPLIED, print_json, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable, moment_text
-from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROGRAM
+from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS
 
 if TYPE_CHECKING:
     from mirrorlake_runs.plan import Plan
@@ -202,15 +202,10 @@ def list_command(
     tell(as_json, {"runs": [record.as_dict() for record in found]}, _table(found))
 
 
-def _continuation(record: RunRecord) -> str:
-    """Return the command that continues a run."""
-    return f"{PROGRAM} run --resume {record.run}"
-
-
 @runs.command("show")
 def show_command(run: Run, as_json: Json = False) -> None:
     """Show a run: its parameters, versions, steps and records."""
-    from mirrorlake_runs.records import LOST, find_run
+    from mirrorlake_runs.records import LOST, find_run, resume_command
 
     record = find_run(run)
     document = {**record.document, "status": record.status}
@@ -220,7 +215,7 @@ def show_command(run: Run, as_json: Json = False) -> None:
     facts = [(name, getattr(record, name)) for name in record.as_dict()]
     facts.append(("host", document["process"]["host"]))
     if record.status == LOST:  # it has ended without a report
-        facts.append(("continue", _continuation(record)))
+        facts.append(("continue", resume_command(record.run)))
     else:
         facts.append(("report", f"{record.folder}/report.html"))
     facts += [*document["versions"].items(), *document["parameters"].items()]
@@ -244,14 +239,14 @@ def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
     import webbrowser
 
-    from mirrorlake_runs.records import LOST, find_report, find_run
+    from mirrorlake_runs.records import LOST, find_report, find_run, resume_command
 
     record = find_run(run)
     page = find_report(record)
     if page is None:
         hint = "a run writes its report at its end; a later run with the same --out replaces it."
         if record.status == LOST:
-            hint = f"its process has ended; continue it with {_continuation(record)}"
+            hint = f"its process has ended; continue it with {resume_command(record.run)}"
         raise UsageError(f"The run {record.run} has no report.", hint=hint)
     say(page.absolute().as_uri())
     webbrowser.open(page.absolute().as_uri())

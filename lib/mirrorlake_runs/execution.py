@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from traitlets.config import Config
 
 from mirrorlake import errors
 from mirrorlake_runs.parameters import Scrubber
-from mirrorlake_runs.records import StepResult
+from mirrorlake_runs.records import OWN_LAKES, StepResult
 
 IMPORTED = threading.Event()
 """Set once papermill is imported."""
@@ -46,12 +47,12 @@ _TRANSIENT = (
     errors.TableFailedError,
 )
 _LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
-_OWN_LAKES = r"%env MIRRORLAKE_HOME=.\n"  # as in the JSON of a lesson's copy
 
 
 def lesson_folder(notebook: Path) -> Path | None:
     """Return the folder of a copy of a lesson, which contains its lakes; None for others."""
-    is_copy = _OWN_LAKES in notebook.read_text(encoding="utf-8")
+    line = json.dumps(f"{OWN_LAKES}\n")[1:-1]  # as in the notebook's JSON
+    is_copy = line in notebook.read_text(encoding="utf-8")
     return notebook.parent.absolute() if is_copy else None
 
 

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import socket
 import uuid
 from collections import Counter
@@ -30,7 +31,7 @@ from obstore.exceptions import BaseError
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import store_now
-from mirrorlake.storage.paths import cache, home
+from mirrorlake.storage.paths import PROGRAM, cache, home
 
 MIME = "application/vnd.mirrorlake.record+json"  # type of the outputs of `record`
 NOT_SUMMED = "not_summed"  # key in the metadata of these outputs
@@ -139,6 +140,8 @@ def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
 FOLDER_LEASE = "run.lease"
 RUNNING, LOST = "running", "lost"
+OWN_LAKES = "%env MIRRORLAKE_HOME=."
+"""The line of a lesson's copy that keeps its lakes in the folder of the notebook."""
 SILENCE = 300.0  # seconds after which a run on another machine without a sign is lost
 _READERS = 16
 
@@ -183,6 +186,11 @@ class RunRecord:
         """Return the run's entry of `runs list --json`."""
         names = ("run", "plan", "status", "started", "ended", "folder")
         return {name: getattr(self, name) for name in names}
+
+
+def resume_command(run: str) -> str:
+    """Return the command that continues a run, from its id or folder."""
+    return f"{PROGRAM} run --resume {shlex.quote(run)}"
 
 
 def runs_folder() -> Path:

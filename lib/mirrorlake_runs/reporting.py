@@ -56,6 +56,7 @@ from mirrorlake_runs.records import (
     RunRecord,
     RunSummary,
     as_text,
+    resume_command,
     write_whole,
 )
 
@@ -221,7 +222,7 @@ def _next_steps(prepared: Prepared) -> tuple[str, ...]:
     """Return how to continue a run, and how to skip each file at which the mirror has stopped."""
     from mirrorlake.lake import Lake
 
-    found = [f"Continue the run: {PROGRAM} run --resume {shlex.quote(prepared.folder)}"]
+    found = [f"Continue the run: {resume_command(prepared.folder)}"]
     for place in sorted(map(lake_path, prepared.roots())):
         with contextlib.suppress(MirrorlakeError, OSError, BaseError):  # the lake can't be read now
             for table in Lake(place).status().tables if may_be_lake(place) else ():

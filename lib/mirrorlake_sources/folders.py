@@ -31,6 +31,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from itertools import groupby, islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from mirrorlake.errors import (
     SourceError,
     UsageError,
 )
+from mirrorlake.landing.casts import first_unfit
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.publisher import check_separator
 from mirrorlake.landing.text import UNFIT
@@ -80,6 +82,11 @@ class Line:
     number: int
     end: int
     digest: str
+
+    @property
+    def row(self) -> int | None:
+        """The number of the row in a CSV file; None for the header."""
+        return self.number - 1 or None
 
 
 def published_parts(position: Position) -> Done:
@@ -597,7 +604,7 @@ class CsvDrops(FolderSource):
                 raise DataFileError(
                     f"The line has {values} for {wanted}.",
                     file=label,
-                    row=line.number - 1,
+                    row=line.row,
                     hint=_LINE_HINT,
                 )
             cells.append([value or None for value in row])
@@ -610,34 +617,26 @@ class CsvDrops(FolderSource):
                 raise DataFileError(
                     f"Key column {column!r} is empty.",
                     file=label,
-                    row=chunk[empty].number - 1,
+                    row=chunk[empty].row,
                     column=column,
                     hint="fill in the key.",
                 )
+            kind = types.get(column, "string")
+            convert = methodcaller("cast", arrow_of(kind))
             try:
-                arrays.append(texts.cast(arrow_of(types.get(column, "string"))))
+                arrays.append(convert(texts))
             except UNFIT as error:
-                kind = types[column]
-                wrong = next(n for n in range(len(texts)) if not _fits(texts[n : n + 1], kind))
+                wrong = first_unfit(texts, convert)
                 raise DataFileError(
                     f"{texts[wrong].as_py()!r} is not of type {kind}.",
                     file=label,
-                    row=chunk[wrong].number - 1,
+                    row=chunk[wrong].row,
                     column=column,
                     hint="correct the value, or declare another type.",
                 ) from error
         marker = Marker.UPSERT if keys else Marker.INSERT
         arrays.append(pa.repeat(pa.scalar(int(marker), pa.int32()), len(cells)))
         return pa.RecordBatch.from_arrays(arrays, names=[*columns, MARKER])
-
-
-def _fits(texts: pa.StringArray, kind: str) -> bool:
-    """Return whether texts can be converted to a type."""
-    try:
-        texts.cast(arrow_of(kind))
-    except UNFIT:
-        return False
-    return True
 
 
 _LINE_HINT = "write the file in UTF-8, each row on one line, with as many values as columns."
@@ -652,7 +651,7 @@ def _cells(line: Line, label: str) -> list[str]:
         raise DataFileError(
             f"The line is not valid CSV: {error}.",
             file=label,
-            row=line.number - 1 or None,  # the header is no row
+            row=line.row,
             hint=_LINE_HINT,
         ) from error
     return row

@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from helpers.markers import MARKER as MARKER
 from helpers.places import IDENTITY, METADATA, PARTNER_EVENTS, ZONE
 from helpers.plans import plan_files
-from mirrorlake.landing.metadata import Identity, ensure_identity
+from mirrorlake.landing.metadata import Identity, ensure_identity, renew_identity
 from mirrorlake.landing.publisher import Partner
+from mirrorlake.mirror import applied_files
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
 
@@ -111,3 +113,17 @@ class Zone:
 
     def identity_path(self, table: TableName = T) -> str:
         return f"{table.folder}/{IDENTITY}"
+
+
+def interrupt_reseed(storage: Storage, *, is_renewed: bool) -> None:
+    """Interrupt a reseed of the table `t` after it has renewed the identity, or before."""
+
+    def fail(*of: Any) -> None:
+        if is_renewed:
+            renew_identity(*of)
+        raise OSError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applied_files, "renew_identity", fail)
+        with pytest.raises(OSError, match="killed"):
+            applied_files.reseed(storage, T, apply=True)

@@ -534,9 +534,8 @@ class Publisher:
         typed = [name for name, kind in facts.columns.items() if kind.table != VOID]
         new = [repr(name) for name in typed if known and name.lower() not in meant]
         there = {name.lower() for name in facts.columns}
-        lacking = tuple(self._spelled[name] for name in known if name not in there)
-        if not facts.row_count:
-            lacking = ()
+        missing = (name for name in known if name not in there) if facts.row_count else ()
+        lacking = tuple(self._spelled[name] for name in missing)
         warnings, hint = [], ""
         if new and marker is not None:
             noun = "column" if len(new) == 1 else "columns"

@@ -441,13 +441,10 @@ def waiting_by_time(storage: Storage, table: TableName) -> dict[int, str] | None
         return None
     if metadata.strategy != BY_TIME:
         return None
-    identity = read_identity(storage, table)
-    listing = storage.list(table.folder)
-    if identity is None:
-        folder, last = by_time(table, listing, {}, 0), 0
-    else:
-        last = last_applied(storage, table)
-        folder = number_files(storage, identity, metadata, listing, last)
+    # Before the first cycle there is no identity, and no file is applied.
+    identity = read_identity(storage, table) or Identity(table, "")
+    last = last_applied(storage, table)
+    folder = number_files(storage, identity, metadata, storage.list(table.folder), last)
     return {number: one.name for number, one in folder.numbered.items() if number > last}
 
 

@@ -149,9 +149,8 @@ def pin_sources(
                 hint=GONE_FIX,
             )
         there = {column.lower(): column for column in snapshot.schema}
-        wanted = definition.sources[name] or visible_columns(
-            snapshot.schema
-        )  # a stage: all columns
+        # The definition of a stage names no columns: it reads all of them.
+        wanted = definition.sources[name] or visible_columns(snapshot.schema)
         columns = [there[c.lower()] for c in wanted if c.lower() in there]
         old_id, old = state.get(str(name), ("", None))
         found.append(

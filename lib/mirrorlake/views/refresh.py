@@ -415,10 +415,10 @@ def _read(
 
     readable = [one for one in changes if one.files]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(cached, readable))
-    names = [one.source.name for one in readable]
-    counts = {name: count for name, (_, count) in zip(names, found, strict=True)}
-    views = {name: view for name, (view, _) in zip(names, found, strict=True) if counts[name]}
+        results = pool.map(cached, readable)
+        found = {one.source.name: done for one, done in zip(readable, results, strict=True)}
+    counts = {name: count for name, (_, count) in found.items()}
+    views = {name: view for name, (view, count) in found.items() if count}
     return Delta(plan, views, partial(reduce_tables, work, counts)), sum(counts.values())
 
 

@@ -276,10 +276,6 @@ _AT_ONCE = 4  # changed tables whose terms are prepared at the same time
 Reduce = Callable[[Plan, Member, str, dict[int, str]], dict[int, str]]
 
 
-def _unreduced(_: Plan, __: Member, ___: str, relations: dict[int, str]) -> dict[int, str]:
-    return relations
-
-
 @dataclass(frozen=True)
 class Delta:
     """The changes of a view's sources, ready to be queried.
@@ -293,7 +289,7 @@ class Delta:
 
     plan: Plan
     changes: dict[TableName, str]
-    reduce: Reduce = _unreduced
+    reduce: Reduce
 
     @property
     def parts(self) -> list[Delta]:

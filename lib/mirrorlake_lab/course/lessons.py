@@ -24,6 +24,7 @@ import yaml
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import NOTEBOOKS, docs_page
 from mirrorlake_runs.notebook_files import first_words, nbformat
+from mirrorlake_runs.records import OWN_LAKES
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,7 @@ MARK = ".mirrorlake-course"
 START = "START.md"
 _DOCS = NOTEBOOKS.parent / "docs"
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)#\s]+\.(?:md|ipynb|png)(?:#[^)]*)?)\)")
-_OWN_LAKES = (
-    "# The lakes of these lessons are in the folder of this notebook.\n%env MIRRORLAKE_HOME=.\n"
-)
+_OWN_LAKES = f"# The lakes of these lessons are in the folder of this notebook.\n{OWN_LAKES}\n"
 _CONFIG = f"""# `nbgrader generate_assignment mirrorlake` creates students' copies of source/.
 c = get_config()
 c.CourseDirectory.course_id = "mirrorlake"

@@ -12,9 +12,9 @@ import pytest
 
 from helpers.lakes import lake_of
 from helpers.places import PROCESSED
-from helpers.zones import KEYED, MARKER, Zone
+from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
 from mirrorlake.errors import SequenceError, UsageError
-from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata, renew_identity
+from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata
 from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.names import TableName, file_name
@@ -95,18 +95,8 @@ def test_reseeded_files_keep_their_names_when_they_are_moved(lake: Storage) -> N
 
 
 @pytest.mark.parametrize("is_renewed", [True, False])
-def test_an_interrupted_reseed_is_repeated(
-    lake: Storage, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
-) -> None:
-    def fail(*of: object) -> None:
-        if is_renewed:
-            renew_identity(*of)
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(applied_files, "renew_identity", fail)
-        with pytest.raises(OSError, match="killed"):
-            applied_files.reseed(lake, T, apply=True)
+def test_an_interrupted_reseed_is_repeated(lake: Storage, is_renewed: bool) -> None:
+    interrupt_reseed(lake, is_renewed=is_renewed)
     assert applied_files.reseed(lake, T, apply=True).effect.count("of 3 kept files")
     options.resume(lake, T)
     assert next_files(lake) == [*MOVED, file_name(2)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.lakes import lake_of
-from helpers.zones import KEYED, MARKER, Zone
+from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
 from mirrorlake import MirrorOptions
 from mirrorlake.errors import MirrorlakeError, SequenceError
 from mirrorlake.landing import check
@@ -143,20 +143,9 @@ def test_a_reseed_keeps_the_skips_only_of_kept_files(
 
 
 @pytest.mark.parametrize("is_renewed", [True, False])
-def test_an_interrupted_reseed_keeps_the_skips(
-    any_storage: Storage, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
-):
+def test_an_interrupted_reseed_keeps_the_skips(any_storage: Storage, is_renewed: bool):
     apply_skipped(any_storage)
-
-    def fail(*of: object) -> None:
-        if is_renewed:
-            renew_identity(*of)
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(applied_files, "renew_identity", fail)
-        with pytest.raises(OSError, match="killed"):
-            applied_files.reseed(any_storage, T, apply=True)
+    interrupt_reseed(any_storage, is_renewed=is_renewed)
     assert skipped(any_storage) == {2}
     assert options.read_settings(any_storage, T).paused
     applied_files.reseed(any_storage, T, apply=True)

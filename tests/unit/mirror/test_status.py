@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commits import write_lines
 from helpers.lakes import lake_of
-from helpers.least_table import make_table
+from helpers.least_table import make_mirrored
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing import zone
@@ -78,18 +77,11 @@ def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiti
 @pytest.mark.parametrize("is_older", [False, True])
 def test_after_a_kill_the_state_is_that_of_the_log(any_storage: Storage, is_older: bool):
     """A mirror that is killed between its commit and the end of its cycle saves no state."""
-    table, life = TableName(None, "t"), Identity(TableName(None, "t"), "1")
+    life = Identity(TableName(None, "t"), "1")
     note = {"incarnation": "1", "last": 3, "total_rows": 7, "total_bytes": 9, "synced": "now"}
     if is_older:
         del note["total_rows"]
-    make_table(any_storage, table)
-    write_lines(
-        any_storage,
-        1,
-        {"commitInfo": {"userMetadata": json.dumps(note)}},
-        {"txn": {"appId": life.app_id, "version": 3}},
-        log=f"{table.table_path}/_delta_log",
-    )
+    make_mirrored(any_storage, life, note)
     put(any_storage, "t", 3, 4)
     write_identity(any_storage, life)
     error = {"message": "Bad row.", "file": None, "row": None, "column": None}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from helpers.commits import write_lines
-from helpers.least_table import make_table
+from helpers.least_table import make_mirrored, make_table
 from mirrorlake import MirrorOptions
 from mirrorlake.delta import log_files
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
@@ -199,14 +198,7 @@ def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table
 def test_a_cycle_after_undrop_does_not_report_the_files_of_earlier_cycles(any_storage: Storage):
     identity = Identity(A, "1", A)
     note = {"incarnation": "1", "first": 1, "last": 3, "total_rows": 7}
-    make_table(any_storage, A)
-    write_lines(
-        any_storage,
-        1,
-        {"commitInfo": {"userMetadata": json.dumps(note)}},
-        {"txn": {"appId": identity.app_id, "version": 3}},
-        log=f"{A.table_path}/_delta_log",
-    )
+    make_mirrored(any_storage, identity, note)
     trash.drop_table(any_storage, A, identity)
     save_states(any_storage, {})
     trash.undrop(any_storage, A)
