@@ -41,7 +41,7 @@ def resume(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = Fa
 def skip(
     root: Root,
     table: Table,
-    number: Annotated[int, typer.Argument(help="The file's number, as in its name.", min=1)],
+    number: Annotated[str, typer.Argument(help="The file's number, or its name.")],
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:

@@ -67,7 +67,7 @@ class Folder:
     numbered: dict[int, Entry]
     listing: Listing
 
-    def pending(self, last: int, skip: Collection[int] = ()) -> tuple[list[Entry], int | None]:
+    def pending(self, last: int, skip: Collection[object] = ()) -> tuple[list[Entry], int | None]:
         """Return the files that can be applied after number `last`, and the first missing number.
 
         Args:

@@ -354,7 +354,7 @@ def reseed(
         checked = Publisher(scratch, table, keys=keys, footer=footer)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
         kept = {} if loads else _all_kept(storage, table)
-        skipped = read_settings(storage, table).skipped(read_identity(storage, table))
+        skipped = _skipped_numbers(storage, table)
         kept = {number: path for number, path in kept.items() if number not in skipped}
         source = counted(len(names), "new file") if loads else counted(len(kept), "kept file")
         verb = "replaces" if apply else "would replace"
@@ -372,13 +372,14 @@ def reseed(
                 _set_aside(storage, table)
             else:
                 _move_back_all(storage, table, incarnation)
-            settings = read_settings(storage, table)
-            skip = frozenset() if loads else settings.skipped(read_identity(storage, table))
-            settings = replace(settings, skip=skip, incarnation=None)
+            settings, identity = read_settings(storage, table), read_identity(storage, table)
+            skip = frozenset() if loads else _skipped_numbers(storage, table)
+            files_to_skip = frozenset() if loads else settings.skipped_files(identity)
+            settings = replace(settings, skip=skip, files=files_to_skip, incarnation=None)
             # Without an incarnation, so that an interrupted call can be repeated.
             write_settings(storage, table, settings)
             renew_identity(storage, table, incarnation)
-            if skip:  # kept files keep their numbers
+            if skip or files_to_skip:  # kept files keep their numbers, waiting ones their names
                 write_settings(storage, table, replace(settings, incarnation=incarnation))
             if not loads:
                 # A mirror whose lease has expired may have moved files until now.
@@ -458,6 +459,21 @@ def _last_kept(storage: Storage, table: TableName) -> int:
     return plan.last if plan else 0
 
 
+def _skipped_numbers(storage: Storage, table: TableName) -> frozenset[int]:
+    """Return the numbers of the files that an operator skipped, also of those skipped by name."""
+    settings, identity = read_settings(storage, table), read_identity(storage, table)
+    numbers = settings.skipped(identity)
+    files = {(one.name, one.size, one.published) for one in settings.skipped_files(identity)}
+    if not files:
+        return numbers
+    applied = _planned_files(storage, table, range(1, _last_kept(storage, table) + 1))
+    return numbers | {
+        number
+        for number, one in applied
+        if one.skipped is not None and (one.name, one.size, one.published) in files
+    }
+
+
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
     """Return the kept files by number; all applied files that were not skipped must be kept.
 
@@ -465,7 +481,7 @@ def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
         SequenceError: Such a file is not kept, or another file in the folder has its name.
     """
     applied = _last_kept(storage, table)
-    skipped = read_settings(storage, table).skipped(read_identity(storage, table))
+    skipped = _skipped_numbers(storage, table)
     numbers = [number for number in range(1, applied + 1) if number not in skipped]
     kept, listing = _kept_files(storage, table, numbers, applied), storage.list(table.folder)
     for number in numbers:

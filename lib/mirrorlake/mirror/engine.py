@@ -47,6 +47,7 @@ from mirrorlake.mirror.next_batch import (
     Batch,
     ChosenFiles,
     Plan,
+    Skips,
     TableContext,
     check_batch,
     check_keys_known,
@@ -55,6 +56,7 @@ from mirrorlake.mirror.next_batch import (
     following_files,
     load_context,
     make_plan,
+    operator_skips,
     plan_schema,
     planned_files,
     staging,
@@ -461,11 +463,12 @@ class TableCycle:
     def _table(self) -> TableName:
         return self._state.table
 
-    def _skip(self, at: TableContext) -> dict[int, str]:
+    def _skip(self, at: TableContext) -> Skips:
         settings = self._settings
-        if settings.skip:  # read again: a reseed since the start of the cycle has changed them
+        if settings.skip or settings.files:
+            # Read again: a reseed since the start of the cycle has changed them.
             settings = read_settings(self._storage, self._table)
-        return dict.fromkeys(settings.skipped(at.identity), "An operator skipped the file.")
+        return operator_skips(at, settings)
 
     def run(self) -> TableState:
         """Run the cycle.

@@ -46,6 +46,7 @@ from mirrorlake.mirror.options import (
     SKIP_ROW,
     STOP,
     MirrorOptions,
+    OperatorSettings,
     declared_keys,
     is_mirrored,
     is_stale_incarnation,
@@ -65,6 +66,8 @@ from mirrorlake.storage.kept import read_kept
 
 PLAN_FORMAT = 3
 PLAIN_PLAN_FORMAT = 2  # of plans that earlier versions can read, too
+Skips = dict[int | str, str]
+"""The files to skip by number, or by name if the folder is ordered by time, with the reason."""
 _NEAR = 1000  # the usual largest number of files in one plan
 _READERS = 8
 
@@ -297,7 +300,7 @@ def check_batch(
     at: TableContext,
     names: list[str],
     options: MirrorOptions,
-    skip: dict[int, str],
+    skip: Skips,
     *,
     stage: bool = True,
     inspect: Callable[..., FileFacts] = inspect_file,
@@ -310,7 +313,7 @@ def check_batch(
         at: the state of the table before the batch.
         names: the files, numbered from the last applied number + 1.
         options: how bad files are handled, and whether columns may be widened.
-        skip: numbers of files to skip, with the reason.
+        skip: the files to skip.
         stage: whether text files are staged in the lake as Parquet.
         inspect: the function that checks a file; it is called like `inspect_file`.
     """
@@ -319,9 +322,8 @@ def check_batch(
 
     def check(number: int, name: str) -> FileFacts | MirrorlakeError:
         path = f"{at.identity.table.folder}/{name}"
-        if number in skip:
-            reason = SequenceError(skip[number], file=name)
-            return skipped_file(at.storage, path, number, reason)
+        if (why := skip.get(number, skip.get(name))) is not None:
+            return skipped_file(at.storage, path, number, SequenceError(why, file=name))
         staged = f"{staging(at.identity)}/{file_name(number)}" if stage else None
         skip_rows = options.on_error == SKIP_ROW
         try:
@@ -433,8 +435,8 @@ def number_files(
     return by_time(identity.table, listing, applied, last)
 
 
-def waiting_by_time(storage: Storage, table: TableName) -> dict[int, str] | None:
-    """Return the names of waiting files by number, if the folder is ordered by time; else None."""
+def waiting_by_time(storage: Storage, table: TableName) -> dict[int, Entry] | None:
+    """Return the waiting files by number, if the folder is ordered by time; else None."""
     try:
         metadata = read_metadata(storage, table)
     except MetadataError:
@@ -445,7 +447,7 @@ def waiting_by_time(storage: Storage, table: TableName) -> dict[int, str] | None
     identity = read_identity(storage, table) or Identity(table, "")
     last = last_applied(storage, table)
     folder = number_files(storage, identity, metadata, storage.list(table.folder), last)
-    return {number: one.name for number, one in folder.numbered.items() if number > last}
+    return {number: entry for number, entry in folder.numbered.items() if number > last}
 
 
 def last_file_error(
@@ -521,35 +523,42 @@ class ChosenFiles:
     Attributes:
         names: the files, numbered from the last applied number + 1.
         on_error: how bad rows and files are handled: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
-        skip: numbers of files to skip, with the reason.
+        skip: the files to skip.
         error: the reason why no file can be applied.
     """
 
     names: list[str]
     on_error: str
-    skip: dict[int, str]
+    skip: Skips
     error: MirrorlakeError | None = None
 
 
-def planned_files(plan: Plan, skip: dict[int, str]) -> ChosenFiles:
+def planned_files(plan: Plan, skip: Skips) -> ChosenFiles:
     """Return the files of a plan, with the error handling that it was created with.
 
     Args:
         plan: the plan of an earlier cycle or of another mirror.
-        skip: numbers that an operator skips, with the reason.
+        skip: the files that an operator skips.
     """
     numbered = enumerate(plan.files, plan.first)
-    skipped = {number: file.skipped for number, file in numbered if file.skipped is not None}
+    skipped: Skips = {number: file.skipped for number, file in numbered if file.skipped is not None}
     return ChosenFiles([file.name for file in plan.files], plan.on_error, skip | skipped)
 
 
-def following_files(at: TableContext, options: MirrorOptions, skip: dict[int, str]) -> ChosenFiles:
+def operator_skips(at: TableContext, settings: OperatorSettings) -> Skips:
+    """Return the files that an operator skips."""
+    waiting = at.folder.behind(at.last)
+    names = settings.skipped_names(at.storage, at.identity, waiting)
+    return dict.fromkeys((*settings.skipped(at.identity), *names), "An operator skipped the file.")
+
+
+def following_files(at: TableContext, options: MirrorOptions, skip: Skips) -> ChosenFiles:
     """Return the files after the last applied one, without a gap and within the cycle's bounds.
 
     Args:
         at: the state of the table before the batch.
         options: the bounds of the cycle, and how it handles late and bad files.
-        skip: numbers that an operator skips, with the reason; they do not count as gaps.
+        skip: the files that an operator skips; their numbers do not count as gaps.
     """
     ready, _ = at.folder.pending(at.last, skip)
     chosen = ChosenFiles(_cut(at, ready, options), options.on_error, dict(skip))
@@ -581,7 +590,7 @@ def complete_plan(plan: Plan, batch: Batch) -> Batch:
     return replace(batch, plan=plan)
 
 
-def preview_batch(at: TableContext, options: MirrorOptions, skip: dict[int, str]) -> Batch:
+def preview_batch(at: TableContext, options: MirrorOptions, skip: Skips) -> Batch:
     """Return the batch that the next cycle would apply, starting with an unfinished plan.
 
     Write nothing. Late files are not detected.

@@ -142,16 +142,18 @@ class Operations:
         """
         return resume(self._storage, self._settable(table), dry_run=dry_run)
 
-    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
+    def skip(self, table: str | TableName, number: int | str, *, apply: bool = False) -> Outcome:
         """Skip a file that can't be applied or never arrives.
 
         The ledger and the quarantine record the skipped file. The skip ends when the folder is
-        deleted, or its files are replaced by a new initial load.
+        deleted, or its files are replaced by a new initial load. In a folder that is ordered by
+        time, it also ends when the skipped file is replaced: the new file is applied.
 
         Args:
             table: the table's name.
-            number: the number of the file. If the folder is ordered by time, the waiting files have
-                the numbers that follow the last applied one; the preview names the file.
+            number: the number of the file, or its name. If the folder is ordered by time, the
+                waiting files have the numbers that follow the last applied one; the preview names
+                the file.
             apply: skip the file. By default, only preview it.
 
         Returns:
@@ -159,7 +161,8 @@ class Operations:
 
         Raises:
             TableNotFoundError: There is no such table; the hint has the nearest names.
-            UsageError: The folder is ordered by time, and no waiting file has this number.
+            UsageError: There is no such number or name. In a folder that is ordered by time, only
+                a file that exists can be skipped.
 
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP

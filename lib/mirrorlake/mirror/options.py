@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import VORDER, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.metadata import (
     Identity,
     TableMetadata,
@@ -27,13 +28,14 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.names import STATE, TableName, file_number, quote, visible_columns
 from mirrorlake.results import Outcome
-from mirrorlake.storage.files import Listing, Storage
+from mirrorlake.storage.files import Entry, Listing, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SETTINGS_FORMAT = 1
+SETTINGS_FORMAT = 2
+PLAIN_SETTINGS_FORMAT = 1  # of settings that earlier versions can read, too
 DEFAULTS_FORMAT = 1
 POLICY_FORMAT = 1  # of the partitioning policies
 _CONTROL = f"{STATE}/control"
@@ -161,24 +163,85 @@ StepListener = Callable[[TableName, Step], None]
 
 
 @dataclass(frozen=True)
+class SkippedFile:
+    """A waiting file that an operator skips in a folder that is ordered by time.
+
+    Its number is not enough: if a file of the folder is replaced, others get its number.
+
+    Attributes:
+        name: its name.
+        size: its size in bytes.
+        published: the time of its last modification, ISO-8601 UTC.
+        content: its ETag in an object store; its SHA-256 on a local disk.
+    """
+
+    name: str
+    size: int
+    published: str
+    content: str
+
+    @classmethod
+    def of(cls, storage: Storage, table: TableName, entry: Entry) -> SkippedFile:
+        """Return the description of a file; raise FileNotFoundError if it is missing."""
+        content = entry.etag or file_hash(storage, f"{table.folder}/{entry.name}")
+        return cls(entry.name, entry.size, entry.modified.isoformat(), content)
+
+    def is_same(self, storage: Storage, table: TableName, entry: Entry) -> bool:
+        """Return whether a file is this one, and not another one that has replaced it."""
+        known = (self.name, self.size, self.published)
+        if known != (entry.name, entry.size, entry.modified.isoformat()):
+            return False
+        with suppress(FileNotFoundError):  # the mirror has moved it
+            return self == self.of(storage, table, entry)
+        return False
+
+
+@dataclass(frozen=True)
 class OperatorSettings:
     """An operator's settings for one table.
 
     Attributes:
         paused: when the table was paused, ISO-8601 UTC; None if it is not paused.
         skip: numbers of files to skip, whether they exist or not.
-        incarnation: the incarnation of the folder in which the numbers are skipped; None if they
-            are skipped in any.
+        incarnation: the incarnation of the folder in which files are skipped; None if they are
+            skipped in any.
+        files: files to skip that have no number yet, because the folder is ordered by time.
     """
 
     paused: str | None = None
     skip: frozenset[int] = frozenset()
     incarnation: str | None = None
+    files: frozenset[SkippedFile] = frozenset()
 
     def skipped(self, identity: Identity | None) -> frozenset[int]:
         """Return the numbers to skip in a folder; another incarnation's numbers are other files."""
+        return self.skip if self._is_for(identity) else frozenset()
+
+    def skipped_files(self, identity: Identity | None) -> frozenset[SkippedFile]:
+        """Return the files to skip in a folder that is ordered by time, whether applied or not."""
+        return self.files if self._is_for(identity) else frozenset()
+
+    def skipped_names(
+        self, storage: Storage, identity: Identity, entries: Iterable[Entry]
+    ) -> frozenset[str]:
+        """Return the names of the waiting files that are skipped; a replaced file is another one.
+
+        Args:
+            storage: the lake's files.
+            identity: the identity of the folder.
+            entries: its files that are not applied.
+        """
+        files = self.skipped_files(identity)
+        table = identity.table
+        return frozenset(
+            entry.name
+            for entry in (entries if files else ())
+            if any(file.is_same(storage, table, entry) for file in files)
+        )
+
+    def _is_for(self, identity: Identity | None) -> bool:
         found = None if identity is None else identity.incarnation
-        return self.skip if self.incarnation in (None, found) else frozenset()
+        return self.incarnation in (None, found)
 
 
 def _settings_path(table: TableName) -> str:
@@ -193,7 +256,10 @@ def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
     """
     document = read_kept(storage, _settings_path(table), SETTINGS_FORMAT) or {}
     return OperatorSettings(
-        document.get("paused"), frozenset(document.get("skip", ())), document.get("incarnation")
+        document.get("paused"),
+        frozenset(document.get("skip", ())),
+        document.get("incarnation"),
+        frozenset(SkippedFile(**file) for file in document.get("files", ())),
     )
 
 
@@ -217,10 +283,18 @@ def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
 
 def write_settings(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
     """Write the settings of a table; the defaults are stored by deleting the document."""
-    if settings.paused is None and not settings.skip:
+    if settings.paused is None and not settings.skip and not settings.files:
         storage.delete(_settings_path(table))
         return
-    document = {"format": SETTINGS_FORMAT} | asdict(settings) | {"skip": sorted(settings.skip)}
+    document: dict[str, Any] = {
+        "format": SETTINGS_FORMAT if settings.files else PLAIN_SETTINGS_FORMAT,
+        "paused": settings.paused,
+        "skip": sorted(settings.skip),
+        "incarnation": settings.incarnation,
+    }
+    if settings.files:
+        files = sorted(settings.files, key=lambda file: (file.published, file.name))
+        document["files"] = [asdict(file) for file in files]
     storage.write_json(_settings_path(table), document)
 
 
@@ -265,29 +339,28 @@ def paused(storage: Storage, table: TableName) -> Iterator[None]:
 def skip(
     storage: Storage,
     table: TableName,
-    number: int,
+    file: int | str,
     *,
     apply: bool = False,
-    waiting: Mapping[int, str] | None = None,
+    waiting: Mapping[int, Entry] | None = None,
 ) -> Outcome:
     """Skip a file that can't be applied or never arrives; by default only preview it.
 
     Args:
         storage: the lake's files.
         table: the table.
-        number: the number of the file.
+        file: the number of the file, or its name.
         apply: skip the file.
-        waiting: the names of the waiting files by number, if the folder is ordered by time.
+        waiting: the waiting files by number, if the folder is ordered by time.
 
     Raises:
-        UsageError: the folder is ordered by time, and has no waiting file with this number.
+        UsageError: `file` is neither a number nor the name of a numbered file; or the folder is
+            ordered by time, and has no such waiting file.
     """
     listing = storage.list(table.folder)
     last = last_applied(storage, table)
-    if waiting is not None and number > last and number not in waiting:
-        names = ", ".join(f"{one} ({name})" for one, name in sorted(waiting.items())[:_MOST_NAMED])
-        hint = f"its waiting files are {names}." if names else "no file waits in its folder."
-        raise UsageError(f"{table} has no waiting file {number}.", hint=hint)
+    number = _number_of(table, file, last, waiting)
+    entry = waiting[number] if waiting is not None and number > last else None
     if apply:
         # Before the first cycle, the skip creates the identity, so that a later folder of the same
         # name does not inherit it.
@@ -296,18 +369,53 @@ def skip(
             identity = ensure_identity(storage, table)
         settings = read_settings(storage, table)
         incarnation = None if identity is None else identity.incarnation
-        skipped = settings.skipped(identity) | {number}
-        write_settings(storage, table, OperatorSettings(settings.paused, skipped, incarnation))
+        skipped, files = settings.skipped(identity), settings.skipped_files(identity)
+        if entry is None:
+            skipped |= {number}
+        else:
+            files |= {SkippedFile.of(storage, table, entry)}
+        settings = OperatorSettings(settings.paused, skipped, incarnation, files)
+        write_settings(storage, table, settings)
     if number <= last:
         effect = f"file {number} is already applied; only a reseed skips it"
     else:
-        if waiting is not None:
-            named = f"file {number} ({waiting[number]})"
+        if entry is not None:
+            named = f"file {number} ({entry.name})"
         else:
             exists = number in map(file_number, (entry.name for entry in listing.files))
             named = f"file {number}{'' if exists else ', which does not exist yet,'}"
         effect = f"{named} {'is' if apply else 'would be'} skipped"
     return Outcome("skip", str(table), effect, applied=apply)
+
+
+def _number_of(
+    table: TableName, file: int | str, last: int, waiting: Mapping[int, Entry] | None
+) -> int:
+    """Return the number of a file; the other arguments and the errors are those of `skip`.
+
+    Args:
+        table: see `skip`.
+        file: see there.
+        last: the last applied number.
+        waiting: see there.
+    """
+    text = str(file)
+    if text.isdecimal():
+        number = int(text)
+    elif waiting is None:
+        number = file_number(text) or 0
+    else:
+        number = next((one for one, entry in waiting.items() if entry.name == text), 0)
+    if waiting is None:
+        if number < 1:
+            hint = "give the number of the file, which is 1 or more."
+            raise UsageError(f"{table} has no numbered file {text}.", hint=hint)
+    elif not 1 <= number <= last and number not in waiting:
+        first = sorted(waiting.items())[:_MOST_NAMED]
+        names = ", ".join(f"{one} ({entry.name})" for one, entry in first)
+        hint = f"its waiting files are {names}." if names else "no file waits in its folder."
+        raise UsageError(f"{table} has no waiting file {text}.", hint=hint)
+    return number
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:

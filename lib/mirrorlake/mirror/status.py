@@ -42,7 +42,13 @@ from mirrorlake.landing.zone import (
     published_tables,
 )
 from mirrorlake.mirror.ledger import last_note, rebuild_states, with_note
-from mirrorlake.mirror.next_batch import Batch, load_context, number_files, preview_batch
+from mirrorlake.mirror.next_batch import (
+    Batch,
+    load_context,
+    number_files,
+    operator_skips,
+    preview_batch,
+)
 from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
@@ -541,5 +547,4 @@ def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> B
         storage.list(table.folder),
         TableState(table.schema, table.name),
     )
-    skip = read_settings(storage, table).skipped(identity)
-    return preview_batch(at, options, dict.fromkeys(skip, ""))
+    return preview_batch(at, options, operator_skips(at, read_settings(storage, table)))

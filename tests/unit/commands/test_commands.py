@@ -31,7 +31,7 @@ from mirrorlake.cli.printing import say
 from mirrorlake.mirror import forget as mirror_forget
 from mirrorlake.mirror.state import TableState
 from mirrorlake.mirror.status import MirroredTable, MirrorReport, status_of
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, file_name
 from mirrorlake.notices import noop
 from mirrorlake.partitioning.store import append_policy
 from mirrorlake.results import TextTable
@@ -282,7 +282,6 @@ def test_each_command_has_help_of_its_own(name: str, run: Run) -> None:
         ("view refresh ROOT v --full --incremental", "exclude each other"),
         ("mirror ROOT --watch --dry-run", "exclude each other"),
         ("mirror ROOT --on-error never", "never"),
-        ("skip ROOT t 0", "should be greater than or equal to 1"),
         ("status /no/such/lake", "/no/such/lake is not a lake: the folder does not exist."),
         ("publish ROOT ../up f.parquet", "up"),
         ("run /no/such/plan.yaml", "/no/such/plan.yaml"),
@@ -525,6 +524,11 @@ def test_skip_says_that_a_file_is_already_applied(run: Run, storage: Storage) ->
     shown = " ".join(run("skip", storage.root, "t", 1, "--apply").out.split())
     assert "file 1 is already applied; only a reseed skips it" in shown
     assert "already" not in run("skip", storage.root, "t", 2).out
+    assert run("skip", storage.root, "t", file_name(2)).out == run("skip", storage.root, "t", 2).out
+    for file in ("0", "a.csv"):
+        assert (
+            f"t has no numbered file {file}." in run("skip", storage.root, "t", file, status=2).err
+        )
 
 
 def test_a_file_is_passed_over_only_when_told(run: Run, storage: Storage) -> None:

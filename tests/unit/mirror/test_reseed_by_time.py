@@ -6,13 +6,16 @@ import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.commits import write_lines
 from helpers.lakes import lake_of
 from helpers.places import PROCESSED
 from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata
 from mirrorlake.mirror import applied_files, next_batch, options
@@ -46,6 +49,21 @@ def lake(storage: Storage) -> Storage:
         storage.touch(f"{T.folder}/{PROCESSED}/{moved}")
     put(storage, file_name(2), 3, "waiting")
     return storage
+
+
+def apply_next(storage: Storage) -> None:
+    """Apply the waiting file 4 like a cycle, without the rows in the table."""
+    identity, metadata = read_identity(storage, T), read_metadata(storage, T)
+    assert identity is not None
+    snapshot = read_snapshot(storage, T.table_path)
+    listing = storage.list(T.folder)
+    state = TableState(None, "t")
+    at = next_batch.load_context(storage, identity, metadata, snapshot, listing, state)
+    skips = next_batch.operator_skips(at, options.read_settings(storage, T))
+    batch = next_batch.preview_batch(at, options.MirrorOptions(), skips)
+    plan = next_batch.make_plan(storage, identity, 4, batch.facts, options.STOP)
+    write_lines(storage, 1, {"txn": {"appId": identity.app_id, "version": 4}})
+    applied_files.move_applied(storage, identity, at.folder, plan)
 
 
 def next_files(storage: Storage) -> list[str]:
@@ -154,8 +172,78 @@ def test_a_skip_names_the_waiting_file(lake: Storage) -> None:
     put(lake, "later.parquet", 4)
     done = operations.skip("t", 5)
     assert done.effect == "file 5 (later.parquet) would be skipped"
-    with pytest.raises(UsageError, match="t has no waiting file 6") as found:
-        operations.skip("t", 6, apply=True)
-    assert found.value.hint == f"its waiting files are 4 ({file_name(2)}), 5 (later.parquet)."
+    assert operations.skip("t", "later.parquet") == done
+    for file in (0, 6, "6", "gone.parquet", C):
+        with pytest.raises(UsageError, match=f"t has no waiting file {file}") as found:
+            operations.skip("t", file, apply=True)
+        assert found.value.hint == f"its waiting files are 4 ({file_name(2)}), 5 (later.parquet)."
     operations.skip("t", 4, apply=True)
     assert next_files(lake) == ["later.parquet"]
+
+
+def test_only_the_file_that_was_seen_is_skipped(lake: Storage) -> None:
+    put(lake, "later.parquet", 4)
+    options.skip(lake, T, file_name(2), apply=True, waiting=next_batch.waiting_by_time(lake, T))
+    lake.delete(f"{T.folder}/{file_name(2)}")
+    assert next_files(lake) == ["later.parquet"]  # it has the number now
+    put(lake, file_name(2), 5, "waiting")
+    assert next_files(lake) == ["later.parquet", file_name(2)]
+
+
+@pytest.mark.parametrize("minute", [3, 5])
+def test_a_file_that_replaces_a_skipped_one_is_applied(lake: Storage, minute: int) -> None:
+    """Also if it has the same name, size and time."""
+    before = lake.list(T.folder).file(file_name(2))
+    lake_of(lake).operations.skip("t", 4, apply=True)
+    assert next_files(lake) == []
+    put(lake, file_name(2), minute, "Waiting")
+    after = lake.list(T.folder).file(file_name(2))
+    assert before is not None
+    assert after is not None
+    assert before.size == after.size
+    assert next_files(lake) == [file_name(2)]
+
+
+def test_a_skip_by_name_counts_for_a_file_of_an_unfinished_plan(lake: Storage) -> None:
+    """The numbers of a plan that a reseed has written are not those of the files' times."""
+    applied_files.reseed(lake, T, apply=True)
+    waiting = next_batch.waiting_by_time(lake, T)
+    options.skip(lake, T, MOVED[0], apply=True, waiting=waiting)
+    assert next_files(lake) == [*MOVED[1:], file_name(2)]
+
+
+def test_a_skip_of_before_without_a_name_counts_for_its_number(lake: Storage) -> None:
+    path = "Files/_mirrorlake/control/t.json"
+    lake.write_json(path, {"format": 1, "paused": None, "skip": [4]})
+    assert next_files(lake) == []
+
+
+def test_settings_have_the_format_of_before_unless_a_file_is_skipped_by_name(lake: Storage) -> None:
+    def stored() -> dict[str, Any]:
+        return lake.read_json("Files/_mirrorlake/control/t.json") or {}
+
+    operations = lake_of(lake).operations
+    operations.skip("t", 3, apply=True)
+    assert stored()["format"] == 1
+    assert "files" not in stored()
+    operations.skip("t", 4, apply=True)
+    operations.pause("t")
+    assert (stored()["format"], stored()["skip"]) == (2, [3])
+    assert [file["name"] for file in stored()["files"]] == [file_name(2)]
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_reseed_leaves_out_a_file_that_was_skipped_by_name(
+    lake: Storage, is_replaced: bool
+) -> None:
+    options.skip(lake, T, 4, apply=True, waiting=next_batch.waiting_by_time(lake, T))
+    if is_replaced:
+        put(lake, file_name(2), 3, "Waiting")
+    apply_next(lake)
+    skipped = [] if is_replaced else [4]
+    assert applied_files._skipped_numbers(lake, T) == set(skipped)  # what a reseed leaves out
+    applied_files.reseed(lake, T, apply=True)
+    names = [*MOVED[:2], f"{3:020d}-{C}", file_name(2)]
+    assert next_files(lake) == (names if is_replaced else names[:3])
+    settings = options.read_settings(lake, T)
+    assert settings.skipped(read_identity(lake, T)) == set(skipped)
