@@ -378,8 +378,7 @@ def late_file_error(
     storage: Storage, identity: Identity, last: int, entry: Entry
 ) -> SequenceError | None:
     """Return the error of a file that is older than the last applied file, or `None`."""
-    plan = plan_of(storage, identity, last) if last else None
-    latest = plan.files[-1].published if plan else None
+    latest = _latest(storage, identity, last)
     if latest is None or entry.modified >= datetime.fromisoformat(latest):
         return None
     return SequenceError(
@@ -388,6 +387,16 @@ def late_file_error(
         hint="upload the file again if its changes are new, or mirror with late_files=True"
         " (--late-files).",
     )
+
+
+def _latest(storage: Storage, identity: Identity, last: int) -> str | None:
+    """Return when the last file that was not skipped was published; None if it is unknown."""
+    while last and (plan := plan_of(storage, identity, last)) is not None:
+        files = [file for file in plan.files if file.skipped is None]
+        if files:
+            return files[-1].published
+        last = plan.first - 1
+    return None
 
 
 def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]:
@@ -562,14 +571,18 @@ def following_files(at: TableContext, options: MirrorOptions, skip: Skips) -> Ch
     """
     ready, _ = at.folder.pending(at.last, skip)
     chosen = ChosenFiles(_cut(at, ready, options), options.on_error, dict(skip))
-    if not ready or at.metadata.strategy != BY_TIME or options.late_files:
+    if at.metadata.strategy != BY_TIME or options.late_files:
         return chosen
-    late = late_file_error(at.storage, at.identity, at.last, ready[0])
-    if late is None:
-        return chosen
-    if options.on_error != SKIP_FILE:
-        return replace(chosen, error=late)
-    return replace(chosen, skip=skip | {at.last + 1: late.message})
+    for number, entry in enumerate(ready[: len(chosen.names)], at.last + 1):
+        if number in skip or entry.name in skip:
+            continue
+        late = late_file_error(at.storage, at.identity, at.last, entry)
+        if late is None:
+            break  # later files have later times
+        if options.on_error != SKIP_FILE:
+            return replace(chosen, error=late)
+        chosen.skip[number] = late.message
+    return chosen
 
 
 def _cut(at: TableContext, ready: list[Entry], options: MirrorOptions) -> list[str]:

@@ -1,4 +1,4 @@
-"""Replay and reseed of a folder whose files are ordered by time."""
+"""Skip, replay and reseed of a folder whose files are ordered by time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from helpers.places import PROCESSED
 from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
+from mirrorlake.landing.check import skipped_file
 from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata
 from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.state import TableState, save_states
 from mirrorlake.names import TableName, file_name
-from mirrorlake.storage.files import Storage
+from mirrorlake.storage.files import Entry, Storage
 
 T = TableName(None, "t")
 COLUMNS = {"id": "long", "item": "string"}
@@ -51,19 +52,31 @@ def lake(storage: Storage) -> Storage:
     return storage
 
 
-def apply_next(storage: Storage) -> None:
-    """Apply the waiting file 4 like a cycle, without the rows in the table."""
+def context(storage: Storage) -> tuple[next_batch.TableContext, next_batch.Skips]:
+    """Return the state of the table, and the files that an operator skips, as a cycle does."""
     identity, metadata = read_identity(storage, T), read_metadata(storage, T)
     assert identity is not None
     snapshot = read_snapshot(storage, T.table_path)
-    listing = storage.list(T.folder)
-    state = TableState(None, "t")
-    at = next_batch.load_context(storage, identity, metadata, snapshot, listing, state)
-    skips = next_batch.operator_skips(at, options.read_settings(storage, T))
+    listing, known = storage.list(T.folder), TableState(None, "t")
+    at = next_batch.load_context(storage, identity, metadata, snapshot, listing, known)
+    return at, next_batch.operator_skips(at, options.read_settings(storage, T))
+
+
+def with_options(
+    storage: Storage, **settings: Any
+) -> tuple[next_batch.TableContext, options.MirrorOptions, next_batch.Skips]:
+    """Return the arguments of `following_files`."""
+    at, skips = context(storage)
+    return at, options.MirrorOptions(**settings), skips
+
+
+def apply_next(storage: Storage) -> None:
+    """Apply the waiting file 4 like a cycle, without the rows in the table."""
+    at, skips = context(storage)
     batch = next_batch.preview_batch(at, options.MirrorOptions(), skips)
-    plan = next_batch.make_plan(storage, identity, 4, batch.facts, options.STOP)
-    write_lines(storage, 1, {"txn": {"appId": identity.app_id, "version": 4}})
-    applied_files.move_applied(storage, identity, at.folder, plan)
+    plan = next_batch.make_plan(storage, at.identity, 4, batch.facts, options.STOP)
+    write_lines(storage, 1, {"txn": {"appId": at.identity.app_id, "version": 4}})
+    applied_files.move_applied(storage, at.identity, at.folder, plan)
 
 
 def next_files(storage: Storage) -> list[str]:
@@ -247,3 +260,36 @@ def test_a_reseed_leaves_out_a_file_that_was_skipped_by_name(
     assert next_files(lake) == (names if is_replaced else names[:3])
     settings = options.read_settings(lake, T)
     assert settings.skipped(read_identity(lake, T)) == set(skipped)
+
+
+def test_late_files_can_be_skipped(lake: Storage) -> None:
+    late = ["x.parquet", "y.parquet"]
+    for minute, name in enumerate(late):
+        put(lake, name, minute)
+    for name in late:
+        error = next_batch.following_files(*with_options(lake)).error
+        assert error is not None
+        assert error.file == name
+        lake_of(lake).operations.skip("t", name, apply=True)
+    chosen = next_batch.following_files(*with_options(lake))
+    assert (chosen.names, chosen.error) == ([*late, file_name(2)], None)
+    assert chosen.skip.keys() == set(late)
+
+
+def test_all_late_files_are_skipped_with_skip_file(lake: Storage) -> None:
+    for minute, name in enumerate(("x.parquet", "y.parquet")):
+        put(lake, name, minute)
+    chosen = next_batch.following_files(*with_options(lake, on_error="skip-file"))
+    assert (chosen.skip.keys(), chosen.error) == ({4, 5}, None)
+
+
+def test_a_skipped_late_file_does_not_change_which_files_are_late(lake: Storage) -> None:
+    put(lake, "x.parquet", 0)
+    identity = context(lake)[0].identity
+    path = f"{T.folder}/x.parquet"
+    facts = [skipped_file(lake, path, 4, SequenceError("It is late."))]
+    next_batch.make_plan(lake, identity, 4, facts, options.STOP)
+    for minute, is_late in ((1, True), (2, False)):
+        entry = Entry("y.parquet", 1, START + timedelta(minutes=minute))
+        error = next_batch.late_file_error(lake, identity, 4, entry)
+        assert (error is not None) == is_late
