@@ -332,6 +332,7 @@ def check_batch(
             )
         except MirrorlakeError as error:
             if options.on_error != SKIP_FILE:
+                error.hint = correction_hint(at.storage, at.metadata, error.hint)
                 return error
             return skipped_file(at.storage, path, number, error)
         except FileNotFoundError:
@@ -368,10 +369,28 @@ def check_batch(
                 continue
             # Keep only the files before the one with the error.
             before = [file.name for file in facts]
+            if misfit.file in before:
+                misfit.hint = correction_hint(at.storage, at.metadata, misfit.hint)
             facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
             error = misfit
             if not facts:
                 return Batch(at, error=error)
+
+
+def correction_hint(storage: Storage, metadata: TableMetadata, hint: str) -> str:
+    """Return the hint of an invalid file, with how a corrected file keeps its place in the order.
+
+    Args:
+        storage: the lake's files.
+        metadata: declares whether files are ordered by number or by time.
+        hint: the hint without this addition.
+    """
+    if metadata.strategy != BY_TIME:
+        return hint
+    how = "If you correct the file, keep its modification time (touch -r): it decides the order."
+    if storage.local is None:
+        how = "A corrected file has a later time: upload later files again, too, in their order."
+    return f"{hint} {how}".lstrip()
 
 
 def late_file_error(

@@ -293,3 +293,25 @@ def test_a_skipped_late_file_does_not_change_which_files_are_late(lake: Storage)
         entry = Entry("y.parquet", 1, START + timedelta(minutes=minute))
         error = next_batch.late_file_error(lake, identity, 4, entry)
         assert (error is not None) == is_late
+
+
+@pytest.mark.parametrize("has_type", [True, False])
+def test_an_error_names_how_a_corrected_file_keeps_its_place(
+    any_storage: Storage, has_type: bool
+) -> None:
+    zone = Zone(any_storage)
+    zone.metadata(KEYED | {"fileDetectionStrategy": BY_TIME})
+    zone.mirrored(COLUMNS)
+    zone.put(B, {"id": ["x"]} if has_type else None)
+    if not has_type:
+        any_storage.write(f"{T.folder}/{B}", b"corrupt")
+    (line,) = lake_of(any_storage).mirror(dry_run=True).tables
+    assert line.error is not None
+    assert line.error["file"] == B
+    how = "keep its modification time" if any_storage.local else "upload later files again"
+    assert how in line.error["message"]
+    zone.metadata(KEYED)
+    any_storage.delete(f"{T.folder}/{B}")
+    any_storage.write(f"{T.folder}/{file_name(1)}", b"corrupt")
+    (line,) = lake_of(any_storage).mirror(dry_run=True).tables
+    assert how not in str(line.error)
