@@ -25,7 +25,14 @@ from mirrorlake.landing.zone import is_lake
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.mirror.options import VIEW_PROPERTY
 from mirrorlake.mirror.status import TableStatus as TableStatus
-from mirrorlake.mirror.status import error_table, lag_text, largest_first, names_of, table_statuses
+from mirrorlake.mirror.status import (
+    error_table,
+    lag_text,
+    largest_first,
+    names_of,
+    skip_note,
+    table_statuses,
+)
 from mirrorlake.names import TABLES, ZONE, TableName
 from mirrorlake.results import (
     Count,
@@ -196,10 +203,12 @@ class LakeStatus(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which readers can't read the tables, and the views, if their reader is not installed."""
+        """Which readers can't read the tables, whether views are left out, and pending skips."""
         marked = sum(snapshot.requires_vectors for _, snapshot in self._snapshots)
         text = f"{counted(marked, 'table')}: {VECTOR_READERS}." if marked else ""
-        return tuple(filter(None, (self._views[1], text)))
+        skips = ((one.full_name, skip_note(one.skipped)) for one in self.tables)
+        found = (f"{table}: {skip}" for table, skip in skips if skip)
+        return tuple(filter(None, (self._views[1], text, *found)))
 
     @cached_property
     def views(self) -> Entries[ViewStatus]:
@@ -410,7 +419,7 @@ def read_views(storage: Storage, tables: list[TableName]) -> list[ViewStatus]:
 def _table_entries(tables: tuple[TableStatus, ...]) -> Entries[TableStatus]:
     columns = ("table", "state", "rows", "last file", "backlog", "lag", "problem", "fix")
     # Without a problem or a fix, their two columns would be empty.
-    end = None if any(one.problem or one.fix for one in tables) else -2
+    end = None if any(one.shown_problem or one.fix for one in tables) else -2
     return Entries(
         tables,
         columns[:end],

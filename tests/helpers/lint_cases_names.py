@@ -10,6 +10,7 @@ import pyarrow as pa
 from helpers.lint_case import BY_TIME, FIRST, SECOND, THIRD, TYPED, UUID, Cases, at, keyed
 from helpers.places import METADATA, PARTNER_EVENTS, ZONE
 from helpers.zones import KEYED, MARKER, Zone
+from mirrorlake.mirror import next_batch, options
 from mirrorlake.names import TableName, file_name
 
 CASES = Cases()
@@ -307,6 +308,25 @@ def _(zone):
         zone.put(name, {"id": [1], "item": ["a"], MARKER: [4]})
         zone.age(name, days)
     zone.mirrored({"id": "long", "item": "string"}, last=1, names=["a.parquet"])
+
+
+@case("file-skipped", at(SECOND))
+def _(zone):
+    zone.put(1)
+    zone.put(2, {"id": [None], MARKER: [9]})
+    zone.put(4)
+    for number in (2, 3):
+        options.skip(zone.storage, TableName(None, "t"), number, apply=True)
+
+
+@case("file-skipped", at("b.csv"))
+def _(zone):
+    zone.metadata(BY_TIME)
+    zone.put("a.parquet", {"id": [1], "item": ["a"], MARKER: [4]})
+    zone.write("t/b.csv", "corrupt")
+    table = TableName(None, "t")
+    waiting = next_batch.waiting_by_time(zone.storage, table)
+    options.skip(zone.storage, table, "b.csv", apply=True, waiting=waiting)
 
 
 for number in (0, 2**63, 10**20 - 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
 from mirrorlake import Lake, source_status
-from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.errors import CheckError, DataFileError, UsageError
+from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.mirror import lag
 from mirrorlake.mirror.ledger import Ledger, LedgerEntry
-from mirrorlake.names import TableName
+from mirrorlake.mirror.state import TableState, save_states
+from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROGRAM
 from mirrorlake_sources.source import write_report
 
 
@@ -58,7 +62,7 @@ def test_a_missing_file_is_a_warning(root: Path) -> None:
     status.check()
     (line,) = status.tables
     assert (line.level, line.problem) == ("warn", "File 1 is missing; later files wait for it.")
-    assert line.fix == "publish file 1, or skip it."
+    assert line.fix == f"publish file 1, or skip it ({PROGRAM} skip ROOT stock 1 --apply)."
     (warning,) = status.warnings
     assert (warning.where, warning.message, warning.fix) == ("stock", line.problem, line.fix)
     assert line.backlog.startswith("1 file, ")
@@ -72,6 +76,66 @@ def test_a_paused_table_is_idle_and_no_problem(root: Path) -> None:
     assert (line.level, line.problem, line.fix) == ("idle", "", "resume the table.")
     assert (line.state, status.tables.shown().rows[0][1]) == ("Stopped", "Paused")
     assert status.tables.shown().rows[0][-2:] == ("The table is paused.", line.fix)
+
+
+def stop_at(root: Path, file: str, **more: Any) -> None:
+    """Write the state of a mirror that stopped at a file of `stock`."""
+    error = DataFileError("It is bad.", file=file, hint="correct it.").as_dict()
+    state = TableState(None, "stock", "Failed", error=error, **more)
+    save_states(Storage(root), {"Files/LandingZone/stock": state})
+
+
+def test_a_stopped_table_can_skip_its_file(root: Path) -> None:
+    stop_at(root, file_name(1))
+    lake = Lake(root)
+    (line,) = lake.status().tables
+    assert line.stopped_at == "1"
+    assert line.fix == f"correct it. Or skip the file ({PROGRAM} skip ROOT stock 1 --apply)."
+    lake.operations.skip("stock", line.stopped_at, apply=True)
+    status = lake.status()
+    (line,), (problem,) = status.tables, status.problems
+    assert (line.stopped_at, line.skipped) == ("1", ("1",))
+    assert problem.fix == line.fix == "run the mirror: its next cycle skips the file."
+    assert line.shown_problem.endswith("] The mirror will skip file 1.")
+    assert status.notes == ("stock: The mirror will skip file 1.",)
+    assert "stopped_at" not in line.as_dict()
+    stop_at(root, file_name(1), last_file=1)  # it is applied
+    (line,) = lake.status().tables
+    assert (line.stopped_at, line.skipped, line.fix) == ("", (), "correct it.")
+
+
+def test_a_file_that_is_ordered_by_time_is_skipped_by_its_name(root: Path) -> None:
+    folder = root / "Files/LandingZone/stock"
+    declared = {"keyColumns": ["id"], "fileDetectionStrategy": BY_TIME}
+    (folder / "_metadata.json").write_text(json.dumps(declared))
+    stop_at(root, file_name(2), last_file=7, strategy=BY_TIME)  # its number has no meaning
+    (line,) = Lake(root).status().tables
+    assert line.fix.endswith(f"skip ROOT stock {file_name(2)} --apply).")
+    Lake(root).operations.skip("stock", line.stopped_at, apply=True)
+    (line,) = Lake(root).status().tables
+    assert line.skipped == (file_name(2),)
+    assert line.fix.startswith("run the mirror")
+    (folder / file_name(2)).rename(folder / "b.parquet")  # another file
+    (line,) = Lake(root).status().tables
+    assert (line.skipped, line.stopped_at) == ((), "")
+
+
+def test_a_pending_skip_is_shown_without_a_problem(root: Path) -> None:
+    Lake(root).operations.skip("stock", 9, apply=True)
+    status = Lake(root).status()
+    assert not status.problems
+    assert status.tables.shown().rows[0][-2:] == ("The mirror will skip file 9.", "")
+    assert status.notes == ("stock: The mirror will skip file 9.",)
+
+
+def test_a_preview_names_the_file_to_skip(root: Path) -> None:
+    (root / "Files/LandingZone/stock" / file_name(2)).write_bytes(b"corrupt")
+    (line,) = Lake(root).mirror(dry_run=True).tables
+    assert line.fix.endswith("skip ROOT stock 2 --apply).")
+    (root / "Files/LandingZone/stock/_metadata.json").write_text("{")
+    (line,) = Lake(root).mirror(dry_run=True).tables
+    assert line.error is not None
+    assert line.stopped_at == ""
 
 
 def test_an_error_is_a_problem_with_its_fix(tmp_path: Path) -> None:

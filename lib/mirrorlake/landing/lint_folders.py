@@ -6,7 +6,8 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import accumulate
@@ -277,12 +278,13 @@ def lint_names(
     return findings, Folder(table, numbered, listing)
 
 
-def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
+def lint_sequence(folder: Folder, last: int, skip: Collection[int] = ()) -> Iterator[LintFinding]:
     """Check that no number is missing.
 
     Args:
         folder: the files by number.
         last: the last applied number.
+        skip: the numbers that an operator has skipped; their files need not exist.
     """
     report = partial(finding, table=str(folder.table))
     if last and not any(number >= last for number in folder.numbered):
@@ -292,10 +294,12 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
     # The oldest time of each file and those behind it: since then they have been waiting.
     waiting = list(accumulate((folder.numbered[n].modified for n in reversed(pending)), min))
     before = last
-    for place, number in enumerate(pending):
+    most = max(pending, default=0)
+    for number in sorted({*pending, *(one for one in skip if last < one < most)}):
         if number > before + 1:
             one = number == before + 2
             missing = f"File {number - 1} is" if one else f"Files {before + 1} to {number - 1} are"
+            place = bisect_left(pending, number)
             files = len(pending) - place
             behind = "1 file has" if files == 1 else f"{files:,} files have"
             text = f"{missing} missing. {behind} been waiting since {_utc(waiting[-1 - place])}."

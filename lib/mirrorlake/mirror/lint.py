@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 
@@ -23,7 +23,7 @@ from mirrorlake.landing.lint_folders import (
     lint_sequence,
     lint_times,
 )
-from mirrorlake.landing.lint_rules import LintFinding, LintReport, finding
+from mirrorlake.landing.lint_rules import ERROR, LintFinding, LintReport, finding
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
@@ -33,9 +33,21 @@ from mirrorlake.landing.metadata import (
     read_own_snapshot,
 )
 from mirrorlake.landing.zone import Folder, find_tables, no_folder
-from mirrorlake.mirror.next_batch import is_as_planned, is_refilled, number_files, plan_of
-from mirrorlake.mirror.options import declared_keys, is_mirrored, is_stale_incarnation
-from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.mirror.next_batch import (
+    correction_hint,
+    is_as_planned,
+    is_refilled,
+    number_files,
+    plan_of,
+)
+from mirrorlake.mirror.options import (
+    declared_keys,
+    is_mirrored,
+    is_stale_incarnation,
+    read_settings,
+    skip_command,
+)
+from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName, file_number
 from mirrorlake.storage.files import Entry, Storage
 
 _READERS = 8
@@ -149,17 +161,52 @@ class TableLint:
                 yield report("key-changed", error.message, file=METADATA)
         found, folder = lint_names(self.table, listing, metadata.strategy, self.now)
         yield from found
-        last = mirrored.last
+        last, identity = mirrored.last, mirrored.identity
         if metadata.strategy == BY_TIME:
-            folder = number_files(self.storage, mirrored.identity, metadata, listing, last)
-            yield from lint_times(folder, last)
+            folder = number_files(self.storage, identity, metadata, listing, last)
+        settings = read_settings(self.storage, self.table)
+        numbers = settings.skipped(identity)
+        names = settings.skipped_names(self.storage, identity, folder.behind(last))
+        skipped = {
+            number
+            for number, entry in folder.numbered.items()
+            if number > last and (number in numbers or entry.name in names)
+        }
+        for number in sorted(skipped):
+            text = "An operator has skipped the file, so the mirror will not apply it."
+            yield report("file-skipped", text, file=folder.numbered[number].name)
+        left = {n: entry for n, entry in folder.numbered.items() if n not in skipped}
+        waiting = {entry.name for entry in folder.behind(last)}
+        complete = partial(self._complete_fix, metadata, waiting, last)
+        if metadata.strategy == BY_TIME:
+            yield from map(complete, lint_times(replace(folder, numbered=left), last))
         else:
-            yield from lint_sequence(folder, last)
-            yield from _lint_applied(self.storage, mirrored.identity, folder, last)
+            yield from map(complete, lint_sequence(folder, last, numbers))
+            yield from _lint_applied(self.storage, identity, folder, last)
         visible = [e for e in listing.files if not e.name.startswith(("_", "."))]
         if not visible and not last and not metadata.columns:
             yield report("folder-empty", "The folder has no data file.")
-        yield from self._lint_files(folder, mirrored, metadata)
+        files = self._lint_files(replace(folder, numbered=left), mirrored, metadata)
+        yield from map(complete, files)
+
+    def _complete_fix(
+        self, metadata: TableMetadata, waiting: set[str], last: int, found: LintFinding
+    ) -> LintFinding:
+        """Add to the fix of an error at a waiting file the command that skips the file."""
+        if found.severity != ERROR or found.file is None or found.rule == "column-untyped":
+            return found
+        file: int | str
+        fix = found.fix
+        if metadata.strategy == BY_TIME:
+            file = found.file
+            is_waiting = file in waiting
+            if found.rule != "file-late":
+                fix = correction_hint(self.storage, metadata, fix)
+        else:
+            file = file_number(found.file) or 0  # a missing file can be skipped, too
+            is_waiting = file > last
+        command = skip_command(self.table, file)
+        return replace(found, fix=f"{fix} Or skip the file ({command}).") if is_waiting else found
 
     def _find_mirrored(self, metadata: TableMetadata | None) -> _Mirrored | None:
         """Return the Delta table of this folder, or None if another table has its name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -30,6 +31,7 @@ from mirrorlake.names import STATE, TableName, file_number, quote, visible_colum
 from mirrorlake.results import Outcome
 from mirrorlake.storage.files import Entry, Listing, Storage
 from mirrorlake.storage.kept import NumberedDocuments, read_kept
+from mirrorlake.storage.paths import PROGRAM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -416,6 +418,11 @@ def _number_of(
         hint = f"its waiting files are {names}." if names else "no file waits in its folder."
         raise UsageError(f"{table} has no waiting file {text}.", hint=hint)
     return number
+
+
+def skip_command(table: TableName, file: int | str) -> str:
+    """Return the command that skips a file, given by its number or its name."""
+    return f"{PROGRAM} skip ROOT {shlex.join([str(table), str(file)])} --apply"
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:

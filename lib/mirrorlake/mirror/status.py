@@ -49,7 +49,13 @@ from mirrorlake.mirror.next_batch import (
     operator_skips,
     preview_batch,
 )
-from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
+from mirrorlake.mirror.options import (
+    MirrorOptions,
+    OperatorSettings,
+    all_settings,
+    read_settings,
+    skip_command,
+)
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
@@ -60,7 +66,7 @@ from mirrorlake.mirror.state import (
     load_states,
     save_states,
 )
-from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
+from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, file_number, place_of
 from mirrorlake.results import Count, Result, TextTable, counted, note, optional_figure, size_text
 from mirrorlake.storage.files import Listing, Storage
 
@@ -70,7 +76,7 @@ if TYPE_CHECKING:
 
 _HINT: Final = " Hint: "
 
-_NOT_IN_JSON = ("applied_bytes", "synced", "latency")
+_NOT_IN_JSON = ("applied_bytes", "synced", "latency", "stopped_at", "skipped")
 GOOD, WARN, BAD, IDLE = "good", "warn", "bad", "idle"
 
 
@@ -91,6 +97,9 @@ class TableStatus:
             this attribute and the following ones.
         synced: the time of the last commit, ISO-8601 UTC; None before the first one.
         latency: seconds from the publication of the last applied file to its commit, or None.
+        stopped_at: the waiting file that stopped the table, as `skip` takes it: its number, or its
+            name if the files are ordered by time. Empty if no such file stopped it.
+        skipped: the files that the mirror will skip, as `skip` takes them.
     """
 
     name: str
@@ -107,6 +116,8 @@ class TableStatus:
     applied_bytes: int = 0
     synced: str | None = None
     latency: float | None = None
+    stopped_at: str = ""
+    skipped: tuple[str, ...] = ()
 
     @property
     def table(self) -> TableName | None:
@@ -146,16 +157,26 @@ class TableStatus:
 
     @property
     def shown_problem(self) -> str:
-        """The problem, or a sentence that the table is paused; empty without either."""
-        return self.problem or ("The table is paused." if self.level == IDLE else "")
+        """The problem, or that the table is paused, and the files that the mirror will skip."""
+        known = self.problem or ("The table is paused." if self.level == IDLE else "")
+        return " ".join(filter(None, (known, skip_note(self.skipped))))
 
     @property
     def fix(self) -> str:
         """The action that solves the problem or resumes a paused table; empty if none is needed."""
         if self.error:
-            return str(self.error["message"]).partition(_HINT)[2]
-        if self.waiting_for is not None:
-            return f"publish file {self.waiting_for}, or skip it."
+            if self.stopped_at in self.skipped:
+                return "run the mirror: its next cycle skips the file."
+            hint = str(self.error["message"]).partition(_HINT)[2]
+            if not self.stopped_at or self.table is None:
+                return hint
+            command = skip_command(self.table, self.stopped_at)
+            return (
+                f"{hint} Or skip the file ({command})." if hint else f"skip the file ({command})."
+            )
+        if self.waiting_for is not None and self.table is not None:
+            command = skip_command(self.table, self.waiting_for)
+            return f"publish file {self.waiting_for}, or skip it ({command})."
         return "resume the table." if self.level == IDLE else ""
 
     @property
@@ -173,6 +194,12 @@ class TableStatus:
         """Return the table's entry in the documents of `status --json` and `mirror --json`."""
         names = [field.name for field in fields(TableStatus) if field.name not in _NOT_IN_JSON]
         return {name: getattr(self, name) for name in names}
+
+
+def skip_note(files: Iterable[str]) -> str:
+    """Return a sentence with the files that the mirror will skip; empty if there are none."""
+    names = ", ".join(f"file {one}" for one in files)
+    return f"The mirror will skip {names}." if names else ""
 
 
 def lag_text(seconds: float | None) -> str:
@@ -370,13 +397,16 @@ def idle_folder(listing: Listing, state: TableState) -> Folder | None:
     return folder
 
 
-def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
+def status_of(
+    state: TableState, folder: Folder | None, skip: Collection[int | str] = ()
+) -> TableStatus:
     """Return a table's status, computed from its state document and its folder.
 
     Args:
         state: the state in the state document.
         folder: the folder's files; None if the caller has not listed them.
-        skip: numbers that an operator has skipped. No file is missing under these numbers.
+        skip: the files that an operator has skipped, by number, or by name if the files are ordered
+            by time. No file is missing under these numbers.
     """
     behind = folder.behind(state.last_file) if folder else []
     waiting = folder.pending(state.last_file, skip)[1] if folder and behind else None
@@ -399,7 +429,39 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
         applied_bytes=state.bytes,
         synced=state.synced,
         latency=state.latency,
+        stopped_at=_stopped_at(state.error, state.strategy, folder, state.last_file),
+        skipped=_still_skipped(state, folder, skip),
     )
+
+
+def _stopped_at(
+    error: dict[str, Any] | None, strategy: str, folder: Folder | None, last: int
+) -> str:
+    """Return the file of an error as `skip` takes it; empty if it is not a file that waits."""
+    name = error and error["file"]
+    if not name or folder is None:
+        return ""
+    if strategy == BY_TIME:
+        return name if any(entry.name == name for entry in folder.behind(last)) else ""
+    number = file_number(name) or 0
+    return str(number) if number > last else ""
+
+
+def _still_skipped(
+    state: TableState, folder: Folder | None, skip: Collection[int | str]
+) -> tuple[str, ...]:
+    """Return the skipped files that are not applied, as `skip` takes them."""
+    if not skip:
+        return ()
+    if state.strategy == BY_TIME:
+        waiting = sorted(folder.numbered.items()) if folder else ()
+        return tuple(
+            entry.name
+            for number, entry in waiting
+            if number > state.last_file and (number in skip or entry.name in skip)
+        )
+    numbers = sorted(one for one in skip if isinstance(one, int))
+    return tuple(str(number) for number in numbers if number > state.last_file)
 
 
 def _caught_up(
@@ -465,11 +527,26 @@ def table_statuses(storage: Storage, *, rebuild: bool = False) -> tuple[TableSta
             if is_other or found.behind(state.last_file):
                 state, folder = _caught_up(storage, state, table, listing)
             state = state.as_asked(asked.paused)
-            skip = asked.skipped(read_identity(storage, table)) if asked.skip else ()
-            lines.append(status_of(state, folder, skip))
+            lines.append(status_of(state, folder, _skips(storage, table, asked, state, folder)))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))
     return tuple(lines)
+
+
+def _skips(
+    storage: Storage,
+    table: TableName,
+    settings: OperatorSettings,
+    state: TableState,
+    folder: Folder | None,
+) -> frozenset[int | str]:
+    """Return the files that an operator has skipped, as `status_of` takes them."""
+    if not settings.skip and not settings.files:
+        return frozenset()
+    identity = read_identity(storage, table)
+    waiting = folder.behind(state.last_file) if folder else ()
+    names = settings.skipped_names(storage, identity or Identity(table, ""), waiting)
+    return frozenset((*settings.skipped(identity), *names))
 
 
 def preview_cycle(
@@ -524,11 +601,13 @@ def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> M
     try:
         batch = _next_batch(storage, table, options)
     except MirrorlakeError as error:
-        return replace(found, error=error.as_dict())
+        return replace(found, error=error.as_dict(), stopped_at="")
     facts = [file for file in batch.facts if file.skipped is None]
+    at, stop = batch.at, None if batch.error is None else batch.error.as_dict()
     return replace(
         found,
-        error=None if batch.error is None else batch.error.as_dict(),
+        error=stop,
+        stopped_at=_stopped_at(stop, at.metadata.strategy, at.folder, at.last),
         applied_files=len(facts),
         applied_rows=sum(file.row_count for file in facts),
         file_names=tuple(file.name for file in facts),

@@ -5,7 +5,6 @@ It is read from listings, kept states and logs, without Spark.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,9 +14,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line, with_place
-from mirrorlake.names import file_number
 from mirrorlake.results import Result, TextTable, counted, moment_text
-from mirrorlake.storage.paths import PROGRAM, shown_path
+from mirrorlake.storage.paths import shown_path
 from mirrorlake_lab.pages import html
 
 if TYPE_CHECKING:
@@ -193,15 +191,12 @@ def problem_and_fix(status: TableStatus, more_errors: Sequence[str] = ()) -> htm
         lines.append(f"The linter finds {counted(left, 'more error')}.")
     if status.fix:
         lines.append(f"Fix: {status.fix}")
-    name = (status.error or {}).get("file") or ""
-    number = file_number(name) or 0
-    # After an error in the sequence of files, the file is applied or missing, or the backlog is 0.
-    is_waiting = status.last_file < number != status.waiting_for and status.backlog_files
-    if status.table and is_waiting:
-        skip = f"{PROGRAM} skip ROOT {shlex.quote(str(status.table))} {number}"
+    # The file can also be missing.
+    is_there = status.stopped_at not in ("", str(status.waiting_for)) and status.backlog_files
+    if status.error and status.table and is_there and status.stopped_at not in status.skipped:
         lines.append(
-            f"Store a corrected file as {status.table.folder}/{name}, or skip the file ({skip}"
-            " --apply). The next cycle of the mirror continues with this file."
+            f"Store a corrected file as {status.table.folder}/{status.error['file']}. The next"
+            " cycle of the mirror continues with this file."
         )
     return html.wide(status.shown_problem, *lines)
 

@@ -84,8 +84,13 @@ def test_a_failed_table_shows_its_errors_and_the_next_step(lake: Lake) -> None:
     assert "in 2 rows" not in page  # the linter's text for the same error
     assert html.text(f"Key column 'id' is NULL. [file {file_name(2)}, row 2") in page
     assert "The linter finds 2 more errors." in page
-    assert f"Store a corrected file as {table.folder}/{file_name(1)}, or skip the file" in page
-    assert html.text("mirrorlake skip ROOT 'my stock' 1 --apply). The next cycle") in page
+    assert html.text("mirrorlake skip ROOT 'my stock' 1 --apply).") in page
+    assert f"Store a corrected file as {table.folder}/{file_name(1)}. The next cycle" in page
+    lake.operations.skip(table, 1, apply=True)
+    page = monitor(lake).to_html()
+    assert "The mirror will skip file 1." in page
+    assert "Fix: run the mirror" in page
+    assert "Store a corrected file" not in page
     reused = SequenceError("The number was applied before.", file=file_name(1), hint="delete it.")
     states = {table.folder: failed(TableState(None, table.name, last_file=1), reused)}
     save_states(lake.storage, states)

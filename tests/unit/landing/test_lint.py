@@ -24,9 +24,11 @@ from mirrorlake.cli import main as cli
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.landing import check, lint_rules
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror import options
 from mirrorlake.mirror.lint import lint_zone
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROGRAM
 
 DOCS = Path(__file__).parents[3] / "docs" / "lint.md"
 CASES = [*lint_cases_names.CASES, *lint_cases_rows.CASES]
@@ -251,9 +253,26 @@ def test_the_command(storage: Storage):
         "row": 2,
         "column": MARKER,
         "message": "Unknown row marker 3.",
-        "fix": "Write 0 for an insert, 1 for an update, 2 for a delete, 4 for an upsert.",
+        "fix": "Write 0 for an insert, 1 for an update, 2 for a delete, 4 for an upsert."
+        f" Or skip the file ({PROGRAM} skip ROOT t 3 --apply).",
     }
     assert f"[file {THIRD}, row 2, column {MARKER}] Fix: Write 0 for" in run(storage.root)[1]
+
+
+def test_the_fix_of_an_error_has_the_command_that_skips_the_file(storage: Storage):
+    zone = Zone(storage)
+    zone.metadata(KEYED | {"fileDetectionStrategy": "LastUpdateTimeFileDetection"})
+    zone.put("my file.parquet", {"id": [None], "item": ["a"], MARKER: [4]})
+    (found,) = lint_zone(storage).findings
+    assert "keep its modification time (touch -r)" in found.fix
+    assert found.fix.endswith(" skip ROOT t 'my file.parquet' --apply).")
+    zone.metadata(KEYED)
+    storage.delete(f"{ZONE}/t/my file.parquet")
+    zone.put(2)
+    found = next(one for one in lint_zone(storage).findings if one.rule == "number-gap")
+    assert found.fix.endswith(" skip ROOT t 1 --apply).")
+    options.skip(storage, TableName(None, "t"), 1, apply=True)
+    assert [one.rule for one in lint_zone(storage).findings if one.rule == "number-gap"] == []
 
 
 def test_the_documents_own_sample_is_no_problem(storage: Storage):
