@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line
-from mirrorlake.names import file_number
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
 from mirrorlake_runs.execution import IMPORTED
@@ -226,10 +225,9 @@ def _next_steps(prepared: Prepared) -> tuple[str, ...]:
     for place in sorted(map(lake_path, prepared.roots())):
         with contextlib.suppress(MirrorlakeError, OSError, BaseError):  # the lake can't be read now
             for table in Lake(place).status().tables if may_be_lake(place) else ():
-                file = table.error and table.error["file"]
-                # An applied file can't be skipped.
-                if file and (number := file_number(file) or 0) > table.last_file:
-                    words = shlex.join([place, table.full_name, str(number)])
+                if table.error and table.stopped_at and table.stopped_at not in table.skipped:
+                    words = shlex.join([place, str(table.table), table.stopped_at])
+                    file = table.error["file"]
                     found.append(f"Leave out {file}: {PROGRAM} skip {words} --apply")
     return tuple(map(prepared.scrubber.text, found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from contextlib import suppress
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
+from mirrorlake.landing.metadata import BY_TIME, SEQUENTIAL
 from mirrorlake.mirror.state import FAILED, TableState, save_states
+from mirrorlake.names import file_name
 from mirrorlake_runs import commands, load_plan, prepare, records, reporting
 
 
@@ -54,25 +57,45 @@ def processes_of(group: int) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize(("number", "is_proposed"), [(6, False), (7, False), (8, True)])
+@pytest.mark.parametrize(
+    ("file", "strategy", "proposed"),
+    [
+        (file_name(6), SEQUENTIAL, None),
+        (file_name(7), SEQUENTIAL, None),
+        (file_name(8), SEQUENTIAL, "8"),
+        ("b.parquet", BY_TIME, "b.parquet"),
+        (file_name(8), BY_TIME, None),
+        ("applied.parquet", BY_TIME, None),
+    ],
+)
 def test_a_skip_is_proposed_only_for_a_file_that_is_not_applied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_proposed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    strategy: str,
+    proposed: str | None,
 ) -> None:
     """The private name, because only a run with a kernel calls it."""
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
     put_notebook(tmp_path, "n", RECORD, head='root: str = ""')
     lake = Lake(tmp_path / "lake")
     lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
-    error = {"message": "Bad.", "file": f"{number:020}.parquet", "row": None, "column": None}
-    state = TableState(None, "t", state=FAILED, error=error, last_file=7)
+    folder = Path(lake.landing_zone) / "t"
+    (folder / "b.parquet").touch()
+    declared = {"keyColumns": ["id"], "fileDetectionStrategy": strategy}
+    (folder / "_metadata.json").write_text(json.dumps(declared))
+    error = {"message": "Bad.", "file": file, "row": None, "column": None}
+    state = TableState(None, "t", state=FAILED, error=error, last_file=7, strategy=strategy)
     save_states(lake.storage, {"Files/LandingZone/t": state})
     text = f"steps: [{{notebook: n.ipynb, parameters: {{root: {tmp_path}/lake}}}}]"
     prepared = prepare(load_plan(put_plan(tmp_path, text)), {})
     resume, *skips = reporting._next_steps(prepared)
     assert "--resume" in resume
-    assert [f"skip {tmp_path}/lake t {number} --apply" in skip for skip in skips] == (
-        [True] if is_proposed else []
-    )
+    wanted = [] if proposed is None else [f"skip {tmp_path}/lake t {proposed} --apply"]
+    assert [skip.partition("mirrorlake ")[2] for skip in skips] == wanted
+    if strategy == BY_TIME and proposed is not None:
+        lake.operations.skip("t", proposed, apply=True)
+        assert len(reporting._next_steps(prepared)) == 1  # it will be skipped
 
 
 def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
