@@ -208,14 +208,14 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
         if has_files:
             raise MetadataError(
                 f"The folder of {table} has files of another publisher.",
-                hint="choose another lake, or delete the folder.",
+                hint=f"{_other_place(table, source)}.",
             )
         return None
     if document["source"] != source:
         raise MetadataError(
             f"{table} is published by the source {document['source']}, not by {source}.",
             file=DOCUMENT,
-            hint="use that source, or delete the table's folder; it is loaded again.",
+            hint=f"use that source, or {_other_place(table, source)}.",
         )
     begin = position = Position(tuple(document["order"]), document["facts"])
     for footer in footers_from_the_newest(storage, table):
@@ -225,6 +225,13 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
         if FOOTER.encode() in footer:
             break  # others are replayed files
     return Progress(begin, position, document.get("stopped"))
+
+
+def _other_place(table: TableName, source: str) -> str:
+    """Return how a source publishes the rows of a table elsewhere, so that none is lost."""
+    if source.startswith("csv:"):
+        return f"rename the folder {table.name!r} of the CSV files, which names the table"
+    return "publish into another lake"
 
 
 def position_in(footer: Mapping[bytes, bytes], source: str) -> Position | None:

@@ -187,6 +187,21 @@ def test_other_keys_are_refused_with_a_way_out(drops: Drops) -> None:
     assert drops.ids() == ["1", "2"]
 
 
+def test_a_table_of_another_publisher_is_refused_without_a_loss(drops: Drops) -> None:
+    Lake(drops.root).publisher("orders").insert([{"id": "5"}])
+    drops.write("id\n1\n")
+    (table,) = drops.run().tables
+    assert "rename the folder 'orders' of the CSV files" in str(table.error)
+    assert "delete" not in str(table.error)
+    (drops.folder / "orders").rename(drops.folder / "new_orders")
+    assert not drops.run().failed
+    assert landed_rows(drops.root, "new_orders") == [{"id": "1"}]
+    assert drops.ids() == ["5"]
+    moved = drops.folder.rename(drops.folder.with_name("moved"))
+    (table,) = run_source(Lake(drops.root).storage, CsvDrops(moved)).tables
+    assert "use that source, or rename the folder" in str(table.error)
+
+
 def test_old_content_of_a_replaced_file_is_recognised_in_a_later_file(drops: Drops) -> None:
     drops.write("id\n1\n")
     drops.run()
