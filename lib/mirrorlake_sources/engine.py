@@ -300,7 +300,7 @@ class _Run:
         self.publishers[table] = publisher
         footer = batch.position.footer(self.source.name)
         token = f"{self.source.name} after {json.dumps(self.since[table].order)}"
-        done = publisher.write(batch.rows, token=token, footer=footer)
+        done = publisher.write(batch.rows, token=token, footer=footer, origin=batch.origin)
         if done.file is None:
             return []
         if done.repeated and not self.is_ours(table, done.file, footer[FOOTER]):

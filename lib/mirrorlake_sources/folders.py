@@ -474,7 +474,11 @@ class CsvDrops(FolderSource):
     ) -> None:
         super().__init__(folder, "csv", (".csv",), pause=pause)
         self._keys = {name: tuple(split_names(columns)) for name, columns in (keys or {}).items()}
-        self._types = types or {}
+        self._types = {
+            table: {column.lower(): kind for column, kind in columns.items()}
+            for table, columns in (types or {}).items()
+        }
+        self._untyped: dict[str, set[str]] = {}  # by table, until its first file is read
         self._stopped_at: dict[str, Path] = {}  # by table: the file with the problem
         self._pending: _PendingRows | None = None
 
@@ -482,6 +486,7 @@ class CsvDrops(FolderSource):
         """Forget the files read before, and the problems found in them."""
         super().__enter__()
         self._stopped_at, self._pending = {}, None
+        self._untyped = {table: set(columns) for table, columns in self._types.items()}
         return self
 
     def waits(self, path: Path) -> bool:
@@ -509,22 +514,37 @@ class CsvDrops(FolderSource):
             return  # if the table is stopped at this file, the file is being written again
         self._stopped_at.pop(name, None)
         if table not in since:
-            if name not in self._keys:
-                self._warn_of_keys(name)
+            self._warn_of_names(name)
             yield Group(appeared={table: self._keys.get(name, ())})
         if table in since:
             yield from self._changes(path, table, since, header, found, size)
         if table not in since and self._stopped_at.setdefault(name, path) != path:
             self._read.pop(path, None)  # the file waits for an earlier one
 
-    def _warn_of_keys(self, table: str) -> None:
-        """Log a warning if the keys of a table without keys may have a misspelt name."""
+    def _warn_of_names(self, table: str) -> None:
+        """Log a warning if the keys or types of a table without them may have a misspelt name."""
         tables = sorted({label.partition("/")[0] for label in self._present if "/" in label})
-        if unknown := [repr(name) for name in self._keys if name not in tables]:
+        for given, what, effect in (
+            (self._keys, "keys (--keys)", "without keys"),
+            (self._types, "types", "as text"),
+        ):
+            unknown = [repr(name) for name in given if name not in tables]
+            if unknown and table not in given:
+                _log.warning(
+                    f"{table} is published {effect}. {what} contains {', '.join(unknown)},"
+                    f" but {self.folder} has no such folder. Hint: use the names of the folders:"
+                    f" {', '.join(tables)}."
+                )
+
+    def _warn_of_types(self, table: str, columns: list[str], label: str) -> None:
+        """Log a warning if types contains columns that the first file of a table does not have."""
+        missing = self._untyped.pop(table, set())
+        missing -= {column.lower() for column in columns}
+        if missing:
+            names = ", ".join(map(repr, sorted(missing)))
             _log.warning(
-                f"{table} is published without keys. keys (--keys) contains {', '.join(unknown)},"
-                f" but {self.folder} has no such folder. Hint: use the names of the folders:"
-                f" {', '.join(tables)}."
+                f"types of {table} contains {names}, but {label} has no such column. Hint: check"
+                " the spelling; other columns are published as text."
             )
 
     def _changes(
@@ -572,7 +592,9 @@ class CsvDrops(FolderSource):
         table, (first, *later) = pending.table, pending.paths
         position = self._parts_of(table, since).advance(self._present)
         rows = pa.Table.from_batches(pending.batches).combine_chunks().to_reader()
-        yield Group([Batch(table, rows, position)])
+        labels = list(dict.fromkeys(map(self.label, pending.paths)))
+        more = f" and {counted(len(labels) - 1, 'more file')}" if labels[1:] else ""
+        yield Group([Batch(table, rows, position, origin=f"{labels[0]}{more}")])
         if table not in since:
             self._stopped_at[table.name] = first
             for path in later:
@@ -581,6 +603,7 @@ class CsvDrops(FolderSource):
     def _columns(self, table: str, header: Line, label: str) -> list[str]:
         columns = _cells(header, label)
         check_separator(label, columns)
+        self._warn_of_types(table, columns, label)
         lower = {column.lower() for column in columns}
         for key in self._keys.get(table, ()):
             if key.lower() not in lower:
@@ -621,7 +644,7 @@ class CsvDrops(FolderSource):
                     column=column,
                     hint="fill in the key.",
                 )
-            kind = types.get(column, "string")
+            kind = types.get(column.lower(), "string")
             convert = methodcaller("cast", arrow_of(kind))
             try:
                 arrays.append(convert(texts))

@@ -48,6 +48,7 @@ class Batch:
         replaces: whether the table was emptied before these rows, so that its folder is replaced.
         problem: the reason why the table stops; nothing of the table is published any more.
         reseed: whether the table needs a new first load.
+        origin: the files of the rows, for warnings; empty if they are not from files.
     """
 
     table: TableName
@@ -56,6 +57,7 @@ class Batch:
     replaces: bool = False
     problem: MirrorlakeError | None = None
     reseed: bool = False
+    origin: str = ""
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,12 @@ class Publisher:
         return self._publish(rows, Marker.UPSERT, token, footer)
 
     def write(
-        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+        self,
+        rows: Any,
+        *,
+        token: str | None = None,
+        footer: Mapping[str, str] | None = None,
+        origin: str = "",
     ) -> Published:
         """Publish rows with a column `__rowMarker__`, or without it as an initial load.
 
@@ -290,6 +295,8 @@ class Publisher:
                 file with this token, nothing is written, and the result is that file, as
                 `repeated`.
             footer: Metadata for the footer of this file, such as the position in a source.
+            origin: The name of the rows in warnings about their columns; by default the name of
+                their file.
 
         Returns:
             The new file with its rows, size and columns.
@@ -305,7 +312,7 @@ class Publisher:
             >>> publisher.write([{"id": 1}], token="day 1")
             t: published before as 00000000000000000001.parquet
         """
-        return self._publish(rows, None, token, footer)
+        return self._publish(rows, None, token, footer, origin=origin)
 
     def load(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
@@ -423,6 +430,7 @@ class Publisher:
         footer: Mapping[str, str] | None,
         *,
         warn: bool = True,
+        origin: str = "",
     ) -> Published:
         # A token that `token_of` has just looked up is not searched again here. `take_number`
         # searches for it in any case, in the files that were published meanwhile as well.
@@ -456,7 +464,7 @@ class Publisher:
                 warning = self._warn(facts, label) if warn else None
                 replaced = facts.rows[Marker.UPDATE] + facts.rows[Marker.UPSERT]
                 if marker in (Marker.UPDATE, Marker.UPSERT) or (warn and replaced):
-                    warning = self._warn_of_columns(facts, marker, label)
+                    warning = self._warn_of_columns(facts, marker, origin or label)
                 if is_csv(label):
                     known = self.known_columns.keys() | self._declared.keys()
                     raw = [one.name for one in reader.schema if pa.types.is_binary(one.type)]
@@ -527,7 +535,8 @@ class Publisher:
     def _warn_of_columns(self, facts: FileFacts, marker: Marker | None, label: str) -> str | None:
         """Log and return a warning if an update or upsert lacks columns, or adds some.
 
-        Added columns of rows with their own markers are not reported: sources publish such rows.
+        Columns that rows with their own markers add are reported only if others are missing:
+        sources publish such rows when their tables get new columns.
         """
         known = self.known_columns
         meant = known.keys() | self._declared.keys()
@@ -537,10 +546,10 @@ class Publisher:
         missing = (name for name in known if name not in there) if facts.row_count else ()
         lacking = tuple(self._spelled[name] for name in missing)
         warnings, hint = [], ""
-        if new and marker is not None:
+        if new and (marker is not None or lacking):
             noun = "column" if len(new) == 1 else "columns"
-            verb = marker.name.lower()
-            warnings.append(f"The {verb} adds the {noun} {', '.join(new)} to {self.table}.")
+            adds = "The rows add" if marker is None else f"The {marker.name.lower()} adds"
+            warnings.append(f"{adds} the {noun} {', '.join(new)} to {self.table}.")
             rest = "." if lacking else "; a column that the rows lack becomes NULL in them."
             hint = f" Hint: check the spelling{rest}"
         if lacking:

@@ -235,6 +235,47 @@ def test_keys_of_a_misspelt_table_are_a_warning(
     assert warning.endswith("Hint: use the names of the folders: orders.")
 
 
+def test_a_misspelt_column_is_a_warning_with_the_file(
+    drops: Drops, caplog: pytest.LogCaptureFixture
+) -> None:
+    drops.keys = {"orders": ["id"]}
+    drops.write("id,amount\n1,2\n")
+    drops.run()
+    assert not caplog.messages
+    drops.write("id,amuont\n2,3\n", "b.csv")
+    drops.write("id,amuont\n3,3\n", "c.csv")
+    drops.run()
+    (warning,) = caplog.messages
+    assert warning.startswith("The rows add the column 'amuont' to orders. Column 'amount' is miss")
+    assert "NULL in the rows of orders/b.csv and 1 more file for orders." in warning
+    caplog.clear()
+    drops.write("id,amount,amuont,more\n4,3,2,1\n", "d.csv")
+    drops.run()
+    assert not caplog.messages
+
+
+def test_types_of_a_column_or_table_that_does_not_exist_are_a_warning(
+    drops: Drops, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(types: dict[str, dict[str, str]]) -> None:
+        assert not run_source(Lake(drops.root).storage, CsvDrops(drops.folder, types=types)).failed
+
+    drops.write("id,amount\n1,2\n")
+    run({"orders": {"Amount": "long"}})
+    assert not caplog.messages
+    assert landed_rows(drops.root, "orders") == [{"id": "1", "amount": 2}]
+    drops.write("id,amount\n1,2\n3,4\n")
+    run({"orders": {"amount": "long", "total": "long"}})
+    (warning,) = caplog.messages
+    assert "types of orders contains 'total', but orders/a.csv has no such column" in warning
+    caplog.clear()
+    (drops.folder / "lines").mkdir()
+    (drops.folder / "lines" / "a.csv").write_text("n\n1\n")
+    run({"orders": {"amount": "long"}, "line": {"n": "long"}})
+    (warning,) = caplog.messages
+    assert "lines is published as text. types contains 'line'" in warning
+
+
 def test_the_folder_is_scanned_once(drops: Drops, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for the report after each file."""
     scans = []
