@@ -205,7 +205,7 @@ def list_command(
 @runs.command("show")
 def show_command(run: Run, as_json: Json = False) -> None:
     """Show a run: its parameters, versions, steps and records."""
-    from mirrorlake_runs.records import LOST, find_run, resume_command
+    from mirrorlake_runs.records import LOST, earlier_attempts, find_run, resume_command
 
     record = find_run(run)
     document = {**record.document, "status": record.status}
@@ -231,7 +231,8 @@ def show_command(run: Run, as_json: Json = False) -> None:
         for step in document["steps"]
     )
     head = ("step", "status", "attempts", "seconds", "recorded", "error")
-    say(TextTable(("what", "value"), tuple(facts)), TextTable(head, steps))
+    lines = earlier_attempts(document)
+    say(TextTable(("what", "value"), tuple(facts)), TextTable(head, steps), *lines)
 
 
 @runs.command("open")

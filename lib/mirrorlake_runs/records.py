@@ -49,6 +49,7 @@ class StepResult:
         error: the failing cell (counted from 1), the exception's name and text; or None.
         records: the notebook's records; numbers are summed over all attempts, see `record`.
         attempts: the number of attempts.
+        earlier_errors: why earlier attempts failed or were stopped, each like `error`, in order.
     """
 
     notebook: str
@@ -58,6 +59,7 @@ class StepResult:
     error: dict[str, Any] | None = None
     records: dict[str, Any] = field(default_factory=dict)
     attempts: int = 0
+    earlier_errors: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,18 @@ class RunRecord:
         """Return the run's entry of `runs list --json`."""
         names = ("run", "plan", "status", "started", "ended", "folder")
         return {name: getattr(self, name) for name in names}
+
+
+def earlier_attempts(document: dict[str, Any]) -> list[str]:
+    """Return one line for each earlier attempt of a run's steps that failed or was stopped."""
+    lines = []
+    for step in document["steps"]:
+        # Records of earlier versions lack the entry.
+        for error in step.get("earlier_errors", ()):
+            where = f" in cell {error['cell']}" if error["cell"] else ""
+            message = (error["message"].splitlines() or [""])[0]
+            lines.append(f"{step['name']}, earlier attempt: {error['name']}{where}: {message}")
+    return lines
 
 
 def resume_command(run: str) -> str:

@@ -55,6 +55,7 @@ from mirrorlake_runs.records import (
     RunRecord,
     RunSummary,
     as_text,
+    earlier_attempts,
     resume_command,
     write_whole,
 )
@@ -435,6 +436,7 @@ def render_report(document: dict[str, Any], folder: Path) -> str:
     return environment.get_template("report.html.j2").render(
         run=document,
         facts=facts,
+        earlier_attempts=earlier_attempts(document),
         notebooks=[_notebook(n, step, folder) for n, step in enumerate(document["steps"], 1)],
         code_style=HtmlFormatter().get_style_defs(".highlight"),
     )

@@ -164,7 +164,15 @@ class Schedule:
         notebook = self.prepared.plan.steps[index].notebook
         before = self._before.get(index, StepResult(notebook, status))
         attempts = before.attempts + (index in self._running)
-        return replace(before, status=status, output=None, error=None, attempts=attempts)
+        errors = [*before.earlier_errors, *([before.error] if before.error else [])]
+        return replace(
+            before,
+            status=status,
+            output=None,
+            error=None,
+            attempts=attempts,
+            earlier_errors=errors,
+        )
 
     def _begin_ready(self) -> None:
         while len(self._running) < self.prepared.plan.parallel:
@@ -243,6 +251,7 @@ class Schedule:
             seconds=round(before.seconds + result.seconds, 1),
             records=result.records or before.records,
             attempts=before.attempts + 1,
+            earlier_errors=before.earlier_errors,
         )
         self._before[index] = result
         self._spark.step_ended(done=result.status == "done")
@@ -411,8 +420,11 @@ def recorded_plan(document: dict[str, Any]) -> Plan:
 def _prepared_again(record: RunRecord) -> Prepared:
     document = record.document
     plan, overrides = with_overrides(recorded_plan(document), document["parameters"])
-    names = [field.name for field in fields(StepResult)]
-    steps = [StepResult(**{name: step[name] for name in names}) for step in document["steps"]]
+    names = {field.name for field in fields(StepResult)}
+    steps = [
+        StepResult(**{name: value for name, value in step.items() if name in names})
+        for step in document["steps"]
+    ]
     done = {index: step for index, step in enumerate(steps) if step.status == "done"}
     return Prepared(
         plan,

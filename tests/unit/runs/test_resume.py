@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import lake_path
@@ -15,7 +18,8 @@ from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake_runs import commands, find_run, resume_run, run, run_plan
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import open_target
-from mirrorlake_runs.records import StepResult
+from mirrorlake_runs.records import RECORD, StepResult, as_text
+from mirrorlake_runs.reporting import REPORT
 
 IN_USE = "A run with its results in .*out is in progress"
 
@@ -41,6 +45,52 @@ def status(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
 
     monkeypatch.setattr(Execution, "run", execute)
     return roots
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, *errors: dict[str, Any]) -> None:
+    """Let each attempt end with the next of these errors, and then succeed."""
+    left = list(errors)
+
+    def execute(self: Execution) -> StepResult:
+        error = left.pop(0) if left else None
+        return StepResult(self.name, "failed" if error else "done", error=error)
+
+    monkeypatch.setattr(Execution, "run", execute)
+    monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
+
+
+def test_the_errors_of_earlier_attempts_are_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third attempt is that of a resumed run."""
+    names = ("ConflictError", "BusyError")
+    errors = [{"cell": 3, "name": name, "message": f"<{name}>\nmore"} for name in names]
+    fail_with(monkeypatch, *errors)
+    plan = put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb, retry: safe}]")
+    first = run_plan(plan)
+    assert (first.steps[0].error, first.steps[0].earlier_errors) == (errors[1], errors[:1])
+    done = resume_run(first.run)
+    assert (done.steps[0].error, done.steps[0].earlier_errors) == (None, errors)
+    assert done.as_dict()["steps"][0]["earlier_errors"] == errors
+    assert find_run(first.run).document["steps"][0]["earlier_errors"] == errors
+    shown = CliRunner().invoke(commands.runs, ["show", first.run]).output
+    page = (Path(done.folder) / REPORT).read_text()
+    for name in names:
+        assert f"n, earlier attempt: {name} in cell 3: <{name}>\n" in shown
+        assert f"<p>n, earlier attempt: {name} in cell 3: &lt;{name}&gt;</p>" in page
+
+
+def test_a_record_of_an_earlier_version_is_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_plan(folder / "p.yaml")
+    record = Path(first.folder) / RECORD
+    document = json.loads(record.read_text())
+    del document["steps"][0]["earlier_errors"]
+    record.write_text(as_text(document))
+    assert CliRunner().invoke(commands.runs, ["show", first.run]).exit_code == 0
+    status(monkeypatch, "done")
+    assert resume_run(first.run).status == "done"
 
 
 def test_results_of_a_later_run_are_not_replaced(folder: Path) -> None:

@@ -270,6 +270,7 @@ class TestRunPlan:
             "error": None,
             "records": {},
             "attempts": 0,
+            "earlier_errors": [],
         }
 
     @pytest.mark.parametrize("chosen", [None, "", "batch"])
