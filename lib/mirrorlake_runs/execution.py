@@ -47,6 +47,8 @@ _TRANSIENT = (
     errors.TableFailedError,
 )
 _LASTING = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
+# The library's errors for invalid arguments.
+_INVALID = (errors.InvalidNameError.__name__, errors.UsageError.__name__)
 
 
 def lesson_folder(notebook: Path) -> Path | None:
@@ -66,6 +68,11 @@ def may_pass(error: Mapping[str, Any]) -> bool:
     if issubclass(kind, errors.MirrorlakeError):
         return issubclass(kind, _TRANSIENT)
     return not issubclass(kind, _LASTING)
+
+
+def is_invalid(error: Mapping[str, Any] | None) -> bool:
+    """Return whether a step failed because an argument was invalid, such as a parameter's value."""
+    return error is not None and error["name"] in _INVALID
 
 
 def private_sockets(folder: str) -> Config:

@@ -74,7 +74,8 @@ class RunSummary:
         steps: the notebooks in the plan's order.
         run: the run's id.
         signal: the signal that stopped it, SIGTERM or SIGINT; 0 if none did.
-        next_steps: after a run that is not done, how to continue it and to skip files.
+        next_steps: after a run that is not done, how to continue or repeat it, and how to skip
+            files.
         kept: False if the summary could not be written.
     """
 

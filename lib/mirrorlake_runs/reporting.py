@@ -32,7 +32,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
@@ -44,7 +44,7 @@ from obstore.exceptions import BaseError
 from mirrorlake.errors import MirrorlakeError, UsageError, first_line
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROGRAM, lake_path, may_be_lake
-from mirrorlake_runs.execution import IMPORTED
+from mirrorlake_runs.execution import IMPORTED, is_invalid
 from mirrorlake_runs.parameters import resolve
 from mirrorlake_runs.plan import Prepared
 from mirrorlake_runs.records import (
@@ -54,6 +54,7 @@ from mirrorlake_runs.records import (
     SUMMARY,
     RunRecord,
     RunSummary,
+    StepResult,
     as_text,
     earlier_attempts,
     resume_command,
@@ -193,7 +194,7 @@ def finish(
         The summary; `kept` is False if it could not be written.
     """
     if summary.status != "done":
-        summary = replace(summary, next_steps=_next_steps(prepared))
+        summary = replace(summary, next_steps=_next_steps(prepared, summary.steps))
     document["next_steps"] = list(summary.next_steps)
     text = as_text(summary.as_dict())
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
@@ -218,11 +219,18 @@ def finish(
     return replace(summary, kept=kept)
 
 
-def _next_steps(prepared: Prepared) -> tuple[str, ...]:
-    """Return how to continue a run, and how to skip each file at which the mirror has stopped."""
+def _next_steps(prepared: Prepared, results: Sequence[StepResult]) -> tuple[str, ...]:
+    """Return how to continue or repeat a run, and how to skip files at which the mirror stopped."""
     from mirrorlake.lake import Lake
 
-    found = [f"Continue the run: {resume_command(prepared.folder)}"]
+    pairs = zip(prepared.plan.steps, results, strict=True)
+    found = [f"Continue the run with the same parameters: {resume_command(prepared.folder)}"]
+    if names := ", ".join(step.name for step, result in pairs if is_invalid(result.error)):
+        found = [
+            f"Correct the parameters of {names} and run the"
+            f" {'notebook' if prepared.plan.single else 'plan'} again. A resumed run would use the"
+            " same values."
+        ]
     for place in sorted(map(lake_path, prepared.roots())):
         with contextlib.suppress(MirrorlakeError, OSError, BaseError):  # the lake can't be read now
             for table in Lake(place).status().tables if may_be_lake(place) else ():

@@ -93,6 +93,25 @@ def test_a_record_of_an_earlier_version_is_resumed(
     assert resume_run(first.run).status == "done"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_resumed"),
+    [("UsageError", False), ("InvalidNameError", False), ("CheckError", True)],
+)
+def test_a_wrong_parameter_is_corrected_instead_of_a_resume(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_resumed: bool
+) -> None:
+    """A resumed run has the same parameters."""
+    for target, what in ((folder / "n.ipynb", "notebook"), (folder / "p.yaml", "plan")):
+        fail_with(monkeypatch, {"cell": 3, "name": name, "message": "Wrong."})
+        summary = run_plan(open_target(str(target)))
+        (step,) = summary.next_steps
+        if is_resumed:
+            assert step.endswith(f"mirrorlake run --resume {summary.folder}")
+        else:
+            assert step.startswith(f"Correct the parameters of n and run the {what} again.")
+        assert step in (Path(summary.folder) / REPORT).read_text()
+
+
 def test_results_of_a_later_run_are_not_replaced(folder: Path) -> None:
     first, second = (run_plan(folder / "p.yaml", folder / "out") for _ in range(2))
     with pytest.raises(UsageError, match=f"The run {second.run} has replaced the results"):

@@ -89,7 +89,8 @@ def test_a_skip_is_proposed_only_for_a_file_that_is_not_applied(
     save_states(lake.storage, {"Files/LandingZone/t": state})
     text = f"steps: [{{notebook: n.ipynb, parameters: {{root: {tmp_path}/lake}}}}]"
     prepared = prepare(load_plan(put_plan(tmp_path, text)), {})
-    resume, *skips = reporting._next_steps(prepared)
+    failed = records.StepResult("n.ipynb", "failed")
+    resume, *skips = reporting._next_steps(prepared, [failed])
     assert "--resume" in resume
     wanted = [] if proposed is None else [f"skip {tmp_path}/lake t {proposed} --apply"]
     assert [skip.partition("mirrorlake ")[2] for skip in skips] == wanted
