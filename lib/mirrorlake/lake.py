@@ -648,8 +648,8 @@ class Lake:
                 versions of tables; the query reads these versions instead of the newest ones. A
                 statement that could change a table is refused.
             as_of: a version, or a timestamp (UTC if it has no zone). It applies to every table to
-                which the query gives no version of its own. If a timestamp is later than a table's
-                last commit, the newest version is read.
+                which the query gives no version of its own. If a timestamp here or in the query is
+                later than a table's last commit, the newest version is read.
             read_only: refuse a statement that is not a query.
 
         Raises:

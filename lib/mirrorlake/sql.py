@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
+from typing import NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
@@ -236,7 +237,7 @@ def _when(as_of: int | str | datetime | None) -> When | None:
     return parse_utc_timestamp(as_of) if isinstance(as_of, datetime) else as_of
 
 
-def _refuse(name: TableName, when: When) -> None:
+def _refuse(name: TableName, when: When) -> NoReturn:
     raise UsageError(
         f"A frame has one version of {name}, so {when} can't be read in it.",
         hint="remove the version from the query, or query without a frame.",

@@ -135,8 +135,8 @@ class Table(TableHandle):
             where: a SQL predicate for the rows. If the table has a partitioning policy, only files
                 that can contain such rows are read.
             version: the number of the version, from 0.
-            timestamp: read the version that was the newest at this time. ISO 8601 text (in UTC if
-                it has no zone) or a datetime.
+            timestamp: read the version that was the newest at this time, also if it is later than
+                the last commit. ISO 8601 text (in UTC if it has no zone) or a datetime.
             row_ids: add the columns `_row_id` and `_row_commit_version`, see `row_tracking.read`.
                 Not allowed together with `timestamp`.
 
@@ -161,9 +161,12 @@ class Table(TableHandle):
                 "Row ids can't be read by timestamp.", hint="give a version; history() lists them."
             )
         if timestamp is not None:
-            then = parse_utc_timestamp(timestamp)
-            check_when(self.storage, self.name, then)
-            clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
+            then = check_when(self.storage, self.name, parse_utc_timestamp(timestamp))
+            clause = (
+                f"TIMESTAMP AS OF {literal(then.isoformat())}"
+                if isinstance(then, datetime)
+                else f"VERSION AS OF {then}"
+            )
             rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
         elif version is not None:
             check_version(self.storage, self.name, version)

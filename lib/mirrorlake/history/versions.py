@@ -174,12 +174,21 @@ def _vacuum_limit(log: CommitLog, first: int, newest: int) -> Limit | None:
     return None
 
 
-def check_when(storage: Storage, table: TableName, when: int | datetime) -> None:
-    """Refuse a version or a timestamp that can't be read; see `check_version`."""
-    if isinstance(when, datetime):
-        check_timestamp(storage, table, when)
-    else:
+def check_when(storage: Storage, table: TableName, when: int | datetime) -> int | datetime:
+    """Refuse a version or a timestamp that can't be read; see `check_version`.
+
+    Returns:
+        What to read: for a timestamp after the newest commit, which Delta refuses, the newest
+        version; otherwise `when`.
+    """
+    if not isinstance(when, datetime):
         check_version(storage, table, when)
+        return when
+    newest = _newest_by(storage, table, when)
+    if newest is not None:
+        return newest
+    check_timestamp(storage, table, when)
+    return when
 
 
 def check_integer(version: object) -> None:
@@ -240,18 +249,13 @@ def _range_hint(readable: ReadableRange) -> str:
 
 
 def check_timestamp(storage: Storage, table: TableName, timestamp: datetime) -> None:
-    """Refuse a timestamp before or after the versions that can be read.
+    """Refuse a timestamp before the versions that can be read.
 
     Raises:
-        VersionError: the timestamp is outside of the range that can be read. The error contains the
+        VersionError: the timestamp is before the range that can be read. The error contains the
             range.
     """
     readable = find_readable_range(storage, table)
-    if timestamp > readable.until:
-        raise VersionError(
-            f"{timestamp.isoformat()} is after the newest version of {table}.",
-            hint=f"it has {readable.range}.",
-        )
     if timestamp >= readable.since:
         return
     log = CommitLog(storage, table.table_path)
@@ -274,14 +278,20 @@ def version_at(storage: Storage, table: TableName, timestamp: datetime) -> int:
     Raises:
         VersionError: the timestamp is before the readable range; the error contains the range.
     """
-    log = CommitLog(storage, table.table_path)
-    newest = open_snapshot(storage, table).version
-    committed = log.timestamp(newest)
-    if committed is not None and committed <= timestamp:
+    newest = _newest_by(storage, table, timestamp)
+    if newest is not None:
         return newest
     check_timestamp(storage, table, timestamp)
-    first = log.first_readable(newest)
-    return log.first_since(timestamp + timedelta(milliseconds=1), first, newest) - 1
+    log, last = CommitLog(storage, table.table_path), open_snapshot(storage, table).version
+    first = log.first_readable(last)
+    return log.first_since(timestamp + timedelta(milliseconds=1), first, last) - 1
+
+
+def _newest_by(storage: Storage, table: TableName, timestamp: datetime) -> int | None:
+    """Return the newest version if it was committed at or before a timestamp, else None."""
+    newest = open_snapshot(storage, table).version
+    committed = CommitLog(storage, table.table_path).timestamp(newest)
+    return newest if committed is not None and committed <= timestamp else None
 
 
 def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:

@@ -48,7 +48,8 @@ class AsWritten(Spark):
     class Parser(SparkParser):
         """A parser that interprets only functions with special syntax or without parentheses.
 
-        The `meta` of calls and versions has their `span` in the text.
+        The `meta` of calls and versions has their `span` in the text; that of versions also has
+        the `start` of their clause.
         """
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -90,6 +91,7 @@ class AsWritten(Spark):
             if found is not None and "OF" in words:  # what follows is the value
                 value = self._tokens[first + words.index("OF") + 1]
                 found.meta["span"] = (value.start, self._prev.end + 1)
+                found.meta["start"] = self._tokens[first].start
             return found
 
 
@@ -104,13 +106,14 @@ class Relation:
         path: the full path of the table.
         columns: returns the visible columns of a table that hides some, at a version or timestamp
             (None: the newest version); None for all columns.
-        check: raises an error for a version or timestamp that cannot be read.
+        check: raises an error for a version or timestamp that cannot be read; returns the one to
+            read instead, which is the newest version for a later timestamp.
         version: the version to read if the query names none; None for the newest version.
     """
 
     path: str
     columns: Callable[[When | None], list[str] | None] = lambda when: None
-    check: Callable[[When], None] = lambda when: None
+    check: Callable[[When], When] = lambda when: when
     version: int | None = None
 
 
@@ -389,14 +392,16 @@ def _table_edits(
     edits: list[Edit] = [(start, end, path)]
     if version and "span" in version.meta:
         first, after = version.meta["span"]
-        when = _literal_version(version)
+        when, clause = _literal_version(version), ""
         if when is None and str(version.this).upper() == "TIMESTAMP":
             # Spark evaluates timestamp expressions only for tables of a catalog, not for paths.
             when = evaluate(statement.text[first:after])
             if when is not None:
-                edits.append((first, after, literal(when.isoformat())))
-        if when is not None:
-            relation.check(when)
+                clause = f"TIMESTAMP AS OF {literal(when.isoformat())}"
+        if when is not None and (readable := relation.check(when)) != when:
+            when, clause = readable, f"VERSION AS OF {readable}"
+        if clause:
+            edits.append((version.meta["start"], after, clause))
     is_source = isinstance(node.parent, exp.Merge) and node.arg_key == "using"
     if not is_source and not node.find_ancestor(exp.Select):
         return edits

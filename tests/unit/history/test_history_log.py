@@ -107,10 +107,11 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
     for version in (-1, 5):
         with pytest.raises(VersionError, match=f"no version {version} of t.*versions 3 to 4"):
             versions.check_version(any_storage, TABLE, version)
-    for moment in (now + week, now - 4 * week):
-        with pytest.raises(VersionError, match="versions 3 to 4"):
-            versions.check_timestamp(any_storage, TABLE, moment)
+    with pytest.raises(VersionError, match="versions 3 to 4"):
+        versions.check_timestamp(any_storage, TABLE, now - 4 * week)
     versions.check_timestamp(any_storage, TABLE, now - week / 4)
+    assert versions.check_when(any_storage, TABLE, now + week) == 4
+    assert versions.check_when(any_storage, TABLE, now - week / 4) == now - week / 4
     with pytest.raises(TableNotFoundError):
         versions.find_readable_range(any_storage, TableName(None, "gone"))
 
@@ -328,10 +329,15 @@ def test_a_moment_that_has_to_be_worked_out() -> None:
         return datetime(2024, 4, 28, tzinfo=timezone.utc)
 
     checked: list[object] = []
+
+    def check(when: statement.When) -> statement.When:
+        checked.append(when)
+        return when
+
     query = "SELECT * FROM t TIMESTAMP AS OF current_date() - INTERVAL 1 DAY x"
     parsed = statement.parse_statement(query)
     edits = statement.resolve_tables(
-        parsed, lambda n: statement.Relation("/t", check=checked.append), evaluate
+        parsed, lambda n: statement.Relation("/t", check=check), evaluate
     )
     assert asked == ["current_date() - INTERVAL 1 DAY"]
     assert (

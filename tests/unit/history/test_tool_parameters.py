@@ -164,6 +164,36 @@ def test_a_frame_cannot_be_changed(lake: Lake, query: str) -> None:
         query_lake(cast(Any, None), lake.storage, query, frame="m")
 
 
+def test_a_timestamp_after_the_newest_commit_reads_the_newest_version(lake: Lake) -> None:
+    """In every form, as with `as_of`."""
+    done: list[str] = []  # statements that are left to Spark
+    spark = cast(Any, SimpleNamespace(sql=done.append))
+    for table in ("t@29990101000000000", "t FOR TIMESTAMP AS OF '2999-01-01'"):
+        query_lake(spark, lake.storage, f"SELECT * FROM {table} x")
+    query_lake(spark, lake.storage, "SELECT * FROM t x", as_of="2999-01-01")
+    path = lake.storage.path("Tables/t")
+    assert set(done) == {f"SELECT * FROM delta.`{path}` VERSION AS OF 3 x"}
+    with pytest.raises(VersionError, match="no version 4 of t"):
+        query_lake(spark, lake.storage, "SELECT * FROM t@v4")
+
+    class Rows:
+        columns = ("id",)
+
+    def sql(statement: str) -> Rows:
+        done.append(statement)
+        return Rows()
+
+    conf = SimpleNamespace(set=lambda *_: None)
+    stub = cast(Any, SimpleNamespace(sql=sql, conf=conf))
+    table = Lake(lake.storage.root, spark=stub).table("t")
+    table.read(timestamp="2999-01-01")
+    assert done[-1] == f"SELECT * FROM delta.`{path}` VERSION AS OF 3"
+    moment = table.history().commits[1].timestamp
+    assert moment is not None
+    table.read(timestamp=moment)
+    assert f"TIMESTAMP AS OF '{moment.isoformat()}'" in done[-1]
+
+
 def test_a_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
     with pytest.raises(UsageError, match=r"can't rename t\. Hint: rename the folder"):
         query_lake(cast(Any, None), lake.storage, "ALTER TABLE T RENAME TO u")
