@@ -45,12 +45,13 @@ from mirrorlake.query.statement import (
     When,
     apply_edits,
     check_reads_only,
+    locate_in_query,
     named_tables,
     parse_statement,
     resolve_tables,
 )
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, query_errors, spark_message
+from mirrorlake.spark.sql import literal, query_error, query_errors, spark_message
 from mirrorlake.storage.files import Listing, Storage
 from mirrorlake.views.definition import columns_of_view, hiding_columns
 
@@ -134,12 +135,14 @@ def query_lake(
         placed = command.place(storage.path(target.table_path))
     feeds = _resolve_feeds(statement, open_table)
     tables = resolve_tables(statement, find, partial(_evaluate, spark))
+    edits = [*placed, *feeds, *tables]
     try:
-        done = spark.sql(apply_edits(statement.text, [*placed, *feeds, *tables]))
+        done = spark.sql(apply_edits(statement.text, edits))
     except Exception as error:
-        if (missing := _NOT_FOUND.search(spark_message(error))) is None:
-            raise
-        raise _not_found(storage, catalog, missing[1], query) from error
+        message = spark_message(error)
+        if missing := _NOT_FOUND.search(message):
+            raise _not_found(storage, catalog, missing[1], query) from error
+        raise query_error(locate_in_query(message, query, statement, edits)) from error
     if command is not None and target is not None and command.words in _COMPACTING:
         for stage in stages_of(storage, target):
             _COMPACTING[command.words](TableHandle(spark, storage, stage))

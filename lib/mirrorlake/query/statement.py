@@ -436,3 +436,44 @@ def apply_edits(text: str, edits: list[Edit]) -> str:
     for start, end, new in ordered[::-1]:
         text = text[:start] + new + text[end:]
     return text
+
+
+_POSITION = re.compile(r"\bline (\d+),? pos (\d+)")
+_ECHO = re.compile(r" ?== SQL\b.*?==.*?(?= ← |$)")
+
+
+def locate_in_query(message: str, query: str, statement: Statement, edits: list[Edit]) -> str:
+    """Return a message of Spark with the positions of the query, and without the edited text.
+
+    Args:
+        message: the message on one line; its positions are those of the edited text.
+        query: the query.
+        statement: the statement that was parsed from it.
+        edits: the edits of the statement's text.
+    """
+    lines = apply_edits(statement.text, edits).split("\n")
+    layers = [edits]
+    if statement.text != query:
+        layers.append(_shorthands(DIALECT.tokenize(query)))
+
+    def locate(position: re.Match[str]) -> str:
+        line, column = int(position[1]), int(position[2])
+        offset = sum(len(text) + 1 for text in lines[: line - 1]) + column
+        for layer in layers:
+            offset = _before_edits(offset, layer)
+        *before, last = query[:offset].split("\n")
+        return f"line {len(before) + 1}, pos {len(last)}"
+
+    return _POSITION.sub(locate, _ECHO.sub("", message))
+
+
+def _before_edits(offset: int, edits: list[Edit]) -> int:
+    """Return the offset in a text of an offset in its edited form; in a new text, its start."""
+    shift = 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        if offset < start + shift:
+            break
+        if offset < start + shift + len(new):
+            return start
+        shift += len(new) - (end - start)
+    return offset - shift

@@ -100,13 +100,17 @@ def query_errors() -> Iterator[None]:
     except MirrorlakeError:
         raise
     except Exception as error:
-        message = spark_message(error)
-        name = _NO_COLUMN.search(message)
-        quoted = literal(name[1]) if name else ""
-        hint = f"use an existing column, or put a text into quotes: {quoted}." if name else ""
-        if "FILE_NOT_EXIST" in message:
-            hint = "a VACUUM may have deleted it; changes.diagnose() lists the readable versions."
-        raise QueryError(message, hint=hint) from error
+        raise query_error(spark_message(error)) from error
+
+
+def query_error(message: str) -> QueryError:
+    """Return the error for a message of Spark, with a hint for some messages."""
+    name = _NO_COLUMN.search(message)
+    quoted = literal(name[1]) if name else ""
+    hint = f"use an existing column, or put a text into quotes: {quoted}." if name else ""
+    if "FILE_NOT_EXIST" in message:
+        hint = "a VACUUM may have deleted it; changes.diagnose() lists the readable versions."
+    return QueryError(message, hint=hint)
 
 
 @contextmanager

@@ -102,6 +102,9 @@ def test_two_lakes_in_one_session_do_not_meet(stock: Lake, lake: Lake) -> None:
     [
         ("SELECT nothing FROM Inventory", "nothing"),
         ("SELEC 1", "PARSE_SYNTAX_ERROR"),
+        ("SELEC 1 FROM Inventory@v1", "line 1, pos 0"),
+        ("SELECT n FROM Inventory@v1 WHERE nothing = 1", "line 1, pos 33"),
+        ("SELECT n FROM Inventory@v1\nWHERE nothing = 1", "line 2, pos 6"),
         ("SELECT * FROM nowhere", "nowhere"),
         ("SELECT * FROM Inventory@v99", "version"),
         ("SELECT * FROM Inventory@20249999999999999", "not a valid timestamp"),

@@ -194,6 +194,30 @@ def test_a_timestamp_after_the_newest_commit_reads_the_newest_version(lake: Lake
     assert f"TIMESTAMP AS OF '{moment.isoformat()}'" in done[-1]
 
 
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        ("SELECT nothing FROM t", "nothing"),
+        ("SELECT count(*) FROM t@v1 a JOIN t USING (id) WHERE nothing = 1", "nothing"),
+        ("SELECT *\nFROM t AS OF VERSION 1 a JOIN t\n  ON a.id = nothing", "nothing"),
+        ("SELECT * FROM t@v1 FROM", "FROM"),
+    ],
+)
+def test_positions_in_errors_are_those_of_the_query(lake: Lake, query: str, wrong: str) -> None:
+    """Spark reports those in the statement that it gets, which it repeats."""
+
+    def sql(statement: str) -> None:
+        before = statement[: statement.rfind(wrong)].split("\n")
+        where = f"line {len(before)} pos {len(before[-1])}"
+        echo = f"== SQL ==\n{statement}\n--^^^"
+        raise ValueError(f"[WRONG] {wrong} ({where})\n\n{echo}; {where};\n'Project [nothing]")
+
+    with pytest.raises(QueryError) as refused:
+        query_lake(cast(Any, SimpleNamespace(sql=sql)), lake.storage, query)
+    *before, last = query[: query.rfind(wrong)].split("\n")
+    assert str(refused.value) == f"[WRONG] {wrong} (line {len(before) + 1}, pos {len(last)})"
+
+
 def test_a_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
     with pytest.raises(UsageError, match=r"can't rename t\. Hint: rename the folder"):
         query_lake(cast(Any, None), lake.storage, "ALTER TABLE T RENAME TO u")
