@@ -28,7 +28,7 @@ from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.feed.ranges import readable_span
 from mirrorlake.history.diff import FEED_COLUMNS
 from mirrorlake.history.frames import framed_log
-from mirrorlake.history.maintenance import compact_files, purge_files
+from mirrorlake.history.maintenance import check_mixes_no_partitions, compact_files, purge_files
 from mirrorlake.history.vacuum import RETENTION_CHECK, vacuum_table
 from mirrorlake.history.versions import check_when, version_at
 from mirrorlake.history.write import check_own
@@ -132,6 +132,8 @@ def query_lake(
             return _drop(spark, storage, target, command)
         if command.words == "VACUUM":
             return _vacuum(TableHandle(spark, storage, target), command)
+        if command.words in _COMPACTING:
+            check_mixes_no_partitions(storage, target, command.words)
         placed = command.place(storage.path(target.table_path))
     feeds = _resolve_feeds(statement, open_table)
     tables = resolve_tables(statement, find, partial(_evaluate, spark))

@@ -34,6 +34,7 @@ from mirrorlake.names import TableName, quote
 from mirrorlake.results import Result, TextTable, counted
 from mirrorlake.spark.rewrite import Rewrite
 from mirrorlake.spark.sql import query_errors, retry_conflicts
+from mirrorlake.storage.files import Storage
 
 DEFAULT_TARGET = 1024 * 2**20  # Delta's default
 _CONF = "spark.databricks.delta.optimize"
@@ -94,6 +95,31 @@ class Compaction(Result):
         return f"{self.table}: {self.action} rewrote {counted(self.files, 'file')} as {added}"
 
 
+_WITH_POLICY = {
+    "OPTIMIZE": "table.partitioning.run(), which merges small files within a partition",
+    "REORG TABLE": "table.optimize.purge(), which rewrites each file by itself",
+}
+
+
+def check_mixes_no_partitions(storage: Storage, table: TableName, statement: str) -> None:
+    """Refuse a statement that would mix the partitions of a table's partitioning policy.
+
+    Args:
+        storage: the lake's files.
+        table: the table's name.
+        statement: `OPTIMIZE` or `REORG TABLE`.
+
+    Raises:
+        UsageError: the table has a policy.
+    """
+    if has_partitioning_policy(storage, table):
+        raise UsageError(
+            f"{table} has a partitioning policy, and {statement.split()[0]} would mix its"
+            " partitions.",
+            hint=f"use {_WITH_POLICY[statement]}.",
+        )
+
+
 @query_errors()
 def compact_files(
     table: TableHandle,
@@ -110,11 +136,7 @@ def compact_files(
     predict which ones it does.
     """
     work = table.for_one_operation()
-    if has_partitioning_policy(table.storage, table.name):
-        raise UsageError(
-            f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
-            hint="use table.partitioning.run(), which merges small files within a partition.",
-        )
+    check_mixes_no_partitions(table.storage, table.name, "OPTIMIZE")
     if target_bytes <= 0:
         raise UsageError(f"The target size is {target_bytes:,} bytes.", hint="give a size above 0.")
     if where is not None:

@@ -17,7 +17,7 @@ from mirrorlake.delta.table import TableHandle
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.feed import ranges
 from mirrorlake.feed.scd import Dimension
-from mirrorlake.history import diff
+from mirrorlake.history import diff, maintenance
 from mirrorlake.layout import advice
 from mirrorlake.layout import api as layout_api
 from mirrorlake.names import TableName
@@ -216,6 +216,27 @@ def test_positions_in_errors_are_those_of_the_query(lake: Lake, query: str, wron
         query_lake(cast(Any, SimpleNamespace(sql=sql)), lake.storage, query)
     *before, last = query[: query.rfind(wrong)].split("\n")
     assert str(refused.value) == f"[WRONG] {wrong} (line {len(before) + 1}, pos {len(last)})"
+
+
+@pytest.mark.parametrize(
+    ("query", "method"),
+    [
+        ("OPTIMIZE t ZORDER BY (id)", "partitioning.run()"),
+        ("REORG TABLE t APPLY (PURGE)", "optimize.purge()"),
+    ],
+)
+def test_a_statement_does_not_mix_the_partitions_of_a_policy(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, query: str, method: str
+) -> None:
+    done: list[str] = []  # statements that are left to Spark
+    spark = cast(Any, SimpleNamespace(sql=done.append))
+    monkeypatch.setattr(maintenance, "has_partitioning_policy", lambda _, table: table.name == "t")
+    with pytest.raises(UsageError, match=r"would mix its partitions.*Hint: use") as refused:
+        query_lake(spark, lake.storage, query)
+    assert f"table.{method}, which" in str(refused.value)
+    assert not done
+    query_lake(spark, lake.storage, query.replace(" t ", " once "))
+    assert len(done) == 1
 
 
 def test_a_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
