@@ -20,6 +20,7 @@ KEYWORDS = {
     "docs/how-to/dimension": ("SCD", "SCD type 2", "slowly changing dimensions"),
     "docs/how-to/forget": ("GDPR", "erase", "erasure", "right to be forgotten"),
     "docs/how-to/move": ("move to another bucket", "backup", "move to S3"),
+    "docs/how-to/old-versions": ("pinned versions",),
     "docs/how-to/stopped-table": ("table stopped", "stopped tables", "table has stopped"),
     "docs/views": ("materialized views", "incremental views"),
     "notebooks/maintain": ("vacuum",),

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from mirrorlake_runs.plan import load_plan
 
 RUN_HERE = {
     *("any-publisher", "database", "dimension", "every-night", "forget", "publish", "s3"),
-    *("stopped-table", "undo"),
+    *("old-versions", "stopped-table", "undo"),
 }
 # By the tests of these subjects:
 RUN_ELSEWHERE = {"cluster", "csv", "other-sparks", "read-elsewhere"}
@@ -127,6 +128,31 @@ def test_undo(commands: Callable[..., str], tmp_path: Path) -> None:
         exec(compile(block, "undo.md", "exec"), {"__name__": "page"})
     assert not lake.mirror().failed
     assert sorted(map(tuple, table.read().collect())) == expected
+
+
+@pytest.mark.long
+def test_old_versions(commands: Callable[..., str], tmp_path: Path) -> None:
+    """The files of the log get the times of the page."""
+    lake = Lake(tmp_path / "lake")
+    orders = lake.publisher("orders", keys=["id"])
+    for rows in ([{"id": 1, "n": 1}, {"id": 2, "n": 1}], [{"id": 2, "n": 2}]):
+        orders.upsert(rows)
+        assert not lake.mirror().failed
+    log = tmp_path / "lake" / "Tables" / "orders" / "_delta_log"
+    for version, day in enumerate((1, 1, 2)):
+        at = datetime(2026, 3, day, 12, version, tzinfo=timezone.utc).timestamp()
+        os.utime(log / f"{version:020d}.json", (at, at))
+    assert "sales" in commands("old-versions")
+    orders.upsert([{"id": 3, "n": 3}])
+    assert not lake.mirror().failed
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks("how-to/old-versions", "python", data=tmp_path):
+        exec(compile(block, "old-versions.md", "exec"), names)
+    assert names["first"].collect() == [(2, 1)]
+    assert sorted(names["then"]["n"]) == [1, 1]
+    assert names["report"].collect() == [(2,)]
+    assert names["total"].collect() == [(3,)]
+    assert sorted(map(tuple, names["pinned"].collect())) == [(1, 1), (2, 2)]
 
 
 @pytest.mark.long
