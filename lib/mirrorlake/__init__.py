@@ -4,7 +4,7 @@ Applications publish changes as files, and Spark mirrors them into Delta tables.
 Names are imported on first use, so that an application that only publishes needs neither Spark nor
 matplotlib.
 
-`pip install mirrorlake` installs what is needed to publish, to lint, and to read status and ledger;
+Without extras, pip installs what is needed to publish, to lint, and to read status and ledger;
 Spark is not among it. Other modules import further packages when they need them. If a package is
 missing, an error names the extra to install. The error is also a `ModuleNotFoundError`, so that a
 library which probes for an optional package (such as pandas by pyarrow) continues without it.

@@ -51,7 +51,7 @@ def test_the_page_names_versions_capabilities_and_packages() -> None:
     assert all(set(cells) == set(EXPECTED) for cells in table().values())
     for spark, delta in SPARKS.values():
         assert f"`{spark}` with `{delta}`" in " ".join(text.split())
-    (line,) = re.findall(r"^pip install mirrorlake (.+)$", text, re.M)
+    (line,) = re.findall(r"^pip install (.+)$", text, re.M)
     extra = [one for one in packages() if one in SETTINGS["optional-dependencies"]["spark"]]
     assert line.replace("'", "").split() == extra
 

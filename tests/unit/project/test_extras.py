@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,24 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
         wanted = brought(SETTINGS["optional-dependencies"][extra])
         for name in set(names) - indirect:
             assert {canonicalize_name(owner) for owner in packages[name]} & wanted, (name, extra)
+
+
+def test_one_page_describes_the_installation() -> None:
+    """No public registry has the package, so its name alone installs nothing."""
+    start = PROJECT / "docs" / "start.md"
+    text = start.read_text(encoding="utf-8")
+    section = text.partition("## Install only what you need\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.M)
+    assert sorted(named) == sorted(SETTINGS["optional-dependencies"])
+    wheel = f"{SETTINGS['name']}-{SETTINGS['version']}-py3-none-any.whl"
+    assert wheel in section
+    pages = {*(PROJECT / "docs").rglob("*.md"), *PROJECT.glob("*.md")} - {start}
+    named_pages = [
+        path.name
+        for path in pages
+        if re.search(r"pip install '?mirrorlake", path.read_text(encoding="utf-8"))
+    ]
+    assert named_pages == []
 
 
 def test_messages_do_not_name_the_launcher_of_a_checkout() -> None:
