@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -15,9 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
+from helpers.project import PROJECT
 from mirrorlake import Lake, results
 from mirrorlake.delta.commits import Commit
 from mirrorlake.errors import MetadataError, TableNotFoundError, UsageError
@@ -264,6 +267,22 @@ def test_an_exported_report_shows_the_twin(many: Lake) -> None:
     assert "What can be read" in body
     assert html.text(EVIL) in body
     assert EVIL not in body
+
+
+def test_an_export_with_the_state_of_widgets_needs_the_option_of_the_page(many: Lake) -> None:
+    """By default nbconvert then prefers the widgets, which scripts of another host draw."""
+    bundle = explore(many)._repr_mimebundle_()
+    output = nbformat.v4.new_output("execute_result", data=bundle)
+    cell = nbformat.v4.new_code_cell("explore(lake)", outputs=[output])
+    model = bundle["application/vnd.jupyter.widget-view+json"]["model_id"]
+    state = {"version_major": 2, "version_minor": 0, "state": {model: {"state": {}}}}
+    widgets = {"application/vnd.jupyter.widget-state+json": state}
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": widgets})
+    page = (PROJECT / "docs" / "explore.md").read_text(encoding="utf-8")
+    ((kind, name),) = re.findall(r"--(\w+)\.(\w+)=True", page)
+    for config, is_shown in ((Config(), False), (Config({kind: {name: True}}), True)):
+        body, _ = HTMLExporter(config=config).from_notebook_node(notebook)
+        assert ("What can be read" in body) == is_shown
 
 
 def test_years_of_data_have_no_separators_and_counts_do() -> None:
