@@ -56,6 +56,7 @@ _INFERRED = (
 _NO_NUMBER = r"^(\+|[+-]?0[0-9xX])"
 _EXACT_DIGITS = 15  # doubles represent all numbers with so many digits exactly
 _FINEST = pa.decimal256(76, 38)
+_ONE_TYPE = "use one type for all values of the column, None for missing values"
 
 
 def open_csv(
@@ -348,17 +349,31 @@ def _check_dicts(rows: list[Any], before: int) -> None:
 
 
 def _infer(rows: list[dict[str, Any]], name: str, governing: str | None) -> pa.DataType:
-    values = [row.get(name) for row in rows]
-    message = f"The values of {name!r} can't be converted to one type"
     hint = (
-        "use one type for all values of the column, None for missing values, and a declared "
-        "decimal, such as decimal(38,0), for whole numbers of more than 64 bits."
+        f"{_ONE_TYPE}, and a declared decimal, such as decimal(38,0), for whole numbers of more"
+        " than 64 bits."
     )
-    infer = partial(_infer_array, wanted=None if governing is None else arrow_of(governing))
-    array = convert_rows(values, infer, message=message, before=0, column=name, hint=hint)
+    wanted = None if governing is None else arrow_of(governing)
+    array = _one_type([row.get(name) for row in rows], name, hint, wanted)
     if governing is not None and fits_all(array, arrow_of(governing)):
         return arrow_of(governing)
     return with_room(array.type)
+
+
+def _one_type(
+    values: list[Any], name: str, hint: str, wanted: pa.DataType | None = None
+) -> pa.Array:
+    """Return a column's values; an error names the first row of another type, and both types."""
+    message = f"The values of {name!r} can't be converted to one type"
+    infer = partial(_infer_array, wanted=wanted)
+    try:
+        return convert_rows(values, infer, message=message, before=0, column=name, hint=hint)
+    except SchemaError as error:
+        *before, found = (type(value).__name__ for value in values[: error.row])
+        others = dict.fromkeys(kind for kind in before if kind not in (found, "NoneType"))
+        if others:
+            error.message = f"{error.message.rstrip('.')} ({found} after {', '.join(others)})."
+        raise
 
 
 def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> pa.RecordBatch:
@@ -492,11 +507,15 @@ def _from_pandas(frame: Any, keys: set[str], rename: Callable[[str], str]) -> pa
         frame = frame.reset_index(level=levels)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except UNFIT as error:
+        _check_objects(frame, [True] * len(frame.columns))
         raise SchemaError(
             f"The data frame can't be converted to Arrow: {' '.join(map(str, error.args))}.",
             hint="use distinct column names, and values of one type per column.",
         ) from error
+    # Arrow would change values of some mixtures, such as dates and timestamps.
+    mixed = (pt.is_date, pt.is_timestamp, pt.is_binary)
+    _check_objects(frame, [any(one(kind) for one in mixed) for kind in table.schema.types])
     # Decimals are objects in pandas; Arrow infers only as many digits as these values have.
     kinds = zip(table.schema, frame.dtypes, strict=True)
     schema = pa.schema(
@@ -504,6 +523,16 @@ def _from_pandas(frame: Any, keys: set[str], rename: Callable[[str], str]) -> pa
         table.schema.metadata,
     )
     return (table if schema == table.schema else table.cast(schema)).to_reader(BATCH_ROWS)
+
+
+def _check_objects(frame: Any, chosen: list[bool]) -> None:
+    """Check that the chosen columns of objects in a data frame each have values of one type."""
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place]
+        if chosen[place] and str(column.dtype) in ("object", "category"):
+            pairs = zip(column, column.isna(), strict=True)
+            values = [None if is_missing else value for value, is_missing in pairs]
+            _one_type(values, str(name), f"{_ONE_TYPE}.")
 
 
 def _from_capsule(rows: Any) -> pa.RecordBatchReader:
@@ -526,7 +555,8 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
     for element in elements:
         if not isinstance(element, (pa.RecordBatch, pa.Table)):
             raise UsageError(
-                f"An element has the type {type(element).__name__}, not a record batch."
+                f"An element has the type {type(element).__name__}, not a record batch.",
+                row=before + 1,
             )
         here = [(field.name, field.type) for field in element.schema]
         if here != first:

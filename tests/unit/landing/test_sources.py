@@ -243,16 +243,36 @@ def test_dicts_without_column_names(rows, match):
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("values", "row", "kinds"),
     [
-        pd.DataFrame({"id": [1, "a"]}),
-        pd.DataFrame([[1, 2]], columns=["id", "id"]),
-        pd.DataFrame({"id": ["\ud800"]}),
+        ([1, None, "x", None], 3, "str after int"),
+        (["x", float("nan"), 1], 3, "int after str"),
+        ([date(2020, 1, 1), None, datetime(2020, 1, 1, 5)], 3, "datetime after date"),
+        ([datetime(2020, 1, 1), date(2020, 1, 1)], 2, "date after datetime"),
+        (["a", b"a"], 2, "bytes after str"),
+        (["\ud800"], 1, "surrogates not allowed"),
     ],
 )
-def test_a_data_frame_that_has_no_types(frame):
+def test_a_data_frame_with_a_mixed_column_names_its_row_and_types(values, row, kinds):
+    frame = pd.DataFrame({"id": range(len(values)), "v": pd.Series(values, dtype="object")})
+    with pytest.raises(SchemaError, match=kinds) as caught:
+        sources.open_source(frame.set_index(pd.Index([0.5] * len(frame))))
+    assert (caught.value.row, caught.value.column) == (row, "v")
+
+
+def test_a_data_frame_that_has_no_types():
     with pytest.raises(SchemaError, match="data frame"):
-        sources.open_source(frame)
+        sources.open_source(pd.DataFrame([[1, 2]], columns=["id", "id"]))
+
+
+def test_a_data_frame_with_objects_of_one_type():
+    days = [date(2020, 1, 1), None, pd.NaT]
+    times = [datetime(2020, 1, 1), pd.Timestamp("2020-01-02"), float("nan")]
+    frame = pd.DataFrame({"d": days, "t": times, "b": [b"a", None, b"b"]}, dtype="object")
+    found = read(frame).to_pydict()
+    assert found["d"] == [date(2020, 1, 1), None, None]
+    assert found["t"] == [datetime(2020, 1, 1), datetime(2020, 1, 2), None]
+    assert found["b"] == [b"a", None, b"b"]
 
 
 @pytest.mark.parametrize(
