@@ -26,7 +26,7 @@ from mirrorlake.mirror.options import (
 )
 from mirrorlake.mirror.state import load_states
 from mirrorlake.mirror.status import MirrorReport, preview_cycle
-from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
+from mirrorlake.names import METADATA, TABLES, ZONE, TableName, as_table, split_names
 from mirrorlake.notices import noop
 from mirrorlake.query.catalog import (
     Catalog,
@@ -84,6 +84,7 @@ class Lake:
         self.storage = Storage(root)
         self._spark = spark
         self._is_checked = False
+        self._publishers: dict[TableName, Publisher] = {}  # the last ones of `publish`
 
     @classmethod
     def open(cls, root: str, *, new: bool = False, spark: SparkSession | None = None) -> Lake:
@@ -333,15 +334,26 @@ class Lake:
             >>> Lake(folder / "lake").publish("stock", str(folder), keys="id")
             stock: 1 row of 1 file published
         """
-        from mirrorlake.landing.publisher import PublishedFiles, given_files, publish_files
+        from mirrorlake.landing.publisher import (
+            PublishedFiles,
+            given_files,
+            publish_files,
+            take_over,
+        )
 
         files = given_files(source)
         with storage_errors(self.storage.root):
             publisher = self.publisher(table, keys=keys, dry_run=dry_run)
+            if (earlier := self._publishers.pop(publisher.table, None)) is not None:
+                take_over(publisher, earlier)
             if files is not None:
-                return publish_files(publisher, files, marker, dry_run=dry_run)
-            batch = publisher.publish(source, marker)
-            return PublishedFiles(batch.table, ("the batch",), (batch,), dry_run)
+                done = publish_files(publisher, files, marker, dry_run=dry_run)
+            else:
+                batch = publisher.publish(source, marker)
+                done = PublishedFiles(batch.table, ("the batch",), (batch,), dry_run)
+            if not dry_run:
+                self._publishers[publisher.table] = publisher
+            return done
 
     def lint(
         self, table: str | TableName | None = None, *, on_file: FileListener = noop
@@ -1031,6 +1043,8 @@ class Lake:
 
 def _check_case(storage: Storage, name: TableName) -> None:
     """Raise an error if a new table's name differs only by case from a folder or a table."""
+    if storage.exists(f"{name.folder}/{METADATA}"):  # often cheaper than a listing
+        return
     own = storage.list(name.folder)
     if own.files or own.folders:
         return

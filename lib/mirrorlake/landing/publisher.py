@@ -175,6 +175,7 @@ class Publisher:
         self._spelled: dict[str, str] = {}  # the known columns' names, by lower-case name
         self._columns_read_at: int | None = None  # the last number when the columns were read
         self._columns_are_current = False  # whether they were read for the current batch
+        self._tokens = TokenIndex(storage, table)
         named = tuple(names.split_names(keys))
         if safe_names:
             self._metadata = declare_keys(storage, table, (), dry_run=True)
@@ -191,7 +192,6 @@ class Publisher:
         self._given = named
         self._undeclared = () if dry_run else named
         self._footer = dict(footer or {})
-        self._tokens = TokenIndex(storage, table)
         self._unused: str | None = None  # a token that no file had when it was looked up
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
@@ -338,10 +338,9 @@ class Publisher:
             is_only: False if other files have this name; then its earlier states are not known.
         """
         token = f"{file.name} {file_hash(Storage(file.parent), file.name)}"
-        pattern = rf"{re.escape(file.name)} [0-9a-f]+( after \d+)?"
         if not is_only:
             return token
-        if (newest := self._tokens.newest(pattern)) is not None:
+        if (newest := self._tokens.newest(file.name)) is not None:
             number, last = newest
             if last.startswith(token):
                 return last
@@ -493,6 +492,8 @@ class Publisher:
                 return self._repeated(found)
         columns = {column: kind.table for column, kind in facts.columns.items()}
         self._unite(self.known_columns, columns)
+        if name is not None and names.file_number(name) == (self._columns_read_at or 0) + 1:
+            self._columns_read_at = names.file_number(name)  # its columns are known, too
         return Published(
             str(self.table), name, facts.row_count, facts.size, warning=warning, columns=columns
         )
@@ -678,7 +679,9 @@ class Publisher:
         """
         found: dict[str, str] = {}
         applied = 0
-        numbered = list_folder(self._storage, self.table).numbered
+        read_at = self._columns_read_at
+        is_read = self._tokens.is_last(read_at)
+        numbered = {} if is_read else list_folder(self._storage, self.table).numbered
         identity = read_identity(self._storage, self.table)
         snapshot = read_own_snapshot(self._storage, identity) if identity else None
         # Ignore the table of another incarnation of this folder.
@@ -686,7 +689,8 @@ class Publisher:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
             self._unite(found, kinds)
             applied = snapshot.txns[identity.app_id]
-        read_at, self._columns_read_at = self._columns_read_at, max(numbered, default=0)
+        if not is_read:
+            self._columns_read_at = max(numbered, default=0)
         later = sorted(number for number in numbered if number > max(applied, read_at or 0))
         for columns in map_concurrently(
             self._storage,
@@ -823,6 +827,22 @@ def given_files(source: Any) -> list[Path] | None:
     if isinstance(source, (list, tuple)) and isinstance(next(iter(source), ""), (str, os.PathLike)):
         return [Path(file) for file in source]
     return None
+
+
+def take_over(publisher: Publisher, earlier: Publisher) -> None:
+    """Let a publisher use what an earlier one of its table has read, if it is still valid.
+
+    The earlier publisher must not be used any more.
+    """
+    publisher._tokens = earlier._tokens
+    if not earlier._tokens.is_last(earlier._columns_read_at):
+        return
+    publisher._has_rows = True
+    # Otherwise, the columns of the mirrored table count, too.
+    if read_identity(publisher._storage, publisher.table) is None:
+        publisher._spelled = earlier._spelled
+        publisher._columns_read_at = earlier._columns_read_at
+        publisher.known_columns = earlier.known_columns
 
 
 def publish_files(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -37,6 +38,8 @@ TOKEN = b"mirrorlake.token"
 BATCH = b"mirrorlake.batch"
 _LISTINGS = 5  # a listed file can be missing because the mirror moves it, or as a dangling link
 _LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
+_VALID = 60  # seconds for which a listing of a table's folder is relied on
+_OF_FILE = re.compile(r"(.*) [0-9a-f]{64}( after \d+)?", re.DOTALL)  # see `Publisher.token_of`
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,11 @@ def by_time(table: TableName, listing: Listing, applied: Mapping[str, int], last
 
 
 class TokenIndex:
-    """The tokens of one table's kept files; each file's footer is read once.
+    """The last number and the tokens of one table's kept files; each file's footer is read once.
+
+    Numbers are taken in ascending order, and the mirror leaves the last file in the folder. So no
+    file was added while the last known file is there and the next number is free. For a minute,
+    the folders are then not listed again, whatever the number of their files.
 
     Args:
         storage: the lake's files.
@@ -214,21 +221,80 @@ class TokenIndex:
         self._storage = storage
         self._table = table
         self._seen: dict[tuple[str, int], bytes | None] = {}
+        self._last = (0, "")  # the last known number, and the batch of its file
+        self._has_tokens = False  # whether the tokens of all files up to it are known
+        self._valid_until = 0.0
+        self._paths: dict[str, str] = {}  # by token
+        self._newest: dict[str, tuple[int, str]] = {}  # by the name of the published file
 
     def find(self, token: str) -> str | None:
         """Return the path of the file with a token, relative to the lake's root, or None."""
-        found = [path for _, path, known in self._read() if known == token]
-        return found[-1] if found else None
+        self._refresh()
+        path = self._paths.get(token)
+        if path is not None and read_footer(self._storage, path).get(TOKEN) != token.encode():
+            self._read()  # the file was moved or deleted
+            path = self._paths.get(token)
+        return path
 
-    def newest(self, pattern: str) -> tuple[int, str] | None:
-        """Return the number and the token of the highest-numbered file whose token matches."""
-        found = [
-            (number, known) for number, _, known in self._read() if re.fullmatch(pattern, known)
-        ]
-        return max(found, default=None)
+    def newest(self, name: str) -> tuple[int, str] | None:
+        """Return the number and the token of the highest-numbered file with such a token.
 
-    def _read(self) -> list[tuple[int, str, str]]:
-        """Return the number, the path and the token of each file; without a token, it is empty."""
+        Args:
+            name: the name of the file that was published; see `Publisher.token_of`.
+        """
+        self._refresh()
+        return self._newest.get(name)
+
+    def next_number(self) -> int:
+        """Return the number after the last one that a file took."""
+        if not self._is_last_there():
+            self.forget()
+            folder = list_folder(self._storage, self._table)
+            self._rely_on((number, entry.name) for number, entry in folder.numbered.items())
+            return last_number(self._storage, self._table, folder) + 1
+        return self._last[0] + 1
+
+    def add(self, number: int, batch: str, token: str | None) -> None:
+        """Add the file that this writer has just published under a number."""
+        self._last = (number, batch)
+        if token is not None:
+            self._index(number, f"{self._table.folder}/{file_name(number)}", token)
+
+    def is_last(self, number: int | None) -> bool:
+        """Return whether no file was added after the one with a number; False if that is unsure."""
+        following = f"{self._table.folder}/{file_name(self._last[0] + 1)}"
+        return (
+            number == self._last[0]
+            and self._is_last_there()
+            and not self._storage.exists(following)
+        )
+
+    def forget(self) -> None:
+        """List the folders again at the next call."""
+        self._last, self._has_tokens = (0, ""), False
+
+    def _is_last_there(self) -> bool:
+        number, batch = self._last
+        if not batch or time.monotonic() > self._valid_until:
+            return False
+        path = f"{self._table.folder}/{file_name(number)}"
+        return read_footer(self._storage, path).get(BATCH, b"").decode() == batch
+
+    def _rely_on(self, files: Iterable[tuple[int, str]]) -> None:
+        """Rely on a listing of numbers and names for a minute.
+
+        A writer that publishes text can use the next number with another extension, so such a
+        folder is always listed.
+        """
+        plain = all(1 <= n <= _LARGEST and name == file_name(n) for n, name in files)
+        self._valid_until = time.monotonic() + _VALID if plain else 0.0
+
+    def _refresh(self) -> None:
+        if not (self._has_tokens and self.is_last(self._last[0])):
+            self._read()
+
+    def _read(self) -> None:
+        """List the folders, and read the footers of the files that are not known."""
         for _ in range(_LISTINGS):
             files = [
                 (number, path, (entry.name, entry.size))
@@ -243,14 +309,26 @@ class TokenIndex:
             self._seen |= {
                 key: footer.get(TOKEN) for (key, _), footer in pairs if footer is not None
             }
-            if all(key in self._seen for key, _ in new):
+            self._has_tokens = all(key in self._seen for key, _ in new)
+            if self._has_tokens:
                 break  # otherwise, the mirror has moved a file since its folder was listed
         there = {key for _, _, key in files}
         self._seen = {key: token for key, token in self._seen.items() if key in there}
-        return [
-            (number, path, (self._seen.get(key) or b"").decode(errors="replace"))
-            for number, path, key in files
-        ]
+        self._paths, self._newest = {}, {}
+        for number, path, key in files:
+            if token := self._seen.get(key):
+                self._index(number, path, token.decode(errors="replace"))
+        here = {n: path for n, path, (name, _) in files if path == f"{self._table.folder}/{name}"}
+        last = max(here, default=0)
+        batch = read_footer(self._storage, here[last]).get(BATCH, b"").decode() if last else ""
+        self._last = (last, batch)
+        self._rely_on((number, path.rpartition("/")[2]) for number, path in here.items())
+
+    def _index(self, number: int, path: str, token: str) -> None:
+        self._paths[token] = path
+        if match := _OF_FILE.fullmatch(token):
+            newest = self._newest.get(match[1], (0, ""))
+            self._newest[match[1]] = max(newest, (number, token))
 
 
 def read_footer(storage: Storage, path: str) -> dict[bytes, bytes]:
@@ -280,15 +358,21 @@ def footers_from_the_newest(storage: Storage, table: TableName) -> Iterator[dict
         yield read_footer(storage, path)
 
 
-def last_number(storage: Storage, table: TableName) -> int:
-    """Return the last number that a file took; 0 if there is none."""
-    numbered = list_folder(storage, table).numbered
+def last_number(storage: Storage, table: TableName, folder: Folder | None = None) -> int:
+    """Return the last number that a file took; 0 if there is none.
+
+    Args:
+        storage: the lake's files.
+        table: the table.
+        folder: the table's folder, if it was listed already.
+    """
+    numbered = (folder or list_folder(storage, table)).numbered
     if numbered:
         return max(numbered)
     found = [
         number
-        for folder in (PROCESSED, READY_TO_DELETE)
-        for entry in storage.list(f"{table.folder}/{folder}").files
+        for aside in (PROCESSED, READY_TO_DELETE)
+        for entry in storage.list(f"{table.folder}/{aside}").files
         if (number := file_number(entry.name)) is not None
     ]
     return max(found, default=0) or last_applied(storage, table)
@@ -315,7 +399,7 @@ def take_number(
     Returns:
         The new name; None if an earlier file has the token already.
     """
-    number = last_number(storage, table) + 1
+    number = tokens.next_number()
     while True:
         # Check all files below the number for the token before taking it.
         if token is not None and tokens.find(token):
@@ -323,15 +407,18 @@ def take_number(
         name = file_name(number)
         path = f"{table.folder}/{name}"
         if not _rename(storage, table, staged, name, batch):
-            number += 1
+            tokens.forget()
+            number = max(number + 1, tokens.next_number())
             continue
         # The mirror may have applied this file and moved it already.
         if _processed_batch(storage, table, name) in (None, batch):
+            tokens.add(number, batch, token)
             return name
         # This writer was so slow that another file with its number was applied and moved meanwhile.
         if not storage.rename(path, staged):
             storage.delete(path)  # the staged file still exists
-        number = last_number(storage, table) + 1
+        tokens.forget()
+        number = tokens.next_number()
 
 
 def _rename(storage: Storage, table: TableName, staged: str, name: str, batch: str) -> bool:
