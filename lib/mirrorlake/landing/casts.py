@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.check import UNCHANGED_TYPE, is_unchanged
+from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 from mirrorlake.landing.text import UNFIT, converter
 from mirrorlake.landing.types import (
     arrow_of,
@@ -69,6 +70,14 @@ def _wanted(column: pa.Field, declared: str | None) -> pa.Field:
     if column.name.lower() == MARKER.lower() and pt.is_integer(arrow):
         # Fabric's samples use this type; pandas would write a long.
         return pa.field(column.name, pa.int32())
+    if column.name.lower() == UNCHANGED:
+        if is_unchanged(column) or (column.name == UNCHANGED and pt.is_null(arrow)):
+            return pa.field(UNCHANGED, UNCHANGED_TYPE)
+        raise SchemaError(
+            f"Column {column.name!r} is {arrow}; only {UNCHANGED!r} of lists of strings is valid.",
+            column=column.name,
+            hint="list the columns that each update leaves unchanged, or rename the column.",
+        )
     if pt.is_timestamp(arrow):
         arrow = pa.timestamp("us", arrow.tz)
     if pt.is_duration(arrow):

@@ -584,8 +584,11 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
 def is_unchanged(column: pa.Field) -> bool:
     """Return whether a column is `__unchanged__`; with another type it is an ordinary column."""
     kind = column.type
-    is_list = pt.is_list(kind) or pt.is_large_list(kind)
-    return bool(column.name == UNCHANGED and is_list and pt.is_string(kind.value_type))
+    if column.name != UNCHANGED or not (pt.is_list(kind) or pt.is_large_list(kind)):
+        return False
+    # Lists that are all empty have no type.
+    kinds = (pt.is_string, pt.is_large_string, pt.is_string_view, pt.is_null)
+    return any(one(kind.value_type) for one in kinds)
 
 
 def unchanged_names(

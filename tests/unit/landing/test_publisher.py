@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers.markers import MARKER
+from helpers.markers import MARKER, UNCHANGED
 from helpers.places import PROCESSED, READY_TO_DELETE
 from helpers.zones import KEYED, T, Zone
 from mirrorlake import Lake, Publisher
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing import check, zone
-from mirrorlake.landing.metadata import ensure_identity
+from mirrorlake.landing.metadata import TableMetadata, ensure_identity
 from mirrorlake.landing.publisher import Partner
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import TableName, file_name
@@ -661,3 +661,45 @@ def test_a_first_load_can_have_keys_that_arrow_cannot_take(any_storage, table, c
     rows = pa.table({"s": pa.array([b"b", b"a", b"b"]).cast(pa.string()).cast(kind)})
     Publisher(any_storage, table, keys=["s"]).write(rows)
     assert "Rows 1 and 3 have the same key (s=" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pa.array([["item"], []]),
+        pa.array([[], None]),
+        pa.nulls(2),
+        pa.array([["item"], []], pa.large_list(pa.large_string())),
+        pa.array([["item"], []], pa.large_list(pa.string_view())),
+    ],
+    ids=lambda lists: str(lists.type),
+)
+def test_lists_of_unchanged_columns_are_no_data_column(any_storage, table, lists):
+    publisher = Publisher(any_storage, table, keys=["id"])
+    done = publisher.update(pa.table({"id": [1, 2], "item": ["bolt", None], UNCHANGED: lists}))
+    assert list(done.columns) == ["id", "item"]
+    with any_storage.open(f"{table.folder}/{done.file}") as source:
+        assert pq.read_schema(source).field(UNCHANGED).type == pa.list_(pa.string())
+    assert publisher.update([{"id": 1, "item": "nut", UNCHANGED: []}]).columns == done.columns
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{UNCHANGED: "item"}, {UNCHANGED: [1]}, {UNCHANGED.upper(): ["item"]}],
+    ids=["text", "numbers", "case"],
+)
+def test_a_column_that_looks_like_that_of_unchanged_columns_is_refused(publisher, rows):
+    with pytest.raises(SchemaError, match="only '__unchanged__' of lists") as caught:
+        publisher.update([{"id": 1, "item": None} | rows])
+    assert caught.value.column == next(iter(rows))
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()], ids=str)
+def test_lists_of_unchanged_columns_in_files_of_other_libraries(any_storage, table, kind):
+    lists = pa.array([["item"]], pa.large_list(kind))
+    markers = pa.array([1], pa.int32())
+    rows = pa.table({"id": [1], "item": ["bolt"], UNCHANGED: lists, MARKER: markers})
+    put(any_storage, table, 1, rows)
+    path = f"{table.folder}/{file_name(1)}"
+    facts = check.inspect_file(any_storage, path, TableMetadata(("id",)))
+    assert (list(facts.columns), facts.unchanged) == (["id", "item"], ("item",))
