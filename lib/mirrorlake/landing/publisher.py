@@ -25,7 +25,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.errors import DataFileError, InvalidNameError, SchemaError, UsageError
+from mirrorlake.errors import (
+    DataFileError,
+    InvalidNameError,
+    SchemaError,
+    UsageError,
+    in_file,
+)
 from mirrorlake.landing.casts import cast_batch, stage, target_schema, wanted_schema
 from mirrorlake.landing.check import (
     KEY_HINT,
@@ -821,11 +827,19 @@ class PublishedFiles(Result):
 
 
 def given_files(source: Any) -> list[Path] | None:
-    """Return the files of a source, or None if it consists of rows; see `Lake.publish`."""
+    """Return the files of a source, or None if it consists of rows; see `Lake.publish`.
+
+    Raises:
+        UsageError: one of the files does not exist.
+    """
     if isinstance(source, (str, os.PathLike)):
         return find_sources(os.fspath(source))
     if isinstance(source, (list, tuple)) and isinstance(next(iter(source), ""), (str, os.PathLike)):
-        return [Path(file) for file in source]
+        files = [Path(file) for file in source]
+        for file in files:
+            if not file.is_file():
+                raise UsageError(f"There is no file {file}.", hint="check the path.")
+        return files
     return None
 
 
@@ -852,6 +866,7 @@ def publish_files(
     batches, by_name = [], Counter(file.name for file in files)
     for file in files:
         token = publisher.token_of(file, is_only=by_name[file.name] == 1)
-        batches.append(publisher.publish(file, marker, token=token))
+        with in_file(file.name):
+            batches.append(publisher.publish(file, marker, token=token))
     sources = tuple(file.name for file in files)
     return PublishedFiles(str(publisher.table), sources, tuple(batches), dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake import Publisher
+from mirrorlake import Lake, Publisher
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.metadata import ensure_identity
 from mirrorlake.names import TableName
@@ -316,3 +318,22 @@ def test_a_batch_that_was_published_before_has_its_types(publisher) -> None:
 def test_a_type_that_is_no_text(publisher) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         publisher(types={"v": "timestamp_ltz"})
+
+
+def test_an_error_names_its_file_among_several(tmp_path: Path) -> None:
+    for name, rows in {"a": {"v": [1]}, "b": {"v": [2, None]}, "c": {"v": [3, 2.5]}}.items():
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+    with pytest.raises(SchemaError) as caught:
+        Lake(tmp_path / "lake").publish("t", str(tmp_path / "*.parquet"))
+    error = caught.value
+    assert (error.file, error.row, error.column) == ("c.parquet", 2, "v")
+
+
+def test_a_missing_file_of_a_list_is_named_before_any_is_published(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": [1]}), tmp_path / "a.parquet")
+    lake = Lake(tmp_path / "lake")
+    gone = tmp_path / "gone" / "b.parquet"
+    with pytest.raises(UsageError, match=re.escape(f"There is no file {gone}")):
+        lake.publish("t", [tmp_path / "a.parquet", gone])
+    assert not gone.parent.exists()
+    assert not lake.storage.exists("Files/LandingZone/t/00000000000000000001.parquet")
