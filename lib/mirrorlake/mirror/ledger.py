@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -173,7 +174,7 @@ class Ledger(Result):
                 entry.rejected,
                 entry.skipped,
                 entry.version,
-                entry.lag_seconds,
+                None if entry.lag_seconds is None else Decimal(f"{entry.lag_seconds:.2f}"),
             )
             for entry in self.entries
         )

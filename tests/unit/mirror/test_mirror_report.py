@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -15,6 +16,7 @@ from pyarrow import table as rows_of
 from mirrorlake import Lake
 from mirrorlake.errors import CheckError, TableNotFoundError, UsageError
 from mirrorlake.mirror import status
+from mirrorlake.mirror.ledger import Ledger, LedgerEntry
 
 
 @pytest.fixture
@@ -233,3 +235,12 @@ def test_files_are_published_once_under_their_names(tmp_path: Path) -> None:
     assert counts == [2, 0]
     with pytest.raises(UsageError, match="There is no marker 'merge'"):
         lake.publish("t", files, keys="id", marker="merge")
+
+
+@pytest.mark.parametrize(("lag", "shown"), [(7.0, "7.00"), (55.48, "55.48"), (0.1004, "0.10")])
+def test_a_ledger_shows_each_lag_with_the_same_digits(lag: float, shown: str) -> None:
+    """`notebooks/sanitize.cfg` recognizes a lag by its decimal point."""
+    entry = LedgerEntry(1, "a", 1, "", {"insert": 1}, 0, None, 1, "", "", lag)
+    html = Ledger("t", (entry, replace(entry, lag_seconds=None)))._repr_html_()
+    assert f">{shown}</td></tr>" in html
+    assert html.count("text-align:right") == 4 * 3  # with the head: also the lag is a number
