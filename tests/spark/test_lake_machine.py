@@ -373,7 +373,7 @@ def test_any_order_of_operations_ends_as_the_model_does(
     run_state_machine_as_test(
         lambda: LakeMachine(tmp_path / str(next(number))),
         settings=settings(
-            max_examples=300 if long else 6,
+            max_examples=300 if long else 4,
             stateful_step_count=8 if long else 5,
             deadline=None,
             derandomize=not long,

@@ -14,6 +14,7 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from helpers.places import ZONE
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import SetupError, UsageError
@@ -284,9 +285,7 @@ BODIES = st.sampled_from(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS", "MERGE"]),
     prefix=st.sampled_from(["lake", "zone", "zone", "zone", "root", "workspace", "rest", "oauth"]),

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake import Lake
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
@@ -319,9 +320,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(document=DOCUMENTS)
 def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -> None:
     """Any other error would be a failure of the server: 500."""

@@ -104,7 +104,7 @@ def equal_in_the_end(shop: Any, transactions: list[Any]) -> None:
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=4, deadline=None, suppress_health_check=QUIET)
 @given(st.lists(TRANSACTION, min_size=3, max_size=25))
 def test_any_transactions(new_shop: Callable[[], Any], transactions: list[Any]) -> None:
     equal_in_the_end(new_shop(), transactions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,14 +30,22 @@ def test_update_dimension_checks_its_tables(lake: Lake) -> None:
 PERIODS = [(1, "a", 1, 2), (1, "c", 2, None), (2, "b", 1, 3)]
 
 
-@pytest.fixture
-def stock(lake: Lake) -> Table:
-    """A table whose versions 1 to 3 are an insert, an update and a delete."""
-    stock = lake.create_table("stock", {"id": "bigint", "v": "string"}, keys=["id"])
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake with one table, whose versions 1 to 3 are an insert, an update and a delete."""
+    lake = Lake(tmp_path_factory.mktemp("made"))
+    lake.create_table("stock", {"id": "bigint", "v": "string"}, keys=["id"])
     lake.sql("INSERT INTO stock VALUES (1, 'a'), (2, 'b')")
     lake.sql("UPDATE stock SET v = 'c' WHERE id = 1")
     lake.sql("DELETE FROM stock WHERE id = 2")
-    return stock
+    return Path(lake.storage.root)
+
+
+@pytest.fixture
+def stock(lake: Lake, made: Path) -> Table:
+    """Return the table in a copy of the lake."""
+    shutil.copytree(made, lake.storage.root, dirs_exist_ok=True)
+    return lake.table("stock")
 
 
 def rows(lake: Lake, name: str) -> list[Any]:

@@ -315,7 +315,8 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
             getattr(publisher, verb)(rows)
         assert not lake.mirror().failed
         last = commit_quietly(lake.table("stock"), kind)
-        for stored_as in (1, 2):
+        # By default, the second run of type 1 reads the versions of two rounds.
+        for stored_as in (1, 2) if is_long or kind != "vorder" else (2,):
             report = lake.update_dimension("stock", into=f"dim{stored_as}", stored_as=stored_as)
         assert (report.is_empty, report.end) == (False, last)
     assert lake.update_dimension("stock", into="dim2", stored_as=2).is_empty

@@ -126,8 +126,6 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     assert done.traces == told.traces
     assert holding(lake, SECRET) == []
     assert all("other" in p or "people" in p for p in holding(lake, ADA))  # rows of another key
-    again = lake.forget("my people", key)
-    assert again.traces == ()
     rows = {(2, ADA, "another one"): 1, (1, "bob", "b"): 1, (3, "cem", "c"): 1}
     assert bag(lake, "my people", columns) == rows
     assert bag(lake, "other", ["who's"]) == other
@@ -147,6 +145,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(
     assert [t.last_file for t in lake.status().tables] == [t.last_file for t in before.tables]
 
     if pytestconfig.getoption("--long"):
+        assert lake.forget("my people", key).traces == ()  # as the second search of `apply`
         # With unique text keys, no file contains the value either.
         lake.forget("my people", {"the land": 2, "who's": ADA}, apply=True)
         assert all("/other/" in p or p.startswith("Tables/other") for p in holding(lake, ADA))
