@@ -108,7 +108,11 @@ def defaults(
     as_json: Json = False,
 ) -> None:
     """Show or set what new tables of the lake are made with."""
-    found = open_lake(root).operations.defaults(
+    from mirrorlake.lake import Lake
+
+    is_set = {deletion_vectors, vorder, safe_names} != {None}
+    lake = Lake(root) if is_set else open_lake(root)  # setting creates the folder of a new lake
+    found = lake.operations.defaults(
         deletion_vectors=deletion_vectors, vorder=vorder, safe_names=safe_names, dry_run=dry_run
     )
     tell(as_json, asdict(found), found, DRY_RUN * dry_run)

@@ -329,6 +329,16 @@ def test_a_folder_that_does_not_exist_has_a_near_name(run: Run, tmp_path: Path) 
     assert far["error"]["hint"] == "publish the table first."
 
 
+def test_defaults_are_set_before_the_first_publication(run: Run, tmp_path: Path) -> None:
+    new, source = tmp_path / "new", tmp_path / "stock.csv"
+    assert "is not a lake" in run("defaults", new, status=2).err
+    assert not new.exists()
+    assert run("defaults", new, "--safe-names", "--json").json["safe_names"]
+    source.write_text("unit price\n2\n")
+    batch = run("publish", new, "stock", source, "--json").json["published"][0]
+    assert batch["columns"] == {"unit_price": "long"}
+
+
 def test_replay_names_its_option(run: Run, tmp_path: Path) -> None:
     Lake(tmp_path).publisher("orders").insert([{"id": 1}])
     assert "(--as-is)" in run("replay", tmp_path, "orders", "--from", 1, status=2).err
