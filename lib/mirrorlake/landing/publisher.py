@@ -147,7 +147,8 @@ class Publisher:
             the column without loss. Mirror such a table with `widen=True`; otherwise it stops.
         safe_names: Publish new columns under names that need no column mapping in Delta:
             `unit price` becomes `unit_price`. Columns and keys that the table already has keep
-            their names.
+            their names: also without this option, `unit price` is published as `unit_price` if the
+            table has only the latter.
 
     Raises:
         UsageError: A declared type does not exist.
@@ -183,15 +184,15 @@ class Publisher:
         self._columns_are_current = False  # whether they were read for the current batch
         self._tokens = TokenIndex(storage, table)
         named = tuple(names.split_names(keys))
-        if safe_names:
-            self._metadata = declare_keys(storage, table, (), dry_run=True)
-            named = tuple(map(self._published_name, named))
         if isinstance(types, pa.Schema):
             types = {column.name: column_type(column.type).table for column in types}
-        self._declared = {
-            self._published_name(name).lower(): parse_type(kind, column=name)
-            for name, kind in (types or {}).items()
-        }
+        declared = {name: parse_type(kind, column=name) for name, kind in (types or {}).items()}
+        if any(names.safe_column(name) != name for name in (*named, *declared)):
+            self._metadata = declare_keys(storage, table, (), dry_run=True)
+            named = tuple(self._published_names(named))
+        published = self._published_names(list(declared))
+        lower = [name.lower() for name in published]
+        self._declared = dict(zip(lower, declared.values(), strict=True))
         if not dry_run:
             storage.check_conditions()
         self._metadata = declare_keys(storage, table, named, dry_run=True)
@@ -610,26 +611,43 @@ class Publisher:
             self._declared,
             widen=self._widen,
             keys=self.keys,
-            rename=self._published_name,
+            rename=self._published_names,
         )
 
-    def _published_name(self, column: str) -> str:
-        """Return the name under which a column is published; see `safe_names`."""
-        safe = names.safe_column(column) if self._safe_names else column
-        if safe == column:
+    def _published_names(self, columns: Sequence[str]) -> list[str]:
+        """Return the names under which columns of the rows are published; see `safe_names`.
+
+        A table that was begun with safe names keeps them, also without the option.
+        """
+        return [self._published_name(column, columns) for column in columns]
+
+    def _published_name(self, column: str, columns: Sequence[str]) -> str:
+        safe = names.safe_column(column)
+        if safe == column or column.lower() in self._own:
             return column
-        own = {*self.known_columns, *(key.lower() for key in self.keys)}
-        return column if column.lower() in own else safe
+        if "known_columns" in vars(self) and not self._columns_are_current:
+            self._reread_columns()  # another publisher may have begun the table
+        own = self._own
+        if column.lower() in own:
+            return column
+        # If the rows have both names, the safe one is another column.
+        is_begun = safe.lower() in own.difference(one.lower() for one in columns)
+        return safe if self._safe_names or is_begun else column
+
+    @property
+    def _own(self) -> set[str]:
+        """The lower-case names of the known columns and of the keys."""
+        return {*self.known_columns, *(key.lower() for key in self.keys)}
 
     def _renamed(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
         found = reader.schema
         renamed: dict[str, str] = {}  # the columns of the rows, by their published names
-        for name in found.names:
-            other = renamed.setdefault(self._published_name(name), name)
+        published = self._published_names(found.names)
+        for safe, name in zip(published, found.names, strict=True):
+            other = renamed.setdefault(safe, name)
             if other != name:
                 raise SchemaError(
-                    f"{self._published_name(name)!r} is the safe name of two columns, {other!r}"
-                    f" and {name!r}.",
+                    f"{safe!r} is the safe name of two columns, {other!r} and {name!r}.",
                     column=name,
                     hint="rename one of the columns.",
                 )

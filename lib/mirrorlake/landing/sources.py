@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -66,7 +66,7 @@ def open_csv(
     declared: Mapping[str, str],
     *,
     widen: bool,
-    rename: Callable[[str], str] = str,
+    rename: Callable[[Sequence[str]], list[str]] = list,
 ) -> pa.RecordBatchReader:
     """Open a CSV file, after a first pass that determines the types of its columns.
 
@@ -76,7 +76,7 @@ def open_csv(
         known: the table's columns by lower-case name, with their types as Delta names them.
         declared: the types that the caller declares, in the same form; they take precedence.
         widen: whether values that do not fit an existing type may get a wider one.
-        rename: returns the name that a column of the file has in the table.
+        rename: returns the names that the columns of the file have in the table.
 
     Raises:
         DataFileError: the file is not CSV, or values do not fit an existing or declared type. The
@@ -85,8 +85,8 @@ def open_csv(
     """
     names = pacsv.open_csv(path, read_options=_READ, parse_options=_PARSE).schema.names
     columns = []
-    for column_name in names:
-        lower = rename(column_name).lower()
+    for column_name, renamed in zip(names, rename(names), strict=True):
+        lower = renamed.lower()
         types = known.get(lower), declared.get(lower)
         columns.append(_Column(column_name, *types, widen=widen))
     _look(path, name, columns)
@@ -304,7 +304,7 @@ def read_dicts(
     rows: Iterator[dict[str, Any]],
     first_chunk: int = BATCH_ROWS,
     governing: Mapping[str, str] | None = None,
-    rename: Callable[[str], str] = str,
+    rename: Callable[[Sequence[str]], list[str]] = list,
 ) -> pa.RecordBatchReader:
     """Return a reader over dicts whose schema is determined from the first ones.
 
@@ -312,7 +312,7 @@ def read_dicts(
         rows: the dicts.
         first_chunk: the number of dicts that determine the schema.
         governing: the types of columns by lower-case name; they apply if the first rows fit them.
-        rename: returns the name that a column of the dicts has in the table.
+        rename: returns the names that the columns of the dicts have in the table.
 
     Raises:
         SchemaError: values of one column have different types; also while reading.
@@ -326,7 +326,8 @@ def read_dicts(
     for name in names:
         if not isinstance(name, str):
             raise SchemaError(f"The column name {name!r} is not a string.", column=repr(name))
-    wanted = {name: (governing or {}).get(rename(name).lower()) for name in names}
+    pairs = zip(names, rename(names), strict=True)
+    wanted = {name: (governing or {}).get(renamed.lower()) for name, renamed in pairs}
     schema = pa.schema([(name, _infer(head, name, kind)) for name, kind in wanted.items()])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -435,7 +436,7 @@ def open_source(
     *,
     widen: bool = False,
     keys: Collection[str] = (),
-    rename: Callable[[str], str] = str,
+    rename: Callable[[Sequence[str]], list[str]] = list,
 ) -> pa.RecordBatchReader | None:
     """Return one reader over rows of any supported kind, or None if there are no rows at all.
 
@@ -447,7 +448,7 @@ def open_source(
         declared: the types that the caller declares, in the same form; they take precedence.
         widen: whether values that do not fit a type of the table may get a wider one.
         keys: the names of the key columns, which may also be the index of a pandas data frame.
-        rename: returns the name that a column of the rows has in the table.
+        rename: returns the names that the columns of the rows have in the table.
 
     Raises:
         UsageError: the kind of the rows is not supported.
@@ -500,9 +501,13 @@ def open_source(
     )
 
 
-def _from_pandas(frame: Any, keys: set[str], rename: Callable[[str], str]) -> pa.RecordBatchReader:
-    wanted = keys - {rename(str(name)).lower() for name in frame.columns}
-    levels = [n for n in frame.index.names if isinstance(n, str) and rename(n).lower() in wanted]
+def _from_pandas(
+    frame: Any, keys: set[str], rename: Callable[[Sequence[str]], list[str]]
+) -> pa.RecordBatchReader:
+    wanted = keys - {name.lower() for name in rename([str(name) for name in frame.columns])}
+    levels = [name for name in frame.index.names if isinstance(name, str)]
+    pairs = zip(levels, rename(levels), strict=True)
+    levels = [name for name, renamed in pairs if renamed.lower() in wanted]
     if levels:  # Arrow would drop them with the index
         frame = frame.reset_index(level=levels)
     try:
@@ -577,7 +582,7 @@ def _open_file(
     declared: Mapping[str, str],
     *,
     widen: bool,
-    rename: Callable[[str], str],
+    rename: Callable[[Sequence[str]], list[str]],
 ) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:

@@ -399,6 +399,45 @@ def test_columns_are_published_under_safe_names(tmp_path: Path) -> None:
         new.upsert([{"Order ID": 1, "a b": 1, "a_b": 2}])
 
 
+def test_a_table_keeps_its_safe_names(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    rows = [{"Order ID": 1, "unit price": 1.5}]
+    open_before = lake.publisher("orders")
+    assert open_before.known_columns == {}
+    lake.publisher("orders", keys="Order ID", safe_names=True).upsert(rows)
+    wanted = {"Order_ID": "long", "unit_price": "double"}
+    later = lake.publisher("orders", keys="Order ID", types={"unit price": "double"})
+    assert later.keys == ("Order_ID",)
+    assert later.upsert(rows).columns == wanted
+    assert later.upsert(pd.DataFrame(rows).set_index("Order ID")).columns == wanted
+    assert later.delete([{"Order ID": 1}]).columns == {"Order_ID": "long"}
+    csv = tmp_path / "orders.csv"
+    csv.write_text("Order ID,unit price\n2,3\n")
+    published = lake.publish("orders", str(csv), keys="Order ID", marker="upsert")
+    assert published.batches[0].columns == wanted
+    lake.publisher("log", safe_names=True).insert([{"unit price": 1.5}])
+    running = lake.publisher("log")
+    running.insert([{"n": 1}])
+    lake.publisher("log", safe_names=True).insert([{"sold at": 2}])  # while `running` is open
+    assert set(running.insert([{"unit price": 2.5, "sold at": 3}]).columns) == {
+        "unit_price",
+        "sold_at",
+    }
+
+
+def test_a_column_is_not_taken_for_another_with_its_safe_name(tmp_path: Path) -> None:
+    publisher = Lake(tmp_path).publisher("t", types={"a_b": "long"})
+    publisher.insert([{"a_b": 1}])
+    both = publisher.insert([{"a_b": 1, "a b": "x"}])
+    assert both.columns == {"a_b": "long", "a b": "string"}
+    assert publisher.insert([{"a b": "y"}]).columns == {"a b": "string"}
+    csv = tmp_path / "t.csv"
+    csv.write_text("id,n m,n_m\n1,x,2\n")
+    Lake(tmp_path).publisher("u").insert([{"n_m": 1}])
+    found = Lake(tmp_path).publish("u", str(csv)).batches[0].columns
+    assert found == {"id": "long", "n m": "string", "n_m": "long"}
+
+
 def test_a_column_of_nulls_has_no_type_yet(publisher, read):
     publisher.upsert([{"id": 1, "note": None}])
     publisher.upsert([{"id": 1, "note": "text"}])
