@@ -304,6 +304,8 @@ class Lake:
         keys: str | Sequence[str] = (),
         marker: str = "",
         dry_run: bool = False,
+        types: Mapping[str, str] | pa.Schema | None = None,
+        widen: bool = False,
     ) -> PublishedFiles:
         r"""Publish rows, or files in the order of their names; skip files published before.
 
@@ -320,9 +322,13 @@ class Lake:
             keys: the key columns: a list, or one text such as `"id, day"`.
             marker: the operation of all rows, see `Publisher.publish`.
             dry_run: only check the files.
+            types: types of columns, such as `{"price": "decimal(18,2)"}` or an Arrow schema; see
+                `publisher`.
+            widen: if values do not fit a column's type, publish them in a wider type. The mirror
+                must then also run with `widen`.
 
         Raises:
-            UsageError: `source` names no file.
+            UsageError: `source` names no file, or a declared type is not supported.
             MirrorlakeError: a file is invalid. The files before it are published. This file and
                 those after it are not.
 
@@ -343,7 +349,7 @@ class Lake:
 
         files = given_files(source)
         with storage_errors(self.storage.root):
-            publisher = self.publisher(table, keys=keys, dry_run=dry_run)
+            publisher = self.publisher(table, keys=keys, dry_run=dry_run, types=types, widen=widen)
             if (earlier := self._publishers.pop(publisher.table, None)) is not None:
                 take_over(publisher, earlier)
             if files is not None:

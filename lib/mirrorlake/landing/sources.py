@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
+from glob import has_magic
 from itertools import chain, islice
 from typing import Any
 
@@ -56,6 +57,7 @@ _INFERRED = (
 _NO_NUMBER = r"^(\+|[+-]?0[0-9xX])"
 _EXACT_DIGITS = 15  # doubles represent all numbers with so many digits exactly
 _FINEST = pa.decimal256(76, 38)
+_FILES_HINT = "pass one file. For a folder or pattern, use lake.publish(table, source) in Python."
 _ONE_TYPE = "use one type for all values of the column, None for missing values"
 
 
@@ -585,6 +587,8 @@ def _open_file(
     rename: Callable[[Sequence[str]], list[str]],
 ) -> pa.RecordBatchReader:
     name = os.path.basename(path)
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder, not a file.", hint=_FILES_HINT)
     try:
         if is_csv(path):
             csv = open_csv(path, name, known, declared, widen=widen, rename=rename)
@@ -595,7 +599,9 @@ def _open_file(
     except FileNotFoundError as error:
         raise UsageError(
             f"There is no file {path}.",
-            hint="check the path. In Python, pass rows or keys as a list.",
+            hint=_FILES_HINT
+            if has_magic(path)
+            else "check the path. In Python, pass rows or keys as a list.",
         ) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(name, error) from error

@@ -555,3 +555,11 @@ def test_the_hint_for_a_missing_file_begins_with_the_path(tmp_path):
     with pytest.raises(UsageError) as caught:
         sources.open_source(tmp_path / "stock.csv")
     assert caught.value.hint == "check the path. In Python, pass rows or keys as a list."
+
+
+@pytest.mark.parametrize("source", ["exports", "exports/*.csv"])
+def test_the_hint_for_a_folder_or_pattern_names_lake_publish(tmp_path, source):
+    (tmp_path / "exports").mkdir()
+    with pytest.raises(UsageError, match=r"is a folder|There is no file") as caught:
+        sources.open_source(tmp_path / source)
+    assert "lake.publish(table, source)" in caught.value.hint

@@ -131,6 +131,21 @@ def test_the_history_is_shown_converted_and_drawn(root: Path) -> None:
         table.history(0)
 
 
+def test_published_files_have_the_declared_types(tmp_path: Path) -> None:
+    source, lake = tmp_path / "a.csv", Lake(tmp_path / "lake")
+    source.write_text("id,price\n1,1.50\n")
+    types = {"price": "decimal(5,2)"}
+    first = lake.publish("t", str(source), types=types).batches[0]
+    assert first.columns == {"id": "long", "price": "decimal(5,2)"}
+    source.write_text("id,price\n1,12345.50\n")
+    with pytest.raises(DataFileError, match="price"):
+        lake.publish("t", str(source))
+    wider = lake.publish("t", str(source), widen=True).batches[0]
+    assert wider.columns["price"].startswith("decimal(")
+    assert wider.columns != first.columns
+    assert lake.publish("u", [{"price": "2.5"}], types=types).batches[0].columns == types
+
+
 def test_files_are_published_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
