@@ -33,6 +33,7 @@ from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.source import (
     FOOTER,
+    FROM_THE_START,
     Batch,
     ChangesOnly,
     Group,
@@ -169,10 +170,7 @@ class _Run:
         ):
             hint = f"load it again with reseed (--reseed {table}); its history is kept."
             if isinstance(self.source, ChangesOnly):  # it can't be loaded again
-                hint = (
-                    "use the earlier keys, or delete the table's folder in the landing zone: then "
-                    "all data that the source still has is published again."
-                )
+                hint = f"use the earlier keys, or {FROM_THE_START}"
             text = f"The key of {table} was {list(kept)}, and is {list(keys)} now."
             self.stop_table(table, MetadataError(text, hint=hint))
         else:

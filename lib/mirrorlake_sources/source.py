@@ -148,6 +148,10 @@ FORMAT = 1
 DOCUMENT = "_source.json"
 FOOTER = "mirrorlake.source"
 HOME = f"{STATE}/sources"
+FROM_THE_START = (
+    "delete the table's folder in the landing zone: then all data that the source still has is"
+    " published again."
+)
 _ASIDE = f"{HOME}/aside"
 _GONE = f"{HOME}/replaced"
 _READY = "ready"
@@ -204,7 +208,7 @@ def read_progress(storage: Storage, table: TableName, source: str) -> Progress |
         raise MetadataError(
             f"{DOCUMENT} of {table} is invalid.",
             file=DOCUMENT,
-            hint="delete the table's folder; it is loaded again.",
+            hint=f"restore the file from a copy, or {FROM_THE_START}",
         ) from error
     if document is None:
         if has_files:
