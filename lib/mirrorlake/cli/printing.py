@@ -71,7 +71,8 @@ def say(*shown: object) -> None:
     """Print tables, texts, and the `repr` of results; skip empty texts."""
     for part in shown:
         if isinstance(part, TextTable):
-            out.print(rich_table(part))
+            if part.columns:  # a statement can have no result
+                out.print(rich_table(part))
         elif part != "":
             text = part if isinstance(part, str) else repr(part)
             out.print(text, markup=False, highlight=False)

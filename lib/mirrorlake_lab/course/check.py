@@ -333,6 +333,12 @@ def _shown(number: str, passed: bool, said: str) -> dict[str, Any]:
 
 def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
     verdict = judge(found, answer, lake)
+    earlier = [one for one in found.after if not _passed.get(one, (_progress() / one).exists())]
+    if verdict.passed and earlier:
+        return (
+            False,
+            f"Not yet. This answer counts after {', '.join(earlier)}, which is not passed.",
+        )
     if verdict.passed:
         _wrong.pop(found.number, None)
         return True, f"Correct. {found.right}"

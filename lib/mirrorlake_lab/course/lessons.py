@@ -57,6 +57,7 @@ class Task:
         mistakes: typical mistakes.
         hints: the first and the second hint.
         read: a page of the docs.
+        after: earlier tasks that must be passed first.
     """
 
     number: str
@@ -71,6 +72,7 @@ class Task:
     mistakes: tuple[Mistake, ...]
     hints: tuple[str, str]
     read: str
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ def _task(number: str, entry: dict[str, Any]) -> Task:
         mistakes=tuple(Mistake(answer, hint) for answer, hint in entry["wrong"]),
         hints=(first, second),
         read=entry["read"],
+        after=tuple(entry.get("after", ())),
     )
 
 

@@ -352,6 +352,17 @@ def test_progress_counts_the_passed_tasks_of_all_notebooks(
     assert {row[3] for row in check.progress().rows} == {"finished"}
 
 
+def test_a_proof_counts_only_after_the_repairs(
+    capsys: pytest.CaptureFixture[str], lake: Lake
+) -> None:
+    proof: dict[str, Any] = {"orders": [], "stock": [], "prices": []}
+    for number in ("17-3", "17-5"):
+        said(number, solve(check.tasks()[number], lake), capsys, lake)
+    assert "counts after 17-4, which" in said("17-6", proof, capsys)
+    said("17-4", solve(check.tasks()["17-4"], lake), capsys, lake)
+    assert said("17-6", proof, capsys).startswith("✓ 17-6")
+
+
 def test_a_check_never_gets_the_answer_to_an_earlier_task(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
