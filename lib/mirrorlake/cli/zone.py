@@ -253,7 +253,7 @@ def status(
     tables, *problems = status_parts(found)
     for text in (*found.notes, *(found.table_problems if as_json else ())):
         warn(f"mirrorlake: {text}")
-    tell(as_json, found.as_dict(), tables, *parts, *problems, failed=found.table_problems)
+    tell(as_json, found.as_dict(), tables, *parts, *problems, failed=found.problems)
 
 
 @app.command()

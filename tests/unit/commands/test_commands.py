@@ -318,6 +318,14 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
     assert zone.message.value == ""
 
 
+def test_status_fails_if_a_source_has_stopped_a_table(run: Run, tmp_path: Path) -> None:
+    lake, drops = tmp_path / "lake", tmp_path / "drops" / "orders"
+    drops.mkdir(parents=True)
+    (drops / "1.csv").write_text("id;n\n1;2\n")  # separated by semicolons
+    run("source", "csv", lake, drops.parent, "--once", status=1)
+    assert "must separate its values" in run("status", lake, status=1).out
+
+
 def test_a_folder_that_does_not_exist_has_a_near_name(run: Run, tmp_path: Path) -> None:
     Lake(tmp_path).publisher("orders").insert([{"id": 1}])
     for command in ("mirror", "lint", "mirror --dry-run"):
