@@ -215,7 +215,8 @@ def parse_statement(query: str) -> Statement:
 
 _COMMAND = re.compile(
     r"(CREATE(?: OR REPLACE)? TABLE(?: IF NOT EXISTS)?|DROP TABLE(?: IF EXISTS)?"
-    r"|OPTIMIZE|REORG TABLE|VACUUM|DESC(?:RIBE)? DETAIL) "
+    r"|OPTIMIZE|REORG TABLE|VACUUM|DESC(?:RIBE)? DETAIL"
+    r"|ALTER TABLE(?= \S+(?: \. \S+)? UNSET TBLPROPERTIES)) "
 )
 _QUERY = ("SELECT", "WITH", "AS")
 _WITH_FORMAT = (("USING",), ("LIKE",), ("SHALLOW",), ("DEEP",), ("CLONE",))

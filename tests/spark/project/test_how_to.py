@@ -105,7 +105,8 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
         os.utime(file, (yesterday, yesterday))
     lake.sql(
         "ALTER TABLE customers_history SET TBLPROPERTIES ("
-        "'delta.logRetentionDuration' = 'interval 0 days', 'delta.checkpointInterval' = '1')"
+        "'delta.logRetentionDuration' = 'interval 0 days', 'delta.checkpointInterval' = '1',"
+        "'delta.deletedFileRetentionDuration' = 'interval 0 days')"
     )
     files = [file.read_bytes() for file in log.iterdir()]
     assert not any(text in data for data in files for text in (b"Ada", b"= 4711"))

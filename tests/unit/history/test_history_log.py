@@ -281,6 +281,10 @@ def test_a_word_is_not_a_version() -> None:
             "-- OPTIMIZE u\nOPTIMIZE /* u */ delta.`/t` ZORDER BY (t)",
         ),
         ("REORG TABLE t APPLY (PURGE);", "REORG TABLE delta.`/t` APPLY (PURGE);"),
+        (
+            "ALTER TABLE t UNSET TBLPROPERTIES ('a')",
+            "ALTER TABLE delta.`/t` UNSET TBLPROPERTIES ('a')",
+        ),
         ("describe detail t", "describe detail delta.`/t`"),
     ],
 )
