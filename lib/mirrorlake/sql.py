@@ -113,7 +113,7 @@ def query_lake(
     statement = parse_statement(query)
     if read_only:
         check_reads_only(statement)
-    _check_not_renamed(statement, catalog)
+    _check_not_renamed(statement, storage, catalog)
     command, target = statement.command, None
     if frame is not None and command is None:
         _check_unchanged(statement)
@@ -191,7 +191,7 @@ def _drop(spark: SparkSession, storage: Storage, table: TableName, command: Comm
             f"DROP TABLE {table} {' '.join(command.clauses)}: a dropped table is kept for 7 days.",
             hint=f"write DROP TABLE {table}.",
         )
-    if storage.list(table.folder) != Listing((), ()):
+    if _is_fed(storage, table):
         raise UsageError(
             f"A publisher feeds {table}, so the mirror would create it again.",
             hint=f"delete its folder in the landing zone, {table.folder}; the next cycle of the"
@@ -276,17 +276,35 @@ def _check_unchanged(statement: Statement) -> None:
         ) from error
 
 
-def _check_not_renamed(statement: Statement, catalog: Catalog) -> None:
-    """Refuse to rename a table of the lake: Delta can't rename a table that is read by path."""
+def _check_not_renamed(statement: Statement, storage: Storage, catalog: Catalog) -> None:
+    """Refuse to rename a table of the lake, or a column of a table that the mirror writes.
+
+    Delta can't rename a table that is read by path. The mirror would add a renamed column again.
+    """
     for tree in statement.trees:
-        if isinstance(tree, exp.Alter) and tree.find(exp.AlterRename):
-            old = (one.name for one in named_tables(tree) if one.node is tree.this)
-            if table := next(filter(None, map(catalog.find, old)), None):
-                raise UsageError(
-                    f"lake.sql can't rename {table}.",
-                    hint="rename the folder of a published table in the landing zone; copy another"
-                    " table with CREATE TABLE … AS SELECT.",
-                )
+        if not (isinstance(tree, exp.Alter) and tree.find(exp.AlterRename, exp.RenameColumn)):
+            continue
+        old = (one.name for one in named_tables(tree) if one.node is tree.this)
+        table = next(filter(None, map(catalog.find, old)), None)
+        if table is None:
+            continue
+        if tree.find(exp.AlterRename):
+            raise UsageError(
+                f"lake.sql can't rename {table}.",
+                hint="rename the folder of a published table in the landing zone; copy another"
+                " table with CREATE TABLE … AS SELECT.",
+            )
+        if _is_fed(storage, table):
+            raise UsageError(
+                f"A publisher feeds {table}, so the mirror would add the renamed column again.",
+                hint="rename the column at the publisher, or give the readers a view that selects"
+                " it under the new name.",
+            )
+
+
+def _is_fed(storage: Storage, table: TableName) -> bool:
+    """Check whether the table has a folder in the landing zone."""
+    return storage.list(table.folder) != Listing((), ())
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:

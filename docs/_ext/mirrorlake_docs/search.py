@@ -22,6 +22,7 @@ KEYWORDS = {
     "docs/how-to/move": ("move to another bucket", "backup", "move to S3"),
     "docs/how-to/old-versions": ("pinned versions",),
     "docs/how-to/stopped-table": ("table stopped", "stopped tables", "table has stopped"),
+    "docs/types#Renamed columns": ("rename a column", "renamed columns", "RENAME COLUMN"),
     "docs/views": ("materialized views", "incremental views"),
     "notebooks/maintain": ("vacuum",),
     "notebooks/time_travel#Compare two versions": ("what changed", "compare two versions"),

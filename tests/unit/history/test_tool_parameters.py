@@ -249,6 +249,18 @@ def test_a_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
     assert len(done) == 2
 
 
+def test_a_column_of_a_mirrored_table_is_not_renamed_by_a_statement(lake: Lake) -> None:
+    lake.publish("t", rows_of({"id": [1]}))
+    done: list[str] = []  # statements that are left to Spark
+    spark = cast(Any, SimpleNamespace(sql=done.append))
+    with pytest.raises(UsageError, match=r"feeds t, .*Hint: rename the column at the publisher"):
+        query_lake(spark, lake.storage, "ALTER TABLE T RENAME COLUMN id TO n")
+    assert not done
+    for query in ("ALTER TABLE once RENAME COLUMN id TO n", "ALTER TABLE t ADD COLUMN n INT"):
+        query_lake(spark, lake.storage, query)
+    assert len(done) == 2
+
+
 @pytest.mark.parametrize(
     ("query", "hint"),
     [
