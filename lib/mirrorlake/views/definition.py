@@ -380,13 +380,14 @@ class ViewStatus:
 
     Attributes:
         view: the name of the view.
-        state: `current`, `behind` its sources, or `unknown` if the next refresh is a full one.
+        state: `current`, `behind` its sources or theirs, or `unknown` if the next refresh is a full
+            one.
         reason: the code of the reason for a full refresh, or `SOURCE_GONE` if a source was removed;
             None otherwise.
         version: the newest version of the view's table.
         sources: the status of each source.
-        lag_seconds: the age in seconds of the oldest commit of a source that no refresh has read; 0
-            if there is none, None if unknown.
+        lag_seconds: the age in seconds of the oldest commit of a source that no refresh has read,
+            also of the sources of a view that it reads; 0 if there is none, None if unknown.
     """
 
     view: str
@@ -431,6 +432,11 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
             info = read_commit_info(storage, name.table_path, shown + 1)
             committed = info.get("timestamp", now * 1000) / 1000
             oldest = committed if oldest is None else min(oldest, committed)
+        else:
+            view = definition_of(name, snapshot)
+            lag_of_view = None if view is None else view_status(storage, view).lag_seconds
+            if lag_of_view:  # the source is a view that is behind
+                oldest = min(oldest or now, now - lag_of_view)
     lag = 0.0 if oldest is None else round(max(now - oldest, 0.0), 3)
     state = "unknown" if reason else "current" if oldest is None else "behind"
     return ViewStatus(

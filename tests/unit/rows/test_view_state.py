@@ -33,19 +33,26 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path)
 
 
-def commit(storage: Storage, version: int, operation: str, *actions: Any, **info: Any) -> None:
+def commit(
+    storage: Storage,
+    version: int,
+    operation: str,
+    *actions: Any,
+    view: definition.Definition = VIEW,
+    **info: Any,
+) -> None:
     told = {"commitInfo": {"operation": operation, **info}}
-    write_lines(storage, version, told, *actions, log=f"{VIEW.name.table_path}/_delta_log")
+    write_lines(storage, version, told, *actions, log=f"{view.name.table_path}/_delta_log")
 
 
-def create(storage: Storage) -> None:
+def create(storage: Storage, view: definition.Definition = VIEW) -> None:
     fields = [{"name": n, "type": "string"} for n in ("g", "__mirrorlake_rows")]
     metadata = {
         "id": "view",
         "schemaString": json.dumps({"fields": fields}),
-        "configuration": {"mirrorlake.view": VIEW.as_property()},
+        "configuration": {"mirrorlake.view": view.as_property()},
     }
-    commit(storage, 0, "CREATE TABLE", {"metaData": metadata})
+    commit(storage, 0, "CREATE TABLE", {"metaData": metadata}, view=view)
 
 
 def refresh(storage: Storage, version: int, number: int, at: int, base: int | None = None) -> None:
@@ -189,6 +196,27 @@ def test_a_restored_view_shows_what_it_showed_then(storage: Storage) -> None:
     assert standing(storage) == (2, 4, "")  # and the next refresh is the third
     commit(storage, 4, "RESTORE", added(True), operationParameters={"timestamp": "2013-01-01"})
     assert standing(storage) == (2, None, "VIEW_CHANGED")
+
+
+def test_a_view_is_behind_if_a_view_that_it_reads_is_behind(storage: Storage) -> None:
+    upper = definition.Definition(
+        TableName(None, "u"), "def", "SELECT g FROM s.v", {VIEW.name: ("g",)}
+    )
+    metadata = {"id": "one", "schemaString": '{"fields": []}', "configuration": {}}
+    for version, age in enumerate((1000, 500)):
+        told = {"commitInfo": {"timestamp": int((time.time() - age) * 1000)}}
+        write_lines(
+            storage, version, told, {"metaData": metadata}, log=f"{T.table_path}/_delta_log"
+        )
+    create(storage)
+    refresh(storage, 1, 1, at=0)
+    create(storage, upper)
+    sources = {str(VIEW.name): {"id": "view", "version": 1}}
+    note = definition.commit_metadata(upper, 1, 0, {"mode": "full", "reason": None}, sources)
+    txn = {"txn": {"appId": upper.app_id, "version": 1}}
+    commit(storage, 1, "WRITE", txn, added(True), userMetadata=note, view=upper)
+    found = definition.view_status(storage, upper)
+    assert (found.state, round(found.lag_seconds or 0, -2)) == ("behind", 500)
 
 
 def test_how_a_view_stands(storage: Storage) -> None:
