@@ -65,13 +65,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
+def explore(lake: Lake | str, table: str | TableName | None = None) -> Explorer:
     """Return tabs for looking at a lake in Lab.
 
     Spark starts only for rows, changes and advice.
 
     Args:
-        lake: the lake.
+        lake: the lake, or its root.
         table: the table to select first; by default the first one.
 
     Returns:
@@ -80,13 +80,15 @@ def explore(lake: Lake, table: str | TableName | None = None) -> Explorer:
 
     Raises:
         TableNotFoundError: the table does not exist.
+        UsageError: the root is not a lake.
 
     Example:
         >>> explore(lake, "stock").open("Versions")  # doctest: +SKIP
     """
+    from mirrorlake.lake import Lake
     from mirrorlake_lab.pages.explorer import Explorer
 
-    return Explorer(lake, table)
+    return Explorer(Lake.open(lake) if isinstance(lake, str) else lake, table)
 
 
 def monitor(lake: Lake, *, every: float = 10) -> Monitor:

@@ -75,6 +75,13 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
     assert {p: p.stat().st_mtime_ns for p in old.storage.local.rglob("*")} == before
 
 
+def test_a_lake_can_be_given_by_its_root(tmp_path: Path) -> None:
+    Lake(tmp_path).publisher("stock").insert([{"n": 1}])
+    assert explore(str(tmp_path)).lake.storage.root == str(tmp_path)
+    with pytest.raises(UsageError, match="nowhere"):
+        explore(str(tmp_path / "nowhere"))
+
+
 def test_a_step_shows_what_history_says(old: Lake) -> None:
     explorer = explore(old)
     explorer.choose("inventory")
