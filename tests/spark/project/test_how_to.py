@@ -108,7 +108,7 @@ def test_dimension_and_forget(commands: Callable[..., str], tmp_path: Path) -> N
         "'delta.logRetentionDuration' = 'interval 0 days', 'delta.checkpointInterval' = '1',"
         "'delta.deletedFileRetentionDuration' = 'interval 0 days')"
     )
-    files = [file.read_bytes() for file in log.iterdir()]
+    files = [file.read_bytes() for file in log.rglob("*") if file.is_file()]
     assert not any(text in data for data in files for text in (b"Ada", b"= 4711"))
 
 
