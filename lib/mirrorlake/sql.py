@@ -61,6 +61,9 @@ _COMPACTING: dict[str, Callable[[TableHandle], object]] = {
 }
 _NOT_FOUND = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.+?) cannot be found")
 
+_CREATE_VIEW = re.compile(r"\s*CREATE\s+(OR\s+REPLACE\s+)?(MATERIALIZED\s+)?VIEW\b", re.IGNORECASE)
+_SHOW = re.compile(r"\s*SHOW\s+(TABLES|VIEWS)\b", re.IGNORECASE)
+
 
 @query_errors()
 def query_lake(
@@ -95,6 +98,11 @@ def query_lake(
             )
         found = catalog.find(name)
         if found is None:
+            if when is not None and spark.catalog.tableExists(str(name)):
+                raise UsageError(
+                    f"{name} is no table of the lake, so it can't be read as of {when}.",
+                    hint="give the version of each table in the query of the view.",
+                )
             return None
         return Relation(
             storage.path(found.table_path),
@@ -114,6 +122,7 @@ def query_lake(
     if read_only:
         check_reads_only(statement)
     _check_not_renamed(statement, storage, catalog)
+    _check_is_for_lakes(statement)
     command, target = statement.command, None
     if frame is not None and command is None:
         _check_unchanged(statement)
@@ -305,6 +314,20 @@ def _check_not_renamed(statement: Statement, storage: Storage, catalog: Catalog)
 def _is_fed(storage: Storage, table: TableName) -> bool:
     """Check whether the table has a folder in the landing zone."""
     return storage.list(table.folder) != Listing((), ())
+
+
+def _check_is_for_lakes(statement: Statement) -> None:
+    """Refuse statements about Spark's own catalog, which does not list the tables of the lake."""
+    if _CREATE_VIEW.match(statement.text):
+        raise UsageError(
+            "lake.sql can't create a view in the lake.",
+            hint='use lake.views.create(name, "SELECT …"), or CREATE TEMPORARY VIEW for a session.',
+        )
+    if _SHOW.match(statement.text):
+        raise UsageError(
+            "lake.sql can't list the tables of the lake.",
+            hint="use lake.tables() and lake.views.list().",
+        )
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:

@@ -8,6 +8,7 @@ Besides Spark's `VERSION AS OF 2`, these forms work: `name@v2`, `name@2024042809
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from mirrorlake.spark.sql import delta_name, literal
 
 When = int | datetime
 Edit = tuple[int, int, str]
+# Statements that sqlglot can't parse are left to Spark; a warning would only confuse.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 _SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")

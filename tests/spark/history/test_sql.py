@@ -116,6 +116,13 @@ def test_a_refused_query_says_why(stock: Lake, query: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_view_of_the_session_has_no_versions(stock: Lake) -> None:
+    stock.sql("CREATE OR REPLACE TEMPORARY VIEW few AS SELECT * FROM Inventory LIMIT 1")
+    assert stock.sql("SELECT * FROM few").count() == 1
+    with pytest.raises(UsageError, match="few is no table of the lake, so it can't be read as of"):
+        stock.sql("SELECT * FROM few", as_of=1)
+
+
 def test_a_table_that_is_not_there(stock: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table gone.*Hint: "):
         stock.table("gone")

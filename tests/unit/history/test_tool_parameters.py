@@ -107,6 +107,20 @@ def test_a_policy_that_is_no_policy_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("create or replace view v as select 1", r"lake\.views\.create"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT 1", r"lake\.views\.create"),
+        ("SHOW TABLES", r"lake\.tables\(\)"),
+    ],
+)
+def test_statements_on_the_catalog_of_spark_are_refused(lake: Lake, query: str, hint: str) -> None:
+    spark: Any = None  # the statement is refused before it needs Spark
+    with pytest.raises(UsageError, match=hint):
+        query_lake(spark, lake.storage, query)
+
+
+@pytest.mark.parametrize(
     "query",
     [
         "SELECT 1",
