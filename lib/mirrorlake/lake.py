@@ -631,7 +631,7 @@ class Lake:
             UsageError: the columns are not the table's keys, the table has no keys, or a key column
                 is a partition column.
             SequenceError: a file that is not applied yet contains the key. Nothing was removed.
-            TracesLeftError: the second search found data of the key.
+            TracesLeftError: the second search found data of the key, or a file can't be searched.
             BusyError: a mirror of the lake did not finish within 60 seconds.
 
         Example:

@@ -3,7 +3,8 @@
 The search covers the Delta table, dropped copies of it, the quarantine, and published files,
 whether they are applied or set aside. It reads all files on disk, not only those in the newest
 snapshot: a file that the log has removed, or rows that a deletion vector hides, still hold data. A
-pending file with the key is an error, because the next cycle would write the rows again.
+pending file with the key is an error, because the next cycle would write the rows again. A file
+that can't be read can't be searched: the report names it, and `apply` fails but keeps it.
 
 Key values are never part of a statement that the Delta log records: a MERGE with a temporary view
 deletes the rows. The log is truncated up to a new checkpoint, because the statistics in older
@@ -70,15 +71,18 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, escape_glob, literal, retry_conflicts, temporary_view
 from mirrorlake.storage.files import Storage
 
-UNKNOWN = -1  # the row count of an unreadable file that contains the key's texts
+UNKNOWN = -1  # the row count of a text file that can't be parsed and contains the key's texts
+UNSEARCHABLE = -2  # the row count of a file that can't be read
 _BY_TEXT = ("binary", "boolean")  # Spark casts these to few types, but text to all types
 _Condition = tuple[str, str]  # the columns to read, and the SQL condition of matching rows
+_PARQUET = b"PAR1"  # the first bytes of a Parquet file
 _PATIENCE = 60  # seconds to wait for a running mirror
 _INTERVAL = "delta.checkpointInterval"
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _REWRITTEN = "rewritten without the rows; text is deleted"
 _KEPT, _ASIDE, _STAGED = "applied files", "files set aside", "staged files"
 _IN_PLACE, _PENDING = "applied files in place", "pending files"
+_UNSEARCHABLE = "can't be searched: repair or delete it"
 # The action for the files of each place. Publishers need the last applied file for numbering.
 _ACTIONS = {
     _KEPT: _REWRITTEN,
@@ -94,8 +98,8 @@ class Trace:
     """The data of a key in one place.
 
     Attributes:
-        where: the place.
-        files: the number of files with data of the key.
+        where: the place, or the path of a file that can't be searched.
+        files: the number of files with data of the key, or 1 for a file that can't be searched.
         rows: the number of matching rows; None if it is unknown.
         action: the action for these files.
     """
@@ -112,7 +116,8 @@ class Forgotten(Result):
 
     Attributes:
         table: the table's name.
-        traces: one entry for each place with data of the key.
+        traces: one entry for each place with data of the key, and for each file that can't be
+            searched.
         applied: whether all data was deleted and a second search found nothing.
         unreadable: the first and the last version that can't be read after `apply`; None if the
             Delta table has no data of the key.
@@ -152,10 +157,12 @@ class _Found:
     Attributes:
         deltas: the Delta tables with data of the key: `table`, `dropped copies`, `quarantine`.
         files: the number of matching rows per file, for each place in the landing zone.
+        unsearchable: the files that can't be read.
     """
 
     deltas: dict[str, list[DeltaTraces]]
     files: dict[str, dict[str, int]]
+    unsearchable: list[str]
 
 
 def forget(
@@ -182,7 +189,7 @@ def forget(
         UsageError: The table has no keys, `keys` names other columns, or a key column is a
             partition column.
         SequenceError: A pending file contains the key. Nothing has changed.
-        TracesLeftError: The second search found data.
+        TracesLeftError: The second search found data, or a file can't be searched.
         BusyError: A mirror of the lake did not finish within 60 seconds.
     """
     key = read_key(spark, storage, table, keys)
@@ -214,11 +221,18 @@ def _apply(tracer: Tracer) -> Forgotten:
     # A mirror without a lease must not apply a replaced file as a new one.
     with paused(tracer.storage, table):
         _remove(tracer, found)
-    left = _report(table, _search(tracer), applied=False).traces
+    again = _search(tracer)
+    left = _report(table, replace(again, unsearchable=[]), applied=False).traces
     if left:
         places = ", ".join(f"{trace.where} ({counted(trace.files, 'file')})" for trace in left)
         raise TracesLeftError(
             f"{table} still has data of the key in {places}.", hint="forget the key again."
+        )
+    if again.unsearchable:
+        named = ", ".join(again.unsearchable)
+        raise TracesLeftError(
+            f"{table} has files that can't be searched: {named}. All other data is deleted.",
+            hint="repair or delete each of these files; then forget the key again.",
         )
     return _report(table, found, applied=True)
 
@@ -250,6 +264,11 @@ def _search(tracer: Tracer) -> _Found:
         )
         for place, inside in folders.items()
     }
+    unsearchable = []
+    for rows in files.values():
+        for file in [file for file, count in rows.items() if count == UNSEARCHABLE]:
+            del rows[file]
+            unsearchable.append(file)
     files[_IN_PLACE] = {
         file: rows
         for file, rows in files[_PENDING].items()
@@ -257,7 +276,7 @@ def _search(tracer: Tracer) -> _Found:
     }
     for file in files[_IN_PLACE]:
         del files[_PENDING][file]
-    return _Found(deltas, files)
+    return _Found(deltas, files, unsearchable)
 
 
 def _set_aside(storage: Storage, table: TableName) -> list[str]:
@@ -297,6 +316,7 @@ def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
         if logs := sum(len(part.log) for part in parts):
             traces.append(Trace(f"log{of}", logs, None, "truncated up to a new checkpoint"))
     traces += [_trace(place, [found.files[place]], action) for place, action in _ACTIONS.items()]
+    traces += [Trace(file, 1, None, _UNSEARCHABLE) for file in found.unsearchable]
     seen = [own.versions for own in found.deltas["table"] if own.versions]
     lost = (seen[0][0], seen[0][-1]) if seen else None
     return Forgotten(str(table), tuple(t for t in traces if t.files), applied, lost)
@@ -384,7 +404,7 @@ def _replace_in_place(tracer: Tracer, identity: Identity, file: str) -> None:
 
 
 def _without(tracer: Tracer, file: str) -> bytes:
-    """Return a Parquet file without the key's rows; empty for text or an unreadable file.
+    """Return a Parquet file without the key's rows; empty for text or a damaged file.
 
     Replay and reseed reject an empty file. They would not notice if rows of other keys were lost.
     """
@@ -687,7 +707,11 @@ class Tracer:
         return " AND ".join(parts)
 
     def in_zone(self, files: Iterable[str]) -> dict[str, int]:
-        """Count the matching rows per published file; `UNKNOWN` if only the bytes match."""
+        """Count the matching rows per published file.
+
+        The count is `UNKNOWN` if only the text matches, and `UNSEARCHABLE` if the file can't be
+        read.
+        """
         metadata = read_metadata(self.storage, self.table)
         names = [part.column for part in self.key]
         found: dict[str, int] = {}
@@ -704,8 +728,8 @@ class Tracer:
             except (pa.ArrowException, OSError, SchemaError):
                 copy = None
             if copy is None:
-                if self._in_bytes(file):
-                    found[file] = UNKNOWN
+                if count := self._unparsed(file):
+                    found[file] = count
                 continue
             if rejected:
                 found[file] = rejected
@@ -758,18 +782,27 @@ class Tracer:
             found = json.loads(self.storage.read(file))
             column, starts = str(found["key"]).lower(), [r["start"] for r in found["ranges"]]
         except (KeyError, TypeError, ValueError):
-            return self._in_bytes(file)
+            return self._unparsed(file) == UNKNOWN
         return any(p.text in starts for p in self.key if p.column.lower() == column)
 
-    def _in_bytes(self, file: str) -> bool:
-        """Return whether an unreadable file contains the texts of all key values."""
+    def _unparsed(self, file: str) -> int:
+        """Return the count for a file that can't be parsed: 0, `UNKNOWN` or `UNSEARCHABLE`.
+
+        Parquet stores numbers in binary and compresses text, so only text is searched by its bytes.
+        """
         name = file.rpartition("/")[2]
-        try:
-            with self.storage.open(file) as source:
+        with self.storage.open(file) as source:
+            start = source.read(len(_PARQUET))
+            if not start:
+                return 0
+            if start == _PARQUET or name.lower().endswith(".parquet"):
+                return UNSEARCHABLE
+            source.seek(0)
+            try:
                 data = open_decompressed(source, name).read()
-        except (MirrorlakeError, OSError, EOFError):
-            data = self.storage.read(file)
-        return all(part.text.encode() in data for part in self.key)
+            except (pa.ArrowException, MirrorlakeError, OSError, EOFError):
+                return UNSEARCHABLE
+        return UNKNOWN if all(part.text.encode() in data for part in self.key) else 0
 
     def _typed(self, file: str, names: list[str]) -> _Condition | None:
         """Return how to find the key in a Parquet file; `None` if a key column is missing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ import pytest
 
 from helpers.commits import write_lines
 from mirrorlake import Publisher
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import TracesLeftError, UsageError
 from mirrorlake.landing import manifest, zone
 from mirrorlake.mirror import forget
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
+
+ORDERS = TableName.parse("orders")
 
 
 def test_either_part_may_have_equals_signs() -> None:
@@ -102,3 +105,55 @@ def test_a_table_that_is_partitioned_by_its_key_is_refused(
     tracer = forget.Tracer(spark, storage, TableName(None, "t"), key, "scratch")
     with pytest.raises(UsageError, match="t is partitioned by its key column 'id'"):
         tracer.in_table("Tables/t")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "count"),
+    [
+        ("1.parquet", b"PAR1 4711 is no text here", forget.UNSEARCHABLE),
+        ("1.parquet", b"damaged", forget.UNSEARCHABLE),
+        (".1.parquet.tmp", b"PAR1", forget.UNSEARCHABLE),
+        ("1.json.gz", gzip.compress(b'{"id": 4711')[:-9], forget.UNSEARCHABLE),
+        ("1.json.gz", gzip.compress(b'{"id": 4711'), forget.UNKNOWN),
+        ("1.json", b'{"id": 4711', forget.UNKNOWN),
+        ("1.json", b'{"id": 471', None),
+        ("1.parquet", b"", None),  # `forget` empties text that must stay
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_searched_by_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, count: int | None
+) -> None:
+    monkeypatch.setattr(forget, "new_session", lambda spark: spark)
+    storage = Storage(str(tmp_path))
+    storage.write(f"{ORDERS.folder}/{name}", data)
+    spark: Any = None  # not used for files that can't be read
+    key = (forget.KeyPart("id", "bigint", "4711"),)
+    found = forget.Tracer(spark, storage, ORDERS, key, "scratch").in_zone(
+        [f"{ORDERS.folder}/{name}"]
+    )
+    assert found.get(f"{ORDERS.folder}/{name}") == count
+
+
+def test_a_file_that_cannot_be_searched_is_reported_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forget, "new_session", lambda spark: spark)
+    monkeypatch.setattr(forget, "read_key", lambda *_: (forget.KeyPart("id", "bigint", "5"),))
+    storage, spark = Storage(str(tmp_path)), Any
+    publisher = Publisher(storage, ORDERS, keys=["id"])
+    file = f"{ORDERS.folder}/{publisher.upsert([{'id': 5}]).file}"
+    storage.write(file, storage.read(file)[:-5])
+    aside = f"{ORDERS.folder}/_ProcessedFiles/{file.rpartition('/')[2]}"
+    storage.write(aside, b"PAR1 5")
+    (*_, first, last) = forget.forget(spark, storage, ORDERS, {"id": 5}).traces
+    action = "can't be searched: repair or delete it"
+    assert {first, last} == {forget.Trace(path, 1, None, action) for path in (file, aside)}
+    with pytest.raises(
+        TracesLeftError, match=f"can't be searched: .*{aside}.*Hint: repair or delete"
+    ):
+        forget.forget(spark, storage, ORDERS, {"id": 5}, apply=True)
+    assert storage.read(aside) == b"PAR1 5"
+    assert storage.stat(file) is not None
+    storage.delete(file)
+    storage.delete(aside)
+    assert forget.forget(spark, storage, ORDERS, {"id": 5}, apply=True).applied
