@@ -247,8 +247,13 @@ def replay(
         SequenceError: A file of the range was not applied, or is no longer kept.
         MirrorlakeError: A file of the range was applied without its invalid rows. Nothing has
             changed.
-        UsageError: The table has no keys, so inserts would be duplicated, and `as_is` is not set.
+        UsageError: The range ends before it starts. Or the table has no keys, so inserts would be
+            duplicated, and `as_is` is not set.
     """
+    if last is not None and last < first:
+        raise UsageError(
+            f"The range starts at file {first}, after its end {last}.", hint="swap the two ends."
+        )
     metadata = read_metadata(storage, table)
     if not metadata.keys and not as_is:
         raise UsageError(

@@ -198,7 +198,8 @@ class Operations:
             TableNotFoundError: There is no such table in the landing zone.
             SequenceError: A number was not applied, or its file is no longer kept.
             MirrorlakeError: A file was applied without its invalid rows. Nothing has changed.
-            UsageError: The table has no keys, and `as_is` is not set.
+            UsageError: The range ends before it starts, or the table has no keys, and `as_is` is
+                not set.
 
         Example:
             >>> lake.operations.replay("orders", 3, 5)  # doctest: +SKIP

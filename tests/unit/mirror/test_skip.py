@@ -9,7 +9,7 @@ import pytest
 from helpers.lakes import lake_of
 from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
 from mirrorlake import MirrorOptions
-from mirrorlake.errors import MirrorlakeError, SequenceError
+from mirrorlake.errors import MirrorlakeError, SequenceError, UsageError
 from mirrorlake.landing import check
 from mirrorlake.landing.metadata import read_identity, read_metadata, renew_identity
 from mirrorlake.mirror import applied_files, next_batch, options
@@ -218,6 +218,15 @@ def test_a_replay_refuses_files_that_were_applied_in_part(
     assert applied_files.replay(any_storage, T, 4).files == (
         file_name(5),
     )  # no other was published
+
+
+def test_a_replay_refuses_a_range_that_ends_before_it_starts(any_storage: Storage):
+    put(any_storage, 1, 2, 3).mirrored(COLUMNS, last=3)
+    before = any_storage.files_below("")
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=r"starts at file 3, after its end 1\. Hint: swap"):
+            applied_files.replay(any_storage, T, 3, 1, dry_run=dry_run)
+    assert any_storage.files_below("") == before
 
 
 def test_an_error_while_replaying_names_the_kept_file(any_storage: Storage):
