@@ -196,10 +196,13 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List the runs, newest first; a run whose process is gone is `lost`."""
-    from mirrorlake_runs.records import list_runs
+    from mirrorlake_runs.records import DECIDES, list_runs, runs_folder
 
     found = list_runs(plan=plan, failed=failed, folder=folder)
-    tell(as_json, {"runs": [record.as_dict() for record in found]}, _table(found))
+    none = f"No runs were found in {folder or runs_folder()}."
+    note = none if folder else f"{none} {DECIDES}"
+    document = {"runs": [record.as_dict() for record in found]}
+    tell(as_json, document, _table(found), "" if found else note)
 
 
 @runs.command("show")

@@ -147,6 +147,7 @@ OWN_LAKES = "%env MIRRORLAKE_HOME=."
 """The line of a lesson's copy that keeps its lakes in the folder of the notebook."""
 SILENCE = 300.0  # seconds after which a run on another machine without a sign is lost
 _READERS = 16
+DECIDES = "MIRRORLAKE_HOME decides which folder is searched."
 
 
 class RunNotFoundError(MirrorlakeError):
@@ -286,10 +287,9 @@ def find_run(run: str) -> RunRecord:
     if found is not None:
         return found
     known = ", ".join(record.run for record in list_runs()[:3])
-    raise RunNotFoundError(
-        f"There is no run {run!r}.",
-        hint=f"the newest runs are {known}." if known else "there are no records of runs.",
-    )
+    place = f"in {runs_folder()}"
+    newest = f"the newest runs {place} are {known}." if known else f"there are no runs {place}."
+    raise RunNotFoundError(f"There is no run {run!r}.", hint=f"{newest} {DECIDES}")
 
 
 def _list_local(place: Path) -> Iterator[RunRecord]:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import lake_path
 from mirrorlake.errors import AlreadyRunningError, UsageError
-from mirrorlake_runs import commands, find_run, resume_run, run, run_plan
+from mirrorlake_runs import RunNotFoundError, commands, find_run, resume_run, run, run_plan
 from mirrorlake_runs.execution import Execution
 from mirrorlake_runs.plan import open_target
 from mirrorlake_runs.records import RECORD, StepResult, as_text
@@ -78,6 +78,21 @@ def test_the_errors_of_earlier_attempts_are_kept(
     for name in names:
         assert f"n, earlier attempt: {name} in cell 3: <{name}>\n" in shown
         assert f"<p>n, earlier attempt: {name} in cell 3: &lt;{name}&gt;</p>" in page
+
+
+def test_a_search_for_runs_names_its_folder(folder: Path) -> None:
+    def listed(*words: str) -> str:
+        return CliRunner().invoke(commands.runs, ["list", *words]).output
+
+    place, decides = folder / "home" / "runs", "MIRRORLAKE_HOME decides which folder is searched."
+    assert f"No runs were found in {place}. {decides}\n" in listed()
+    assert "No runs were found in elsewhere.\n" in listed("--folder", "elsewhere")
+    with pytest.raises(RunNotFoundError, match=f"there are no runs in {place}. {decides}"):
+        find_run("none")
+    known = run_plan(put_plan(folder, "name: p\nsteps: [{notebook: n.ipynb}]")).run
+    assert "No runs" not in listed()
+    with pytest.raises(RunNotFoundError, match=f"newest runs in {place} are {known}. {decides}"):
+        resume_run("none")
 
 
 def test_a_record_of_an_earlier_version_is_resumed(
