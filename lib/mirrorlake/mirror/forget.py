@@ -734,7 +734,15 @@ class Tracer:
             if rejected:
                 found[file] = rejected
             originals[copy], conditions[copy] = file, condition
-        for copy, rows in self._count(conditions).items():
+        try:
+            counts = self._count(conditions)
+        except Exception:
+            damaged = [c for c in conditions if conditions[c] and self._is_damaged(c, names)]
+            if not damaged:
+                raise
+            found |= {originals[copy]: UNSEARCHABLE for copy in damaged}
+            counts = self._count({c: conditions[c] for c in conditions if c not in damaged})
+        for copy, rows in counts.items():
             file = originals[copy]
             found[file] = found.get(file, 0) + rows
         return found
@@ -784,6 +792,18 @@ class Tracer:
         except (KeyError, TypeError, ValueError):
             return self._unparsed(file) == UNKNOWN
         return any(p.text in starts for p in self.key if p.column.lower() == column)
+
+    def _is_damaged(self, file: str, names: list[str]) -> bool:
+        """Return whether a page of a key column can't be read; the footer is valid."""
+        wanted = {name.lower() for name in names}
+        try:
+            with self.storage.open(file) as source, pq.ParquetFile(source) as parquet:
+                columns = [n for n in parquet.schema_arrow.names if n.lower() in wanted]
+                for _ in parquet.iter_batches(columns=columns):
+                    pass
+        except (pa.ArrowException, OSError):
+            return True
+        return False
 
     def _unparsed(self, file: str) -> int:
         """Return the count for a file that can't be parsed: 0, `UNKNOWN` or `UNSEARCHABLE`.

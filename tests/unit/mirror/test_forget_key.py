@@ -157,3 +157,31 @@ def test_a_file_that_cannot_be_searched_is_reported_and_kept(
     storage.delete(file)
     storage.delete(aside)
     assert forget.forget(spark, storage, ORDERS, {"id": 5}, apply=True).applied
+
+
+def test_a_file_with_a_damaged_page_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count fails as Spark does; the other file is searched."""
+    monkeypatch.setattr(forget, "new_session", lambda spark: spark)
+    storage, spark = Storage(str(tmp_path)), Any
+    publisher = Publisher(storage, ORDERS, keys=["ID"])
+    whole, damaged = (
+        f"{ORDERS.folder}/{publisher.upsert([{'ID': key, 'note': 'x'}]).file}" for key in (5, 6)
+    )
+    data = bytearray(storage.read(damaged))
+    data[4:60] = bytes(56)
+    storage.write(damaged, bytes(data))
+
+    def count(_: Any, conditions: dict[str, Any]) -> dict[str, int]:
+        if damaged in conditions:
+            raise RuntimeError("a page is corrupt")
+        return {whole: 1}
+
+    monkeypatch.setattr(forget.Tracer, "_count", count)
+    key = (forget.KeyPart("id", "bigint", "5"),)
+    tracer = forget.Tracer(spark, storage, ORDERS, key, "scratch")
+    assert tracer.in_zone([whole, damaged]) == {whole: 1, damaged: forget.UNSEARCHABLE}
+    storage.write(damaged, storage.read(whole))
+    with pytest.raises(RuntimeError, match="a page is corrupt"):
+        tracer.in_zone([whole, damaged])
