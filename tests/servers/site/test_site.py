@@ -15,7 +15,7 @@ from mirrorlake import errors
 from mirrorlake.cli import main as cli
 from mirrorlake.errors import UsageError
 from mirrorlake.landing import lint_rules
-from mirrorlake.layout.guardrails import skus
+from mirrorlake.layout import guardrails
 from mirrorlake_docs import code_facts
 from mirrorlake_lab import build_site, lessons
 from mirrorlake_runs import notebook_names
@@ -153,7 +153,7 @@ def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_the_guardrails_of_each_capacity_are_a_page(site: Path, pages: dict[Path, Page]) -> None:
     text = pages[(site / "reference" / "guardrails.html").resolve()].text
-    for sku in skus().values():
+    for sku in guardrails.skus().values():
         assert sku.name in text
         assert f"{sku.rows:,}" in text
 

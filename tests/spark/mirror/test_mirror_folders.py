@@ -18,7 +18,7 @@ from mirrorlake import Lake, MirrorOptions
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import SequenceError, TableNotFoundError
-from mirrorlake.layout.api import TRIED_TAG
+from mirrorlake.layout import api
 from mirrorlake.mirror.options import Step
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.jvm import DeltaTransaction
@@ -330,7 +330,9 @@ def test_small_files_are_put_together_and_retention_is_a_parameter(lake: Lake) -
         assert not lake.mirror(options=options).failed
     table = lake.table("t")
     (file,) = live_files(lake.storage, "Tables/t", table.version)
-    assert {OPEN_TAG, TRIED_TAG} & {*file["tags"]}  # no order may make a file of a few rows smaller
+    assert {OPEN_TAG, api.TRIED_TAG} & {
+        *file["tags"]
+    }  # no order may make a file of a few rows smaller
     properties = table.snapshot().properties
     assert properties["delta.logRetentionDuration"] == "interval 12 days"
     assert properties["delta.deletedFileRetentionDuration"] == "interval 3 days"

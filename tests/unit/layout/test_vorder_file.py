@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from helpers.examples import examples
 from helpers.vectors_by_hand import inline_vector
 from mirrorlake.errors import UsageError
-from mirrorlake.layout import footers, vorder
-from mirrorlake.layout.api import VOrderReport
+from mirrorlake.layout import api, footers, vorder
 from mirrorlake.storage.files import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -252,7 +251,7 @@ def test_a_column_that_files_are_not_sorted_by_has_a_reason() -> None:
 def test_a_report_counts_the_rewritten_files() -> None:
     better = vorder.FileOutcome("a", 100, 60, order="Z")
     kept = vorder.FileOutcome("b", 100, 100, reason="no smaller in any order: 100 bytes")
-    done = VOrderReport("sales", True, (), (better, kept))
+    done = api.VOrderReport("sales", True, (), (better, kept))
     assert repr(done).startswith("sales: 1 of 2 files rewritten in V-Order, 200 bytes became 160")
     planned = repr(replace(done, applied=False))
     assert planned.startswith("sales: 1 of 2 files would be rewritten in V-Order, 200 bytes would")

@@ -17,7 +17,7 @@ from helpers.places import PROCESSED
 from helpers.zones import KEYED, MARKER, Zone, interrupt_reseed
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
-from mirrorlake.landing.check import skipped_file
+from mirrorlake.landing import check
 from mirrorlake.landing.metadata import BY_TIME, read_identity, read_metadata
 from mirrorlake.mirror import applied_files, next_batch, options
 from mirrorlake.mirror.state import TableState, save_states
@@ -287,7 +287,7 @@ def test_a_skipped_late_file_does_not_change_which_files_are_late(lake: Storage)
     put(lake, "x.parquet", 0)
     identity = context(lake)[0].identity
     path = f"{T.folder}/x.parquet"
-    facts = [skipped_file(lake, path, 4, SequenceError("It is late."))]
+    facts = [check.skipped_file(lake, path, 4, SequenceError("It is late."))]
     next_batch.make_plan(lake, identity, 4, facts, options.STOP)
     for minute, is_late in ((1, True), (2, False)):
         entry = Entry("y.parquet", 1, START + timedelta(minutes=minute))

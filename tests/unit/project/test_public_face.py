@@ -12,7 +12,7 @@ import mirrorlake
 from mirrorlake import Lake, Publisher, Table
 from mirrorlake.feed.changes import Changes
 from mirrorlake.history import frames
-from mirrorlake.layout.api import Optimize
+from mirrorlake.layout import api
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.row_history import RowTracking
@@ -24,7 +24,7 @@ ACTS = [
     Operations.defaults, Operations.pause, Operations.replay, Operations.resume,
     Operations.undrop,
     Table.archive, Table.dimension,
-    Optimize.compact, Optimize.purge, Optimize.vorder, Optimize.z_order,
+    api.Optimize.compact, api.Optimize.purge, api.Optimize.vorder, api.Optimize.z_order,
     RowTracking.enable,
     TablePolicy.alter_merge, TablePolicy.delete, TablePolicy.run, TablePolicy.set,
     Views.create, Views.refresh,
@@ -37,7 +37,7 @@ ONLY_SAYS = [
     Views.drop,
 ]  # fmt: skip
 GROUPS = [
-    *(Changes, Lake, Operations, Optimize, Publisher, RowTracking, Table),
+    *(Changes, Lake, Operations, api.Optimize, Publisher, RowTracking, Table),
 ]
 
 

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.metadata import BY_TIME, SEQUENTIAL
+from mirrorlake.landing import metadata
+from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake.names import file_name
 from mirrorlake_runs import commands, load_plan, prepare, records, reporting
@@ -60,9 +61,9 @@ def processes_of(group: int) -> list[Path]:
 @pytest.mark.parametrize(
     ("file", "strategy", "proposed"),
     [
-        (file_name(6), SEQUENTIAL, None),
-        (file_name(7), SEQUENTIAL, None),
-        (file_name(8), SEQUENTIAL, "8"),
+        (file_name(6), metadata.SEQUENTIAL, None),
+        (file_name(7), metadata.SEQUENTIAL, None),
+        (file_name(8), metadata.SEQUENTIAL, "8"),
         ("b.parquet", BY_TIME, "b.parquet"),
         (file_name(8), BY_TIME, None),
         ("applied.parquet", BY_TIME, None),
