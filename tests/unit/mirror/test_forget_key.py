@@ -113,8 +113,8 @@ def test_a_table_that_is_partitioned_by_its_key_is_refused(
         ("1.parquet", b"PAR1 4711 is no text here", forget.UNSEARCHABLE),
         ("1.parquet", b"damaged", forget.UNSEARCHABLE),
         (".1.parquet.tmp", b"PAR1", forget.UNSEARCHABLE),
-        ("1.json.gz", gzip.compress(b'{"id": 4711')[:-9], forget.UNSEARCHABLE),
-        ("1.json.gz", gzip.compress(b'{"id": 4711'), forget.UNKNOWN),
+        ("1.json.gz", gzip.compress(b'{"id": 4711', mtime=0)[:-9], forget.UNSEARCHABLE),
+        ("1.json.gz", gzip.compress(b'{"id": 4711', mtime=0), forget.UNKNOWN),
         ("1.json", b'{"id": 4711', forget.UNKNOWN),
         ("1.json", b'{"id": 471', None),
         ("1.parquet", b"", None),  # `forget` empties text that must stay
