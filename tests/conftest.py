@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from helpers.examples import try_many
@@ -18,6 +19,9 @@ from mirrorlake import Lake
 from mirrorlake_runs.fast_jsonschema import import_jsonschema
 
 import_jsonschema()  # before a test imports nbformat
+# A test is not timed, because other work on the machine would make it fail.
+settings.register_profile("mirrorlake", deadline=None)
+settings.load_profile("mirrorlake")
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
