@@ -60,7 +60,6 @@ _COMPACTING: dict[str, Callable[[TableHandle], object]] = {
     "REORG TABLE": purge_files,
 }
 _NOT_FOUND = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.+?) cannot be found")
-
 _CREATE_VIEW = re.compile(r"\s*CREATE\s+(OR\s+REPLACE\s+)?(MATERIALIZED\s+)?VIEW\b", re.IGNORECASE)
 _SHOW = re.compile(r"\s*SHOW\s+(TABLES|VIEWS)\b", re.IGNORECASE)
 

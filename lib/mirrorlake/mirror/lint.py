@@ -44,8 +44,8 @@ from mirrorlake.mirror.options import (
     declared_keys,
     is_mirrored,
     is_stale_incarnation,
+    or_skip,
     read_settings,
-    skip_command,
 )
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName, file_number
 from mirrorlake.storage.files import Entry, Storage
@@ -165,12 +165,11 @@ class TableLint:
         if metadata.strategy == BY_TIME:
             folder = number_files(self.storage, identity, metadata, listing, last)
         settings = read_settings(self.storage, self.table)
-        numbers = settings.skipped(identity)
-        names = settings.skipped_names(self.storage, identity, folder.behind(last))
+        skips = settings.skips(self.storage, identity, folder.behind(last))
         skipped = {
             number
             for number, entry in folder.numbered.items()
-            if number > last and (number in numbers or entry.name in names)
+            if number > last and (number in skips or entry.name in skips)
         }
         for number in sorted(skipped):
             text = "An operator has skipped the file, so the mirror will not apply it."
@@ -181,7 +180,7 @@ class TableLint:
         if metadata.strategy == BY_TIME:
             yield from map(complete, lint_times(replace(folder, numbered=left), last))
         else:
-            yield from map(complete, lint_sequence(folder, last, numbers))
+            yield from map(complete, lint_sequence(folder, last, settings.skipped(identity)))
             yield from _lint_applied(self.storage, identity, folder, last)
         visible = [e for e in listing.files if not e.name.startswith(("_", "."))]
         if not visible and not last and not metadata.columns:
@@ -205,8 +204,7 @@ class TableLint:
         else:
             file = file_number(found.file) or 0  # a missing file can be skipped, too
             is_waiting = file > last
-        command = skip_command(self.table, file)
-        return replace(found, fix=f"{fix} Or skip the file ({command}).") if is_waiting else found
+        return replace(found, fix=or_skip(fix, self.table, file)) if is_waiting else found
 
     def _find_mirrored(self, metadata: TableMetadata | None) -> _Mirrored | None:
         """Return the Delta table of this folder, or None if another table has its name."""

@@ -575,9 +575,8 @@ def planned_files(plan: Plan, skip: Skips) -> ChosenFiles:
 
 def operator_skips(at: TableContext, settings: OperatorSettings) -> Skips:
     """Return the files that an operator skips."""
-    waiting = at.folder.behind(at.last)
-    names = settings.skipped_names(at.storage, at.identity, waiting)
-    return dict.fromkeys((*settings.skipped(at.identity), *names), "An operator skipped the file.")
+    files = settings.skips(at.storage, at.identity, at.folder.behind(at.last))
+    return dict.fromkeys(files, "An operator skipped the file.")
 
 
 def following_files(at: TableContext, options: MirrorOptions, skip: Skips) -> ChosenFiles:

@@ -223,23 +223,25 @@ class OperatorSettings:
         """Return the files to skip in a folder that is ordered by time, whether applied or not."""
         return self.files if self._is_for(identity) else frozenset()
 
-    def skipped_names(
-        self, storage: Storage, identity: Identity, entries: Iterable[Entry]
-    ) -> frozenset[str]:
-        """Return the names of the waiting files that are skipped; a replaced file is another one.
+    def skips(
+        self, storage: Storage, identity: Identity, waiting: Iterable[Entry]
+    ) -> frozenset[int | str]:
+        """Return the skipped numbers, and the names of skipped files that still wait.
+
+        A file that has replaced a skipped file is another one.
 
         Args:
             storage: the lake's files.
             identity: the identity of the folder.
-            entries: its files that are not applied.
+            waiting: its files that are not applied.
         """
         files = self.skipped_files(identity)
-        table = identity.table
-        return frozenset(
+        names = (
             entry.name
-            for entry in (entries if files else ())
-            if any(file.is_same(storage, table, entry) for file in files)
+            for entry in (waiting if files else ())
+            if any(file.is_same(storage, identity.table, entry) for file in files)
         )
+        return frozenset((*self.skipped(identity), *names))
 
     def _is_for(self, identity: Identity | None) -> bool:
         found = None if identity is None else identity.incarnation
@@ -423,6 +425,12 @@ def _number_of(
 def skip_command(table: TableName, file: int | str) -> str:
     """Return the command that skips a file, given by its number or its name."""
     return f"{PROGRAM} skip ROOT {shlex.join([str(table), str(file)])} --apply"
+
+
+def or_skip(fix: str, table: TableName, file: int | str) -> str:
+    """Return a fix, and the command that skips the file as another way; `fix` may be empty."""
+    skips = f"skip the file ({skip_command(table, file)})."
+    return f"{fix} Or {skips}" if fix else skips
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:

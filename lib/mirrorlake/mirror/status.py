@@ -53,6 +53,7 @@ from mirrorlake.mirror.options import (
     MirrorOptions,
     OperatorSettings,
     all_settings,
+    or_skip,
     read_settings,
     skip_command,
 )
@@ -170,10 +171,7 @@ class TableStatus:
             hint = str(self.error["message"]).partition(_HINT)[2]
             if not self.stopped_at or self.table is None:
                 return hint
-            command = skip_command(self.table, self.stopped_at)
-            return (
-                f"{hint} Or skip the file ({command})." if hint else f"skip the file ({command})."
-            )
+            return or_skip(hint, self.table, self.stopped_at)
         if self.waiting_for is not None and self.table is not None:
             command = skip_command(self.table, self.waiting_for)
             return f"publish file {self.waiting_for}, or skip it ({command})."
@@ -543,10 +541,8 @@ def _skips(
     """Return the files that an operator has skipped, as `status_of` takes them."""
     if not settings.skip and not settings.files:
         return frozenset()
-    identity = read_identity(storage, table)
-    waiting = folder.behind(state.last_file) if folder else ()
-    names = settings.skipped_names(storage, identity or Identity(table, ""), waiting)
-    return frozenset((*settings.skipped(identity), *names))
+    identity = read_identity(storage, table) or Identity(table, "")
+    return settings.skips(storage, identity, folder.behind(state.last_file) if folder else ())
 
 
 def preview_cycle(

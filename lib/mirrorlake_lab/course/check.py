@@ -333,13 +333,11 @@ def _shown(number: str, passed: bool, said: str) -> dict[str, Any]:
 
 def _say(found: Task, answer: Any, lake: Lake | None) -> tuple[bool, str]:
     verdict = judge(found, answer, lake)
-    earlier = [one for one in found.after if not _passed.get(one, (_progress() / one).exists())]
-    if verdict.passed and earlier:
-        return (
-            False,
-            f"Not yet. This answer counts after {', '.join(earlier)}, which is not passed.",
-        )
     if verdict.passed:
+        open_tasks = [n for n in found.after if not _passed.get(n, (_progress() / n).exists())]
+        if open_tasks:
+            names = ", ".join(open_tasks)
+            return False, f"Not yet. This answer counts after {names}, which is not passed."
         _wrong.pop(found.number, None)
         return True, f"Correct. {found.right}"
     if verdict.blank:
