@@ -525,10 +525,11 @@ class _Exchange:
             table = table.where(condition)
         if is_large and _is_small(self._batch, MOST_BROADCAST):
             # The table's other rows are not shuffled.
-            searched = self._searched()
+            searched, listed = self._searched(), ", ".join(map(quote, self._keys))
             table = reduce(DataFrame.where, searched, table)
             if not searched or len(self._keys) > 1:
-                table = table.join(self._matching(), self._same, "left_semi")
+                with temporary_view(self._matching()) as view:
+                    table = table.where(f"({listed}) IN (SELECT * FROM {view})")
         changes = self._changes
         if _is_small(self._batch, _ONE_TASK_ROWS):
             changes = changes.coalesce(1)
