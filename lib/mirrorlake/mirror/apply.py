@@ -110,6 +110,7 @@ _SETTINGS = {
     # Otherwise the searched keys would be part of the code that Spark compiles in each cycle.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
+    "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
 }
 _BROADCAST_BYTES = 64 * 2**20
 # The supported writer features: others may require values or actions that are not written here.
