@@ -8,13 +8,20 @@ rows, and the caller adds the other rows of these files again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.names import quote
-from mirrorlake.spark.jvm import DeltaTransaction, RowActions, can_exchange, transaction
+from mirrorlake.spark.jvm import (
+    DeltaTransaction,
+    MarkedRows,
+    RowActions,
+    can_exchange,
+    transaction,
+)
 from mirrorlake.storage.files import Storage
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
@@ -94,13 +101,13 @@ def version_rows(
         return txn.rows([_plain(add) for add in files])
 
 
-def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> RowActions:
-    """Mark rows as deleted, by deletion vectors that `exchange_rows` commits.
+def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> MarkedRows:
+    """Mark rows as deleted, by deletion vectors that `exchange_rows` writes and commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
-        updated: whether a row has a new state, so that `RowActions.updated` counts it.
+        updated: whether a row has a new state, so that `MarkedRows.updated` counts it.
     """
     return txn.mark_deleted(_places(deleted_rows, updated))
 
@@ -132,7 +139,7 @@ def know_files(txn: DeltaTransaction, files: Sequence[Action]) -> bool:
 
 def exchange_rows(
     txn: DeltaTransaction,
-    marked: RowActions,
+    marked: RowActions | MarkedRows,
     added: DataFrame | None,
     *,
     expected: int,
@@ -155,11 +162,13 @@ def exchange_rows(
         ConflictError: another writer changed what was read, or has committed this number.
     """
     written = RowActions()
-    if added is not None:
-        tasks = max(1, -(-(expected + copied) // _ROWS_A_FILE))
-        written = txn.write_new(added.coalesce(tasks))
-        written = written._replace(rows=written.rows - copied)
-    txn.commit_exchange(marked, written, app_id=app_id, number=number)
+    with ThreadPoolExecutor(1) as pool:
+        stored = pool.submit(marked.store)  # while Spark plans and writes the new rows
+        if added is not None:
+            tasks = max(1, -(-(expected + copied) // _ROWS_A_FILE))
+            written = txn.write_new(added.coalesce(tasks))
+            written = written._replace(rows=written.rows - copied)
+    txn.commit_exchange(stored.result(), written, app_id=app_id, number=number)
 
 
 def _plain(add: Action) -> Action:

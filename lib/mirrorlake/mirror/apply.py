@@ -75,6 +75,7 @@ from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
+    MarkedRows,
     RowActions,
     can_exchange,
     repeatable,
@@ -492,7 +493,8 @@ class _Exchange:
         self._txn.read_all()
         found = self._find(table, bounds, is_large=count_rows(files) >= _MANY_ROWS)
         found = repeatable(found) if _is_small(self._batch) else self._persist(found)
-        marked, copied = RowActions(), 0
+        marked: RowActions | MarkedRows = RowActions()
+        copied = 0
         parts: list[DataFrame] = []
         old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
         if files and rewrites:

@@ -534,6 +534,24 @@ class RowActions(NamedTuple):
     rows: int = 0
     updated: int = 0
 
+    def store(self) -> RowActions:
+        """Return these actions, which are complete."""
+        return self
+
+
+class MarkedRows(NamedTuple):
+    """Rows to delete by deletion vectors that are not written yet.
+
+    Attributes:
+        store: writes the vectors, and returns the actions. It starts no Spark job.
+        rows: the number of rows.
+        updated: as in `RowActions`.
+    """
+
+    store: Callable[[], RowActions]
+    rows: int
+    updated: int
+
 
 class DeltaTransaction:
     """An optimistic transaction on one table, which `transaction` opens."""
@@ -697,10 +715,8 @@ class DeltaTransaction:
         # Delta records this as a read, so a concurrent commit of the number is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
-    def mark_deleted(self, places: DataFrame) -> RowActions:
-        """Delete single rows by writing deletion vectors, which are not committed yet.
-
-        One job finds the positions. The driver merges them with those of earlier vectors.
+    def mark_deleted(self, places: DataFrame) -> MarkedRows:
+        """Find the positions of rows to delete, in one job.
 
         Args:
             places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
@@ -713,7 +729,14 @@ class DeltaTransaction:
         positions = self._positions("row_index").alias("places")
         grouped = places.groupBy("file_path").agg(positions, F.sum("updated").alias("updated"))
         found = grouped.collect()
-        helper, by_name = self._known()
+        _, by_name = self._read_touched(found)
+        rows = sum(int(row["places"]["cardinality"]) for row in found)
+        updated = sum(row["updated"] for row in found)
+        return MarkedRows(lambda: self._marked(found, by_name, updated), rows, updated)
+
+    def _marked(self, found: Sequence[Row], by_name: Any, updated: int) -> RowActions:
+        """Write deletion vectors; the driver merges them with those of earlier commits."""
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
         parts = [found[n : n + _VECTORS_A_FILE] for n in range(0, len(found), _VECTORS_A_FILE)]
         with ThreadPoolExecutor(_VECTOR_FILES_AT_ONCE) as pool:
             stored = list(pool.map(lambda part: self._store_vectors(part, by_name), parts))
@@ -728,9 +751,8 @@ class DeltaTransaction:
             # Statistics are kept; their bounds may now be too wide.
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
-        self._txn.trackFilesRead(self._seq([one.fileLogEntry() for one in touched]))
         rows = sum(int(one.numberOfModifiedRows()) for one in touched)
-        return RowActions(tuple(actions), rows, sum(row["updated"] for row in found))
+        return RowActions(tuple(actions), rows, updated)
 
     def remove_touched(self, places: DataFrame) -> tuple[RowActions, list[str]]:
         """Remove the files that contain some rows; `commit_exchange` commits the removal.
@@ -747,19 +769,24 @@ class DeltaTransaction:
         self._activate()
         figures = F.count("*").alias("rows"), F.sum("updated").alias("updated")
         found = places.groupBy("file_path").agg(*figures).collect()
-        (helper, by_name), place = self._known(), self._log.dataPath()
-        files = [helper.getTouchedFile(place, row["file_path"], by_name) for row in found]
-        self._txn.trackFilesRead(self._seq(files))
+        files, _ = self._read_touched(found)
         now = int(time.time() * 1000)
         rows, updated = (sum(row[name] for row in found) for name in ("rows", "updated"))
         removes = tuple(file.removeWithTimestamp(now, True) for file in files)
         return RowActions(removes, rows, updated), [file.path() for file in files]
 
-    def _known(self) -> tuple[Any, Any]:
-        """Return Delta's helper for deletion vectors, and its map of registered files by name."""
+    def _read_touched(self, found: Sequence[Row]) -> tuple[list[Any], Any]:
+        """Record the registered files with some rows as read; return them, and Delta's map of all.
+
+        Args:
+            found: rows with the `file_path` of each such file.
+        """
         helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
-        listed = self._seq(list(self._taken.values()))
-        return helper, helper.generateCandidateFileMap(self._log.dataPath(), listed)
+        place, listed = self._log.dataPath(), self._seq(list(self._taken.values()))
+        by_name = helper.generateCandidateFileMap(place, listed)
+        files = [helper.getTouchedFile(place, row["file_path"], by_name) for row in found]
+        self._txn.trackFilesRead(self._seq(files))
+        return files, by_name
 
     def _positions(self, column: str) -> Column:
         """Return the aggregate of a column of positions: a bitmap and its number of rows."""
