@@ -7,7 +7,7 @@ rows, and the caller adds the other rows of these files again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,8 +16,8 @@ from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
+    DeletedRows,
     DeltaTransaction,
-    MarkedRows,
     RowActions,
     can_exchange,
     transaction,
@@ -101,24 +101,24 @@ def version_rows(
         return txn.rows([_plain(add) for add in files])
 
 
-def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> MarkedRows:
+def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> DeletedRows:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` writes and commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
-        updated: whether a row has a new state, so that `MarkedRows.updated` counts it.
+        updated: whether a row has a new state, so that `DeletedRows.updated` counts it.
     """
     return txn.mark_deleted(_places(deleted_rows, updated))
 
 
 def remove_touched(
     txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column
-) -> tuple[RowActions, list[str]]:
+) -> tuple[DeletedRows, list[str]]:
     """Remove the files that contain rows to delete; the arguments are those of `mark_rows`.
 
     Returns:
-        The actions, and the paths of the files, whose other rows `exchange_rows` must add again.
+        The rows, and the paths of the files, whose other rows `exchange_rows` must add again.
     """
     return txn.remove_touched(_places(deleted_rows, updated))
 
@@ -139,7 +139,7 @@ def know_files(txn: DeltaTransaction, files: Sequence[Action]) -> bool:
 
 def exchange_rows(
     txn: DeltaTransaction,
-    marked: RowActions | MarkedRows,
+    mark: Callable[[], RowActions],
     added: DataFrame | None,
     *,
     expected: int,
@@ -151,7 +151,7 @@ def exchange_rows(
 
     Args:
         txn: the transaction.
-        marked: the deleted rows, as returned by `mark_rows` or `remove_touched`.
+        mark: returns the deleted rows; it is called while Spark plans and writes the new rows.
         added: the new rows, as accepted by `DeltaTransaction.write_new`; None if there are none.
         expected: the approximate number of new rows; few rows become one file.
         copied: how many rows of `added` are unchanged rows of removed files.
@@ -163,12 +163,12 @@ def exchange_rows(
     """
     written = RowActions()
     with ThreadPoolExecutor(1) as pool:
-        stored = pool.submit(marked.store)  # while Spark plans and writes the new rows
+        marked = pool.submit(mark)
         if added is not None:
             tasks = max(1, -(-(expected + copied) // _ROWS_A_FILE))
             written = txn.write_new(added.coalesce(tasks))
             written = written._replace(rows=written.rows - copied)
-    txn.commit_exchange(stored.result(), written, app_id=app_id, number=number)
+    txn.commit_exchange(marked.result(), written, app_id=app_id, number=number)
 
 
 def _plain(add: Action) -> Action:

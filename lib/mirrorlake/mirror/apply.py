@@ -74,9 +74,8 @@ from mirrorlake.mirror.options import (
 from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
+    DeletedRows,
     DeltaTransaction,
-    MarkedRows,
-    RowActions,
     can_exchange,
     repeatable,
     transaction,
@@ -95,6 +94,7 @@ _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
+_COPIED_ROWS, _MOST_PARTS = 500_000, 4
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SHUFFLES = "spark.sql.shuffle.partitions"
@@ -493,8 +493,7 @@ class _Exchange:
         self._txn.read_all()
         found = self._find(table, bounds, is_large=count_rows(files) >= _MANY_ROWS)
         found = repeatable(found) if _is_small(self._batch) else self._persist(found)
-        marked: RowActions | MarkedRows = RowActions()
-        copied = 0
+        marked, copied = DeletedRows(), 0
         parts: list[DataFrame] = []
         old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
         if files and rewrites:
@@ -509,7 +508,7 @@ class _Exchange:
             parts.append(self._written(found, fed=marked.rows > 0))
         exchange_rows(
             self._txn,
-            marked,
+            marked.store,
             reduce(DataFrame.unionByName, parts) if parts else None,
             expected=self._batch.row_count,
             copied=copied,
@@ -563,8 +562,19 @@ class _Exchange:
         return F.broadcast(changes.select(*[self._new[key] for key in self._keys]))
 
     def _copied(self, files: Sequence[Action]) -> DataFrame:
-        """Return the unchanged rows of files, with the columns of `_written`."""
-        rows = self._txn.rows(files, keep_ids=True).join(self._matching(), self._same, "left_anti")
+        """Return the unchanged rows of files, with the columns of `_written`.
+
+        Spark reads a file of usual size in one task. Here, several tasks read the parts of a large
+        file. Each writes a file, so that the next change rewrites less.
+        """
+        rows = self._txn.rows(files, keep_ids=True)
+        largest = max(count_rows([add]) for add in files)
+        parts = min(-(-largest // _COPIED_ROWS), _MOST_PARTS)
+        if parts > 1:
+            part = f"least(_metadata.row_index DIV {-(-largest // parts)}, {parts - 1})"
+            shares = [rows.where(f"{part} = {number}") for number in range(parts)]
+            rows = reduce(DataFrame.union, shares)
+        rows = rows.join(self._matching(), self._same, "left_anti")
         names = [*self._columns, *self._ids]
         return rows.select(*map(quote, names), F.lit(None).cast("string").alias(_CHANGE_TYPE))
 

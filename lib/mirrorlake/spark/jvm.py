@@ -534,23 +534,19 @@ class RowActions(NamedTuple):
     rows: int = 0
     updated: int = 0
 
-    def store(self) -> RowActions:
-        """Return these actions, which are complete."""
-        return self
 
-
-class MarkedRows(NamedTuple):
-    """Rows to delete by deletion vectors that are not written yet.
+class DeletedRows(NamedTuple):
+    """Rows to delete, whose deletion vectors are not written yet.
 
     Attributes:
-        store: writes the vectors, and returns the actions. It starts no Spark job.
+        store: writes the vectors, without a Spark job, and returns the actions.
         rows: the number of rows.
         updated: as in `RowActions`.
     """
 
-    store: Callable[[], RowActions]
-    rows: int
-    updated: int
+    store: Callable[[], RowActions] = RowActions
+    rows: int = 0
+    updated: int = 0
 
 
 class DeltaTransaction:
@@ -715,7 +711,7 @@ class DeltaTransaction:
         # Delta records this as a read, so a concurrent commit of the number is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
-    def mark_deleted(self, places: DataFrame) -> MarkedRows:
+    def mark_deleted(self, places: DataFrame) -> DeletedRows:
         """Find the positions of rows to delete, in one job.
 
         Args:
@@ -732,7 +728,7 @@ class DeltaTransaction:
         _, by_name = self._read_touched(found)
         rows = sum(int(row["places"]["cardinality"]) for row in found)
         updated = sum(row["updated"] for row in found)
-        return MarkedRows(lambda: self._marked(found, by_name, updated), rows, updated)
+        return DeletedRows(lambda: self._marked(found, by_name, updated), rows, updated)
 
     def _marked(self, found: Sequence[Row], by_name: Any, updated: int) -> RowActions:
         """Write deletion vectors; the driver merges them with those of earlier commits."""
@@ -754,7 +750,7 @@ class DeltaTransaction:
         rows = sum(int(one.numberOfModifiedRows()) for one in touched)
         return RowActions(tuple(actions), rows, updated)
 
-    def remove_touched(self, places: DataFrame) -> tuple[RowActions, list[str]]:
+    def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:
         """Remove the files that contain some rows; `commit_exchange` commits the removal.
 
         Args:
@@ -773,7 +769,8 @@ class DeltaTransaction:
         now = int(time.time() * 1000)
         rows, updated = (sum(row[name] for row in found) for name in ("rows", "updated"))
         removes = tuple(file.removeWithTimestamp(now, True) for file in files)
-        return RowActions(removes, rows, updated), [file.path() for file in files]
+        actions = RowActions(removes, rows, updated)
+        return DeletedRows(lambda: actions, rows, updated), [file.path() for file in files]
 
     def _read_touched(self, found: Sequence[Row]) -> tuple[list[Any], Any]:
         """Record the registered files with some rows as read; return them, and Delta's map of all.

@@ -274,9 +274,13 @@ def _exchange(
     rows = work.session.table(replacement.view)
     deleted = rows.where(f"{quote(ROW)} IS NOT NULL")
     updated = F.coalesce(F.col(quote(COMES)), F.lit(False))
+
+    def mark() -> RowActions:
+        return mark_rows(txn, deleted, updated).store() if replacement.deleted else RowActions()
+
     exchange_rows(
         txn,
-        mark_rows(txn, deleted, updated) if replacement.deleted else RowActions(),
+        mark,
         rows.where(quote(COMES)).select(*map(quote, columns)) if replacement.inserted else None,
         expected=replacement.inserted,
         app_id=target.app_id,

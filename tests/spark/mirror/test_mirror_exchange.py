@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaProtocolError
 from helpers.markers import MARKER
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
+from mirrorlake.delta import exchange
 from mirrorlake.delta.actions import live_files
 from mirrorlake.mirror import apply
 from mirrorlake.spark.jvm import forget_logs, transaction
@@ -184,6 +185,33 @@ def test_a_search_skips_pages_without_searched_keys(lake: Lake) -> None:
     assert scan.metrics().apply("numOutputRows").value() < 25_000
 
 
+def test_keys_are_searched_before_hidden_columns_are_computed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[str] = []
+    repeatable = apply.repeatable
+
+    def kept(rows: Any) -> Any:
+        plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        return repeatable(rows)
+
+    monkeypatch.setattr(apply, "repeatable", kept)
+    monkeypatch.setattr(apply, "_MANY_ROWS", 10)
+    monkeypatch.setattr(apply, "_SEARCHED_KEYS", 0)
+    publisher = lake.publisher("t", keys=["n", "g"])
+    publisher.insert([{"n": n, "g": n % 2, "v": n} for n in range(20)])
+    assert not lake.mirror().failed
+    publisher.upsert([{"n": 3, "g": 1, "v": -3}, {"n": 4, "g": 1, "v": -4}])
+    assert not lake.mirror().failed
+    (plan,) = plans
+    lines = plan.splitlines()
+    search = next(place for place, line in enumerate(lines) if "LeftSemi" in line)
+    hidden = next(place for place, line in enumerate(lines) if "row_commit_version" in line)
+    assert hidden < search  # a plan begins with its last step
+    assert "file_name" not in plan[plan.index("LeftSemi") :].split("BroadcastExchange")[0]
+    assert bag_by_spark(lake, "t", ["n", "g", "v"])[(3, 1, -3)] == 1
+
+
 def test_a_commit_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
@@ -246,7 +274,11 @@ def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("vectors", [pytest.param(True, marks=pytest.mark.long), False])
-def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake, vectors: bool) -> None:
+def test_updated_rows_keep_their_ids_and_get_a_new_version(
+    lake: Lake, vectors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "_COPIED_ROWS", 4)  # a file is rewritten as three parts
+    monkeypatch.setattr(exchange, "_ROWS_A_FILE", 2)
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
     lake.mirror(deletion_vectors=vectors)
@@ -260,6 +292,10 @@ def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake, vectors: 
         return {row["n"]: (row["id"], row["version"]) for row in rows.collect()}
 
     before = ids()
+    publisher.upsert([{"n": 3, "v": "a"}])
+    assert not lake.mirror().failed
+    files = live_files(lake.storage, "Tables/t", lake.table("t").snapshot().version)
+    assert len(files) == (2 if vectors else 4)
     for _ in range(2):
         publisher.upsert([{"n": 3, "v": "b"}, {"n": 50, "v": "c"}])
         publisher.delete([{"n": 4}])
