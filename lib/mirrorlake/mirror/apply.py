@@ -94,7 +94,7 @@ _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
-_COPIED_ROWS, _MOST_PARTS = 500_000, 4
+_COPIED_ROWS = 500_000  # a file with more is rewritten in parts
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SHUFFLES = "spark.sql.shuffle.partitions"
@@ -564,12 +564,13 @@ class _Exchange:
     def _copied(self, files: Sequence[Action]) -> DataFrame:
         """Return the unchanged rows of files, with the columns of `_written`.
 
-        Spark reads a file of usual size in one task. Here, several tasks read the parts of a large
-        file. Each writes a file, so that the next change rewrites less.
+        Spark reads a file of usual size in one task. If there are more cores than files, several
+        tasks read the parts of a large file, and each writes a file.
         """
         rows = self._txn.rows(files, keep_ids=True)
         largest = max(count_rows([add]) for add in files)
-        parts = min(-(-largest // _COPIED_ROWS), _MOST_PARTS)
+        cores = self._txn.session.sparkContext.defaultParallelism
+        parts = min(-(-largest // _COPIED_ROWS), cores // len(files))
         if parts > 1:
             part = f"least(_metadata.row_index DIV {-(-largest // parts)}, {parts - 1})"
             shares = [rows.where(f"{part} = {number}") for number in range(parts)]
