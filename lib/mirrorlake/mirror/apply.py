@@ -111,6 +111,7 @@ _SETTINGS = {
     # Otherwise the searched keys would be part of the code that Spark compiles in each cycle.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
+    # Otherwise each row is copied into Delta's struct of all hidden columns, with its paths.
     "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
 }
 _BROADCAST_BYTES = 64 * 2**20
@@ -527,9 +528,11 @@ class _Exchange:
             table = table.where(condition)
         if is_large and _is_small(self._batch, MOST_BROADCAST):
             # The table's other rows are not shuffled.
-            searched, listed = self._searched(), ", ".join(map(quote, self._keys))
+            searched = self._searched()
             table = reduce(DataFrame.where, searched, table)
             if not searched or len(self._keys) > 1:
+                # Spark evaluates a filter, but not a join, before it computes hidden columns.
+                listed = ", ".join(map(quote, self._keys))
                 with temporary_view(self._matching()) as view:
                     table = table.where(f"({listed}) IN (SELECT * FROM {view})")
         changes = self._changes

@@ -728,10 +728,14 @@ class DeltaTransaction:
         _, by_name = self._read_touched(found)
         rows = sum(int(row["places"]["cardinality"]) for row in found)
         updated = sum(row["updated"] for row in found)
-        return DeletedRows(lambda: self._marked(found, by_name, updated), rows, updated)
 
-    def _marked(self, found: Sequence[Row], by_name: Any, updated: int) -> RowActions:
-        """Write deletion vectors; the driver merges them with those of earlier commits."""
+        def store() -> RowActions:
+            return RowActions(self._store_marks(found, by_name), rows, updated)
+
+        return DeletedRows(store, rows, updated)
+
+    def _store_marks(self, found: Sequence[Row], by_name: Any) -> tuple[Any, ...]:
+        """Write deletion vectors, merged with those of earlier commits; return the actions."""
         helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
         parts = [found[n : n + _VECTORS_A_FILE] for n in range(0, len(found), _VECTORS_A_FILE)]
         with ThreadPoolExecutor(_VECTOR_FILES_AT_ONCE) as pool:
@@ -747,8 +751,7 @@ class DeltaTransaction:
             # Statistics are kept; their bounds may now be too wide.
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
-        rows = sum(int(one.numberOfModifiedRows()) for one in touched)
-        return RowActions(tuple(actions), rows, updated)
+        return tuple(actions)
 
     def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:
         """Remove the files that contain some rows; `commit_exchange` commits the removal.
