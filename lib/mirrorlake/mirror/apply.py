@@ -23,20 +23,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.exchange import (
+    ACTION,
+    APPEND,
+    DELETE,
     MOST_DELETED,
+    REPLACE,
     ROW,
+    UPDATE_SETTINGS,
+    RowUpdate,
+    can_update,
     count_rows,
-    exchange_rows,
-    mark_rows,
-    placed_rows,
-    remove_touched,
 )
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     FEED,
     MAPPING_FIX,
-    ROW_ID_COLUMN,
-    ROW_VERSION_COLUMN,
     Snapshot,
     mapping_problem,
     physical_names,
@@ -46,11 +47,7 @@ from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_
 from mirrorlake.errors import OtherDeltaError, SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import (
-    ACTION,
-    APPEND,
-    DELETE,
     KEPT,
-    REPLACE,
     SEARCHED,
     Bounds,
     collapse_changes,
@@ -74,8 +71,6 @@ from mirrorlake.mirror.options import (
 from mirrorlake.names import quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
-    DeletedRows,
-    DeltaTransaction,
     can_exchange,
     repeatable,
     transaction,
@@ -94,40 +89,19 @@ _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
-_COPIED_ROWS = 500_000  # a file with more is rewritten in parts
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SHUFFLES = "spark.sql.shuffle.partitions"
-_SETTINGS = {
-    # Rows of the table and of its feed go to different folders. One writer would sort them.
-    "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Cached rows are read once or twice, within seconds.
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # By default a small file counts as 4 MiB, which puts two large files into one task.
-    "spark.sql.files.openCostInBytes": str(128 * 2**10),
+_SETTINGS = UPDATE_SETTINGS | {
     # Only keys of changes are broadcast, never rows of the table.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.parquet.pushdown.inFilterThreshold": str(_SEARCHED_KEYS),
     # Otherwise the searched keys would be part of the code that Spark compiles in each cycle.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
-    # Otherwise each row is copied into Delta's struct of all hidden columns, with its paths.
-    "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
 }
 _BROADCAST_BYTES = 64 * 2**20
-# The supported writer features: others may require values or actions that are not written here.
-_FEATURES = frozenset(
-    (
-        "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
-        "columnMapping", "deletionVectors", "domainMetadata", "inCommitTimestamp", "invariants",
-        "rowTracking", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
-        "variantType",
-    )
-)  # fmt: skip
-_CHANGE_TYPE = "_change_type"
-_KIND, _NEW = "__mirrorlake_kind", "__mirrorlake_new_"
-_BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
-_TABLE = ""  # the kind of rows that are written to the table, not to its feed
+_NEW = "__mirrorlake_new_"
 # Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
 _NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
@@ -393,7 +367,9 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     with transaction(session, at.path, note=note, confs=confs, own=False) as txn:
         folder = at.identity.table.table_path
         snapshot = read_snapshot(at.storage, folder, txn.version)
-        if snapshot is None or not _is_fit(snapshot, batch):
+        if snapshot is None or not can_update(snapshot):
+            return False
+        if has_partitioning_policy(at.storage, at.identity.table):
             return False
         if txn.has_seen(at.identity.app_id, batch.last):
             return True
@@ -406,9 +382,9 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         unknown = any(int(add["records"]) < 0 for add in files)
         if rewrites and (unknown or not _is_small(batch, MOST_BROADCAST)):
             return False
-        with _Exchange(txn, snapshot, changes, batch) as exchange:
-            known = wide_bounds(bounds, limits, names, batch.target)
-            exchange.commit(files, known, rewrites=rewrites)
+        known = wide_bounds(bounds, limits, names, batch.target)
+        with _Exchange(RowUpdate(txn, snapshot, files), changes, batch) as exchange:
+            exchange.commit(known, is_large=count_rows(files) >= _MANY_ROWS, rewrites=rewrites)
     return True
 
 
@@ -438,34 +414,15 @@ def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
     return batch.row_count <= rows and size <= _BROADCAST_BYTES
 
 
-def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
-    if snapshot.properties.get("delta.appendOnly", "false").lower() == "true":
-        return False
-    # Delta can't write change rows for names with a backtick; MERGE raises the error.
-    if any("`" in name for name in snapshot.schema):
-        return False
-    known = set(snapshot.writer_features) <= _FEATURES
-    return known and not has_partitioning_policy(batch.at.storage, batch.at.identity.table)
-
-
 class _Exchange:
     """One attempt to commit; it caches rows in memory until it is closed."""
 
-    def __init__(
-        self, txn: DeltaTransaction, snapshot: Snapshot, changes: Changes, batch: Batch
-    ) -> None:
-        self._txn = txn
+    def __init__(self, update: RowUpdate, changes: Changes, batch: Batch) -> None:
+        self._update = update
         self._batch = batch
-        self._columns = tuple(snapshot.schema)
         self._keys = changes.keys
         self._unchanged = {name.lower() for name in changes.unchanged}
-        self._has_feed = snapshot.has_feed
-        self._ids = [
-            snapshot.properties[name]
-            for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
-            if txn.tracks_rows
-        ]
-        self._new = {name: f"{_NEW}{place}" for place, name in enumerate(self._columns)}
+        self._new = {name: f"{_NEW}{place}" for place, name in enumerate(update.columns)}
         columns = [F.col(quote(name)).alias(new) for name, new in self._new.items()]
         kept = [KEPT] if changes.unchanged else []
         self._frames: list[DataFrame] = []
@@ -482,39 +439,24 @@ class _Exchange:
         self._frames.append(rows.persist())
         return rows
 
-    def commit(self, files: Sequence[Action], bounds: Bounds, *, rewrites: bool) -> None:
-        """Replace the rows of changed keys in the files.
+    def commit(self, bounds: Bounds, *, is_large: bool, rewrites: bool) -> None:
+        """Replace the rows of changed keys.
 
         Args:
-            files: the files that can have such rows.
             bounds: the bounds outside which no key can match.
+            is_large: whether the files have many rows.
             rewrites: whether to rewrite the files with such rows, instead of marking the rows.
         """
-        table = placed_rows(self._txn, files, keep_ids=True)
-        self._txn.read_all()
-        found = self._find(table, bounds, is_large=count_rows(files) >= _MANY_ROWS)
+        found = self._find(self._update.old_rows, bounds, is_large=is_large)
         found = repeatable(found) if _is_small(self._batch) else self._persist(found)
-        marked, copied = DeletedRows(), 0
-        parts: list[DataFrame] = []
-        old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
-        if files and rewrites:
-            marked, paths = remove_touched(self._txn, old, updated)
-            removed = set(paths)
-            touched = [add for add in files if add["path"] in removed]
-            copied = count_rows(touched) - marked.rows
-            parts = [self._copied(touched)] if copied else []
-        elif files:
-            marked = mark_rows(self._txn, old, updated)
-        if self._inserts or marked.updated or (marked.rows and self._has_feed):
-            parts.append(self._written(found, fed=marked.rows > 0))
-        exchange_rows(
-            self._txn,
-            marked.store,
-            reduce(DataFrame.unionByName, parts) if parts else None,
+        self._update.commit(
+            found,
+            value=self._value,
+            unchanged=lambda rows: rows.join(self._matching(), self._same, "left_anti"),
+            rewrites=rewrites,
+            inserts=self._inserts,
             expected=self._batch.row_count,
-            copied=copied,
-            app_id=self._batch.at.identity.app_id,
-            number=self._batch.last,
+            once=(self._batch.at.identity.app_id, self._batch.last),
         )
 
     @property
@@ -564,61 +506,11 @@ class _Exchange:
         changes = self._changes.where(F.col(ACTION) != APPEND)
         return F.broadcast(changes.select(*[self._new[key] for key in self._keys]))
 
-    def _copied(self, files: Sequence[Action]) -> DataFrame:
-        """Return the unchanged rows of files, with the columns of `_written`.
-
-        Spark reads a file of usual size in one task. If there are more cores than files, several
-        tasks read the parts of a large file, and each writes a file.
-        """
-        rows = self._txn.rows(files, keep_ids=True)
-        largest = max(count_rows([add]) for add in files)
-        cores = self._txn.session.sparkContext.defaultParallelism
-        parts = min(-(-largest // _COPIED_ROWS), cores // len(files))
-        if parts > 1:
-            part = f"least(_metadata.row_index DIV {-(-largest // parts)}, {parts - 1})"
-            shares = [rows.where(f"{part} = {number}") for number in range(parts)]
-            rows = reduce(DataFrame.union, shares)
-        rows = rows.join(self._matching(), self._same, "left_anti")
-        names = [*self._columns, *self._ids]
-        return rows.select(*map(quote, names), F.lit(None).cast("string").alias(_CHANGE_TYPE))
-
-    def _written(self, found: DataFrame, *, fed: bool) -> DataFrame:
-        """Return the rows to write: new rows of the table, and those of its feed.
-
-        The values are SQL texts, because Spark parses them in one step.
-
-        Args:
-            found: the result of `_find`.
-            fed: whether the feed needs inserted rows; a commit that only inserts has none.
-        """
-        has_row, feed = f"{quote(ROW)} IS NOT NULL", self._has_feed
-        deleted = _texts([_DELETED] if feed else [])
-        updated = _texts([_BEFORE, _AFTER, _TABLE] if feed else [_TABLE])
-        inserted = _texts([_INSERTED, _TABLE] if feed and fed else [_TABLE])
-        kinds = (
-            f"CASE WHEN {has_row} THEN IF({ACTION} = '{DELETE}', {deleted}, {updated})"
-            f" WHEN {ACTION} IN ('{REPLACE}', '{APPEND}') THEN {inserted} END"
-        )
-        is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
-
-        def value(name: str) -> str:
-            old, new = quote(name), self._new[name]
-            if name.lower() not in self._unchanged:
-                return f"IF({is_old}, {old}, {new})"
-            keeps = f"{has_row} AND coalesce(array_contains({KEPT}, {literal(name)}), false)"
-            return f"IF({is_old} OR {keeps}, {old}, {value_or_error(name, new, KEPT)})"
-
-        made = [F.expr(f"{value(name)} AS {quote(name)}") for name in self._columns]
-        # An updated row keeps its id, and gets the commit's version.
-        kept = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
-        for name in self._ids:
-            number = F.expr(kept.get(name, "CAST(NULL AS BIGINT)"))
-            # Delta identifies the columns of row ids by their metadata.
-            made.append(number.alias(name, metadata=found.schema[name].metadata))
-        change_type = F.expr(f"IF({_KIND} <> '{_TABLE}', {_KIND}, NULL) AS {_CHANGE_TYPE}")
-        return found.selectExpr("*", f"explode({kinds}) AS {_KIND}").select(*made, change_type)
-
-
-def _texts(kinds: Sequence[str]) -> str:
-    """Return an array of texts as SQL."""
-    return f"CAST(array({', '.join(map(literal, kinds))}) AS ARRAY<STRING>)"
+    def _value(self, name: str) -> str:
+        """Return the SQL expression of a column's new value."""
+        new = self._new[name]
+        if name.lower() not in self._unchanged:
+            return new
+        keeps = f"coalesce(array_contains({KEPT}, {literal(name)}), false)"
+        new = value_or_error(name, new, KEPT)
+        return f"IF({quote(ROW)} IS NOT NULL AND {keeps}, {quote(name)}, {new})"

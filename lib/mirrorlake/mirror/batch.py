@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.exchange import ACTION, APPEND, DELETE, REPLACE, REPLACE_ONLY
 from mirrorlake.delta.files import decoded_path
 from mirrorlake.delta.log_files import Action
 from mirrorlake.landing import check
@@ -31,12 +32,7 @@ from mirrorlake.storage.files import Storage
 # Columns that the engine adds; published columns can't have these names.
 MARKER = "__mirrorlake_marker"
 POSITION = "__mirrorlake_position"
-ACTION = "__mirrorlake_action"
 KEPT = "__mirrorlake_kept"  # the names of columns that keep the table's values
-DELETE = "delete"  # remove the key's rows
-REPLACE = "replace"  # replace the key's rows; insert this row if none exists
-REPLACE_ONLY = "replace_only"  # replace the key's rows; do nothing if none exists
-APPEND = "append"  # insert this row in any case
 FILE_ROWS = 2**40  # more rows than a file can hold: the distance between the files' positions
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _FILE_NAME = "_metadata.file_name"  # URL-encoded

@@ -245,7 +245,7 @@ def fence_off(table: TableHandle, receipt: Receipt) -> None:
                 return
             with suppress(ConflictError):
                 none = RowActions()
-                txn.commit_exchange(none, none, app_id=receipt.id, number=1)
+                txn.commit_exchange(none, none, once=(receipt.id, 1))
                 return
     raise BusyError(
         f"Other writers of {table.name} committed first {_TRIES} times in a row.", hint="try again."

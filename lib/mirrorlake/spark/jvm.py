@@ -483,6 +483,7 @@ def transaction(
     session: Any = prepare(spark.newSession()) if own else spark
     session.conf.set(_BY_ID, "true")
     settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
+    earlier = {name: _own_setting(session, name) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)
     try:
@@ -499,8 +500,16 @@ def transaction(
         refuse_other_delta(error)
         raise
     finally:
-        for name in settings:
-            session.conf.unset(name)
+        for name, known in earlier.items():
+            if known is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, known)
+
+
+def _own_setting(session: Any, name: str) -> str | None:
+    """Return a setting of a session, or None if the session has Spark's default."""
+    return session.conf.get(name) if session._jsparkSession.conf().contains(name) else None
 
 
 _EXCHANGES = {  # the methods of Delta that marking, removing and committing rows call
@@ -579,6 +588,11 @@ class DeltaTransaction:
         """Whether the table has deletion vectors, so that single rows can be deleted."""
         vectors = self.metadata()["configuration"].get("delta.enableDeletionVectors", "false")
         return str(vectors).lower() == "true"
+
+    @property
+    def has_row_index(self) -> bool:
+        """Whether Delta returns the position of a row in its file."""
+        return self.has_vectors or self.tracks_rows
 
     def metadata(self) -> dict[str, Any]:
         """Return the `metaData` action of the log."""
@@ -826,15 +840,15 @@ class DeltaTransaction:
         return items_of(store.apply(self._seq(data).iterator()).toSeq())
 
     def commit_exchange(
-        self, marked: RowActions, written: RowActions, *, app_id: str, number: int
+        self, marked: RowActions, written: RowActions, *, once: tuple[str, int] | None
     ) -> int:
-        """Commit deleted and added rows, once for each transaction number of an application.
+        """Commit deleted and added rows.
 
         Args:
             marked: the deleted rows; those that are updated count as updated in the metrics.
             written: the added rows.
-            app_id: the id of the application.
-            number: the number of the transaction.
+            once: an application and the number of its transaction, which can be committed only
+                once.
 
         Returns:
             The committed version.
@@ -848,22 +862,22 @@ class DeltaTransaction:
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
         self._record(named | {"operationNumSourceRows": added + marked.rows})
         merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
-        once = self._delta.actions.SetTransaction(app_id, number, self._none)
-        return self._commit([once, *marked.actions, *written.actions], merge)
+        first = [self._delta.actions.SetTransaction(*once, self._none)] if once else []
+        return self._commit([*first, *marked.actions, *written.actions], merge)
 
-    def commit_overwrite(self, written: RowActions, *, app_id: str, number: int) -> int:
-        """Commit rows in place of all rows, once for each transaction number of an application.
+    def commit_overwrite(self, written: RowActions, *, once: tuple[str, int]) -> int:
+        """Commit rows in place of all rows, once for the number of an application's transaction.
 
-        Register all files of the version with `know` first. The other arguments, the result and the
-        errors are those of `commit_exchange`.
+        Register all files of the version with `know` first. The result and the errors are those of
+        `commit_exchange`.
         """
         self.read_all()
         now = int(time.time() * 1000)
         gone = [file.removeWithTimestamp(now, True) for file in self._taken.values()]
         self._record({"numFiles": len(written.actions), "numOutputRows": written.rows})
         save = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Overwrite")
-        once = self._delta.actions.SetTransaction(app_id, number, self._none)
-        return self._commit([once, *gone, *written.actions], operation(self._jvm, "Write", save))
+        first = self._delta.actions.SetTransaction(*once, self._none)
+        return self._commit([first, *gone, *written.actions], operation(self._jvm, "Write", save))
 
     def _record(self, figures: dict[str, int]) -> None:
         """Set the metrics of the commit."""

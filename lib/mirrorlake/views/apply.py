@@ -20,6 +20,7 @@ from mirrorlake.delta.exchange import (
     ROW,
     count_rows,
     exchange_rows,
+    few_files,
     know_files,
     mark_rows,
     placed_rows,
@@ -192,7 +193,7 @@ def overwrite_rows(rows: DataFrame, target: Target) -> None:
             if know_files(txn, live_files(target.storage, target.folder, txn.version)):
                 if not txn.has_seen(target.app_id, target.number):
                     written = txn.write_new(rows)
-                    txn.commit_overwrite(written, app_id=target.app_id, number=target.number)
+                    txn.commit_overwrite(written, once=(target.app_id, target.number))
                 return
     write_rows(rows, target, "overwrite")
 
@@ -278,13 +279,12 @@ def _exchange(
     def mark() -> RowActions:
         return mark_rows(txn, deleted, updated).store() if replacement.deleted else RowActions()
 
+    new = few_files(rows.where(quote(COMES)), replacement.inserted).select(*map(quote, columns))
     exchange_rows(
         txn,
         mark,
-        rows.where(quote(COMES)).select(*map(quote, columns)) if replacement.inserted else None,
-        expected=replacement.inserted,
-        app_id=target.app_id,
-        number=target.number,
+        new if replacement.inserted else None,
+        once=(target.app_id, target.number),
     )
 
 

@@ -273,11 +273,25 @@ def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
     assert {row.n for row in rows if row.v == "b"} == {0, 1, 2}
 
 
+def test_rows_of_a_table_without_row_tracking(lake: Lake) -> None:
+    """Test a table whose rows have no positions, so that its files are rewritten."""
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(3)])
+    lake.mirror(deletion_vectors=False)
+    table = lake.table("t")
+    off = "SET TBLPROPERTIES (delta.enableRowTracking = false)"
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} {off}")
+    publisher.upsert([{"n": 1, "v": "b"}])
+    publisher.delete([{"n": 2}])
+    assert not lake.mirror().failed
+    assert {row["n"]: row["v"] for row in table.read().collect()} == {0: "a", 1: "b"}
+
+
 @pytest.mark.parametrize("vectors", [pytest.param(True, marks=pytest.mark.long), False])
 def test_updated_rows_keep_their_ids_and_get_a_new_version(
     lake: Lake, vectors: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "_COPIED_ROWS", 4)  # a file is rewritten as three files
+    monkeypatch.setattr(exchange, "_COPIED_ROWS", 4)  # a file is rewritten as three files
     monkeypatch.setattr(exchange, "_ROWS_A_FILE", 2)
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
