@@ -22,21 +22,33 @@ empty period, with `__START_AT` equal to `__END_AT`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.exchange import (
+    ACTION,
+    DELETE,
+    REPLACE,
+    ROW,
+    UPDATE_SETTINGS,
+    update_any,
+)
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.ranges import net_changes
 from mirrorlake.history.diff import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from mirrorlake.history.write import create_table, extend_table
 from mirrorlake.names import quote
+from mirrorlake.spark.jvm import MOST_BROADCAST, can_exchange, transaction
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name, literal, temporary_view
+from mirrorlake.spark.rewrite import whole_hash
+from mirrorlake.spark.sql import delta_name, literal, retry_conflicts, temporary_view
 
 FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
@@ -56,6 +68,11 @@ _NOT_FOUND = (
 )
 TOMBSTONES = "__tombstones"
 TRUNCATE = "__TRUNCATE"  # whether a tombstone is that of a truncation
+_NEW = "__mirrorlake_new_"  # new values of a period's columns
+_HASH, _OLD_HASH = "__mirrorlake_hash", "__mirrorlake_old_hash"
+_SHUFFLES, _FEW_SHUFFLES = "spark.sql.shuffle.partitions", 8
+# False: rows that are partitioned by some of a join's keys are not shuffled again.
+_ALL_KEYS = "spark.sql.requireAllClusterKeysForCoPartition"
 _FLOOR = "__mirrorlake_floor"  # the sequence of the last delete; older changes have no effect
 
 
@@ -391,20 +408,130 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
     """Apply changes to a type 2 table; see `apply_changes`."""
-    keys = dimension.keys
-    new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True))
-    shape = periods(first_of_each(new, keys, (IS_DELETE, TIE)), columns, dimension)
-    target = ready_table(shape, path, [*keys, START])
-    known = target.alias("t").join(new.alias("s"), F.expr(same_key(keys)), "left_semi")
-    old = known.select(*map(quote, shape.columns)).persist()
+    new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True)).persist()
     try:
-        events = _as_events(old, columns, dimension).unionByName(new)
-        together = first_of_each(events, keys, (IS_DELETE, IS_NEW, TIE))
-        wanted = periods(together, columns, dimension)
-        same = f"{same_key(keys)} AND t.{START} = s.{START}"
-        _merge(_difference(old, wanted, keys), path, same)
+        shape = periods(first_of_each(new, dimension.keys, (IS_DELETE, TIE)), columns, dimension)
+        target = ready_table(shape, path, [*dimension.keys, START])
+        changes = _TypeTwoChanges(new, columns, dimension)
+        # Only MERGE casts values to other types of the table.
+        types, wanted = column_types(target.schema), column_types(shape.schema)
+        fits = all(types[name] == kind for name, kind in wanted.items())
+
+        def commit() -> None:
+            if not (fits and changes.update(path)):
+                changes.merge(path)
+
+        retry_conflicts(commit)
     finally:
-        old.unpersist()
+        new.unpersist()
+
+
+class _TypeTwoChanges:
+    """Changes of a type 2 table.
+
+    Args:
+        new: the cached changes.
+        columns: the data columns.
+        dimension: the options.
+    """
+
+    def __init__(self, new: DataFrame, columns: list[str], dimension: Dimension) -> None:
+        self._new = new
+        self._columns = columns
+        self._dimension = dimension
+        self._period = [*dimension.keys, START]
+        is_null = reduce(Column.__or__, [F.col(quote(key)).isNull() for key in dimension.keys])
+        (found,) = new.agg(F.count("*").alias("all"), F.count_if(is_null).alias("null")).collect()
+        self._count = found["all"]
+        self._equal = "<=>" if found["null"] else "="  # without NULLs, keys are compared faster
+
+    def update(self, path: str) -> bool:
+        """Commit the changes in a transaction of Delta's own; return False if MERGE is needed."""
+        spark, period = self._new.sparkSession, self._period
+        if not can_exchange(spark):
+            return False
+        settings = UPDATE_SETTINGS | {_ALL_KEYS: "false"}
+        if self._count <= MOST_BROADCAST:  # adaptive execution would cost more than it saves
+            few = min(_FEW_SHUFFLES, int(spark.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
+            settings |= {_SHUFFLES: str(few), "spark.sql.adaptive.enabled": "false"}
+        with transaction(spark, path, confs=settings, own=False) as txn:
+            update = update_any(txn, path)
+            if update is None:
+                return False
+            with self._difference(update.old_rows) as (found, values):
+                old = found.where(F.col(ROW).isNotNull()).select(*map(quote, period))
+                update.commit(
+                    found,
+                    value=lambda name: values.get(name.lower(), quote(name)),
+                    unchanged=lambda rows: self._matched(rows, old, period, "left_anti"),
+                    rewrites=not txn.has_vectors,
+                    inserts=True,
+                    expected=2 * self._count,
+                )
+        return True
+
+    def merge(self, path: str) -> None:
+        """Commit the changes by MERGE."""
+        table = self._new.sparkSession.read.format("delta").load(path)
+        with self._difference(table) as (found, values):
+            is_delete = F.col(ACTION) == DELETE
+            made = [
+                F.expr(f"IF({IS_DELETE}, {quote(name)}, {values[name.lower()]}) AS {quote(name)}")
+                for name in table.columns
+                if name.lower() in values
+            ]
+            rows = found.withColumn(IS_DELETE, is_delete).select(*made, IS_DELETE)
+            _merge(rows, path, same_key(self._period))
+
+    def _matched(
+        self, rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str
+    ) -> DataFrame:
+        """Return the rows whose keys others have (`left_semi`) or do not have (`left_anti`)."""
+        if self._count <= MOST_BROADCAST:
+            others = F.broadcast(others)
+        same = F.expr(same_key(keys, equal=self._equal))
+        return rows.alias("t").join(others.alias("s"), same, how)
+
+    @contextmanager
+    def _difference(self, table: DataFrame) -> Iterator[tuple[DataFrame, dict[str, str]]]:
+        """Compute the periods that the changes add, change or remove.
+
+        Args:
+            table: the table's rows; further columns are kept.
+
+        Yields:
+            The cached differences: the old row or NULLs, the new values or NULLs, and an `ACTION`.
+            Then the columns of the new values, by the lowercase names of the table's columns.
+        """
+        keys = self._dimension.keys
+        # All steps need a key's rows in one partition, so each row is shuffled once.
+        partitions = int(table.sparkSession.conf.get(_SHUFFLES) or _FEW_SHUFFLES)
+        by_key = [F.col(quote(key)) for key in keys]
+        matched = self._matched(table, self._new, keys, "left_semi")
+        old = matched.repartition(partitions, *by_key).persist()
+        try:
+            new = self._new.repartition(partitions, *by_key)
+            events = _as_events(old, self._columns, self._dimension).unionByName(new)
+            together = first_of_each(events, keys, (IS_DELETE, IS_NEW, TIE))
+            wanted = periods(together, self._columns, self._dimension)
+            values = {name: f"{_NEW}{place}" for place, name in enumerate(wanted.columns)}
+            compared = old.select(*map(quote, wanted.columns))
+            marked = old.withColumn(_OLD_HASH, whole_hash(compared, row_ids=False))
+            made = wanted.select(
+                *[F.col(quote(name)).alias(value) for name, value in values.items()],
+                whole_hash(wanted, row_ids=False).alias(_HASH),
+            )
+            same = [f"{quote(name)} {self._equal} {values[name]}" for name in self._period]
+            both = marked.join(made, F.expr(" AND ".join(same)), "full_outer")
+            action = F.when(F.col(_HASH).isNull(), DELETE).otherwise(REPLACE)
+            differs = both.where(~F.col(_HASH).eqNullSafe(F.col(_OLD_HASH)))
+            found = differs.withColumn(ACTION, action).drop(_HASH, _OLD_HASH).persist()
+            try:
+                yield found, {name.lower(): value for name, value in values.items()}
+            finally:
+                found.unpersist()
+        finally:
+            old.unpersist()
 
 
 def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
@@ -485,7 +612,11 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
     ordered = Window.partitionBy(*map(quote, dimension.keys)).orderBy(START)
     follows = "__mirrorlake_follows"
     old = old.withColumn(follows, F.lead(START).over(ordered))
-    start, end = F.col(START), F.col(END)
+    several = f"The dimension has several rows of one key with the same {START}."
+    start = F.when(
+        F.col(START).eqNullSafe(F.col(follows)), F.raise_error(F.lit(several))
+    ).otherwise(F.col(START))
+    end = F.col(END)
     values = [name for name in columns if name not in dimension.keys]
 
     def event(at: Column, is_delete: bool, value: Callable[[str], Column]) -> Column:
@@ -514,18 +645,6 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
         F.lit(0).cast("bigint").alias(TIE),
         F.lit(False).alias(IS_NEW),
     )
-
-
-def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the rows to write and the rows to remove, which are marked as deletes."""
-    rows = wanted.withColumn(CHANGE_TYPE, F.lit("insert")).unionByName(
-        old.withColumn(CHANGE_TYPE, F.lit("delete"))
-    )
-    marked = rows.withColumns({COMMIT_VERSION: F.lit(0), COMMIT_TIMESTAMP: F.lit(0)})
-    found = net_changes(marked, [*keys, START], unique=range(1))
-    kept = found.where(F.col(CHANGE_TYPE) != "update_preimage")
-    is_delete = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
-    return kept.select(*[F.col(quote(name)) for name in wanted.columns], is_delete)
 
 
 def _merge(rows: DataFrame, path: str, same: str, newer: str = "true") -> None:
@@ -575,9 +694,9 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
     return known.where(f"{previous} IS NULL OR {previous} <> {SEQUENCE}").drop(previous)
 
 
-def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
+def same_key(keys: Sequence[str], left: str = "t", right: str = "s", *, equal: str = "<=>") -> str:
     """Return the SQL condition that two rows have the same key; NULL equals NULL."""
-    return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
+    return " AND ".join(f"{left}.{quote(key)} {equal} {right}.{quote(key)}" for key in keys)
 
 
 def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:

@@ -22,6 +22,8 @@ from helpers.quiet import commit_quietly
 from mirrorlake import Lake, Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed import scd
+from mirrorlake.spark.jvm import DeltaTransaction
+from mirrorlake.spark.sql import delta_name
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -53,6 +55,14 @@ TRACKED: list[dict[str, Any]] = [
 ]
 
 
+# Properties of a type 2 table that decide how changes are committed. Without one of them, files are
+# rewritten.
+PROPERTIES = {
+    "vectors": "delta.enableDeletionVectors = true",
+    "merge": "delta.feature.allowColumnDefaults = 'supported'",  # MERGE computes the defaults
+}
+
+
 def events_table(lake: Lake) -> Table:
     """Create an empty table whose rows will be changes of a dimension."""
     columns = {
@@ -68,14 +78,15 @@ def take(table: Table, events: list[Event], **how: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored_as", "ignore_nulls", "tracked"),
+    ("stored_as", "ignore_nulls", "tracked", "way"),
     [
-        (2, True, TRACKED[0]),
-        pytest.param(1, False, {}, marks=pytest.mark.long),
-        pytest.param(1, True, {}, marks=pytest.mark.long),
-        pytest.param(2, False, {}, marks=pytest.mark.long),
-        pytest.param(2, True, {}, marks=pytest.mark.long),
-        pytest.param(2, False, TRACKED[1], marks=pytest.mark.long),
+        (2, True, TRACKED[0], "rewrite"),
+        pytest.param(1, False, {}, "merge", marks=pytest.mark.long),
+        pytest.param(1, True, {}, "merge", marks=pytest.mark.long),
+        pytest.param(2, False, {}, "rewrite", marks=pytest.mark.long),
+        pytest.param(2, False, {}, "merge", marks=pytest.mark.long),
+        pytest.param(2, True, {}, "vectors", marks=pytest.mark.long),
+        pytest.param(2, False, TRACKED[1], "merge", marks=pytest.mark.long),
     ],
 )
 @settings(
@@ -92,6 +103,7 @@ def test_any_batches_end_as_the_model_does(
     stored_as: Any,
     ignore_nulls: bool,
     tracked: dict[str, Any],
+    way: str,
     examples: list[list[Any]],
 ) -> None:
     events = events_table(lake)
@@ -101,6 +113,8 @@ def test_any_batches_end_as_the_model_does(
     for batch in [*batches, [], batches[1]]:  # a version without changes, and a repeated batch
         random.Random(len(seen)).shuffle(batch)
         take(events, batch, stored_as=stored_as, ignore_null_updates=ignore_nulls, **tracked)
+        if not seen and way != "rewrite":
+            spark.sql(f"ALTER TABLE {delta_name(path)} SET TBLPROPERTIES ({PROPERTIES[way]})")
         seen += batch
         if stored_as == 1:
             assert type_1(spark, path) == type_1_model(seen, ignore_nulls=ignore_nulls)
@@ -117,6 +131,51 @@ def test_truncates(spark: SparkSession, lake: Lake, pytestconfig: pytest.Config)
         seen += events_of(text)
         take(events, events_of(text), apply_as_truncates="op = 'T'")
         assert type_1(spark, path) == type_1_model(seen), text
+
+
+@pytest.mark.parametrize("way", ["rewrite", pytest.param("vectors", marks=pytest.mark.long)])
+def test_feed_and_row_ids_are_those_of_merge(spark: SparkSession, lake: Lake, way: str) -> None:
+    rows, feeds = [], []
+    for made in (way, "merge"):
+        path = lake.storage.path(f"Tables/{made}")
+        scd.apply_changes(as_rows(spark, events_of("a1=1p b1=1p c1=1p d1=1p")), path, how(2))
+        kept = ", ".join(["delta.enableRowTracking = true", *filter(None, [PROPERTIES.get(made)])])
+        spark.sql(f"ALTER TABLE {delta_name(path)} SET TBLPROPERTIES ({kept})")
+        spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS (note STRING)")
+        spark.sql(f"UPDATE {delta_name(path)} SET note = 'of a person'")
+        before = spark.read.format("delta").load(path).select("*", "_metadata.row_id").collect()
+        ids, start = {row["row_id"]: row["the key"] for row in before}, lake.table(made).version
+        for text in ("a3=2p b2- e5=1p", "a2=3p c0=2p f1- b2=4q"):
+            scd.apply_changes(as_rows(spark, events_of(text)), path, how(2))
+        after = spark.read.format("delta").load(path).select("*", "_metadata.row_id").collect()
+        assert len({row["row_id"] for row in after}) == len(after)
+        assert not [row for row in after if ids.get(row["row_id"]) not in (None, row["the key"])]
+        rows.append({(*row[:-1], row["row_id"] in ids) for row in after})
+        feed = spark.read.format("delta").option("readChangeFeed", "true")
+        changed = feed.option("startingVersion", start + 1).load(path).drop("_commit_timestamp")
+        changed = changed.withColumn("_commit_version", changed["_commit_version"] - start)
+        feeds.append(Counter(map(tuple, changed.collect())))
+        (last,) = spark.sql(f"DESCRIBE HISTORY {delta_name(path)} LIMIT 1").collect()
+        assert (last["operationParameters"]["predicate"] != "[]") == (made == "merge")
+    assert rows[0] == rows[1]
+    assert feeds[0] == feeds[1]
+
+
+def test_changes_without_effect_are_not_committed(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/dim")
+    batch = as_rows(spark, events_of("a1=1p b1=1p b2-"))
+    scd.apply_changes(batch, path, how(2))
+    before = lake.table("dim").version
+    scd.apply_changes(batch, path, how(2))
+    assert lake.table("dim").version == before
+
+
+def test_several_rows_of_a_period_are_refused(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/dim")
+    scd.apply_changes(as_rows(spark, events_of("a1=1p")), path, how(2))
+    spark.sql(f"INSERT INTO {delta_name(path)} SELECT * FROM {delta_name(path)}")
+    with pytest.raises(Exception, match="several rows of one key"):
+        scd.apply_changes(as_rows(spark, events_of("a2=2p")), path, how(2))
 
 
 @pytest.mark.parametrize("tracked", TRACKED, ids=["columns", "except"])
@@ -252,9 +311,10 @@ POINTS = [
     (1, "_apply_truncates", 1),
     (1, "merge_into", 2),
     (2, "ready_table", 1),
-    (2, "_merge", 1),
+    (2, "update_any", 1),
+    (2, "DeltaTransaction.commit_exchange", 1),
 ]
-QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has a case of type 1
+QUICK = {(2, "DeltaTransaction.commit_exchange", 1)}  # test_scd_kill.py has a case of type 1
 
 
 @pytest.mark.parametrize(
@@ -277,12 +337,13 @@ def test_stopped_after_any_step_and_run_again(
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
     scd.apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
-    module = "mirrorlake.feed.scd"
-    real = getattr(importlib.import_module(module), step)
+    kind, _, name = step.rpartition(".")
+    place: Any = DeltaTransaction if kind else importlib.import_module("mirrorlake.feed.scd")
+    real = getattr(place, name)
     done = []
 
-    def stop(*arguments: Any) -> Any:
-        result = real(*arguments)
+    def stop(*arguments: Any, **named: Any) -> Any:
+        result = real(*arguments, **named)
         done.append(step)
         if len(done) == times:
             raise Killed
@@ -291,7 +352,7 @@ def test_stopped_after_any_step_and_run_again(
     seen = events_of(texts[0]) + events_of(texts[1])
     batch = as_rows(spark, events_of(texts[1]))
     with monkeypatch.context() as patched:
-        patched.setattr(f"{module}.{step}", stop)
+        patched.setattr(place, name, stop)
         with pytest.raises(Killed):
             scd.apply_changes(batch, path, dimension)
     for _ in range(2):
