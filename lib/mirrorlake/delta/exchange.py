@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -33,6 +34,7 @@ from mirrorlake.spark.jvm import (
     can_exchange,
     transaction,
 )
+from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import literal
 from mirrorlake.storage.files import Storage
 
@@ -49,6 +51,7 @@ MOST_DELETED = 0.2
 FEW_DELETED = 10_000
 """The number of deleted rows that is always accepted."""
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
+_MANY_CHECKED = 5_000_000  # rows in files with deletion vectors
 _COPIED_ROWS = 500_000  # a file with more is rewritten in parts
 # A row's place in its task, which is the same in each scan of the same files.
 _PLACE = f"(monotonically_increasing_id() & {2**33 - 1})"
@@ -99,7 +102,11 @@ def has_too_many_deleted(files: Sequence[Action]) -> bool:
 
 
 def placed_rows(
-    txn: DeltaTransaction, files: Sequence[Action], *, keep_ids: bool = False
+    txn: DeltaTransaction,
+    files: Sequence[Action],
+    *,
+    keep_ids: bool = False,
+    with_deleted: bool = False,
 ) -> DataFrame:
     """Return the rows of files with their positions, in the columns `FILE` and `ROW`.
 
@@ -110,12 +117,15 @@ def placed_rows(
         files: the result of `live_files` for the transaction's version; only rows of these files
             can be deleted.
         keep_ids: as for `DeltaTransaction.rows`.
+        with_deleted: include the rows that deletion vectors delete.
     """
     plain = [_plain(add) for add in files]
     txn.know(plain)
     # Without a row index, only whole files can be removed, for which any number is sufficient.
     index = "_metadata.row_index" if txn.has_row_index else "0L"
     places = [f"_metadata.file_path AS {quote(FILE)}", f"{index} AS {quote(ROW)}"]
+    if with_deleted:
+        plain = [add | {"deletionVector": None} for add in plain]
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
@@ -262,6 +272,30 @@ class RowUpdate:
     def old_rows(self) -> DataFrame:
         """The rows of the files, with their row ids, as `placed_rows` returns them."""
         return placed_rows(self._txn, self._files, keep_ids=True)
+
+    @property
+    def checks_many(self) -> bool:
+        """Whether a scan would check millions of rows against deletion vectors."""
+        marked = [add for add in self._files if add.get("deletionVector")]
+        return count_rows(marked) >= _MANY_CHECKED
+
+    @property
+    def all_rows(self) -> DataFrame:
+        """The rows of the files as `old_rows`, including those that deletion vectors delete."""
+        return placed_rows(self._txn, self._files, keep_ids=True, with_deleted=True)
+
+    def without_deleted(self, rows: DataFrame) -> DataFrame:
+        """Return some of `all_rows` without the deleted ones; a job reads their positions."""
+        places = rows.select(F.col(FILE).alias("file_path"), F.col(ROW).alias("row_index"))
+        deleted = self._txn.deleted_among(places)
+        if not deleted:
+            return rows
+        named = {
+            name: list(values)
+            for name, values in zip((FILE, ROW), zip(*deleted, strict=True), strict=True)
+        }
+        gone = from_arrow(self._txn.session, pa.table(named))
+        return rows.join(F.broadcast(gone), [FILE, ROW], "left_anti")
 
     def commit(
         self,

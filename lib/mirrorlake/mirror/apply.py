@@ -93,12 +93,20 @@ _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them i
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = UPDATE_SETTINGS | {
+    # With the default of 128 MiB, a few long tasks leave cores idle.
+    "spark.sql.files.maxPartitionBytes": str(32 * 2**20),
     # Only keys of changes are broadcast, never rows of the table.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.parquet.pushdown.inFilterThreshold": str(_SEARCHED_KEYS),
     # Otherwise the searched keys would be part of the code that Spark compiles in each cycle.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
+}
+_LOCAL_SETTINGS = {
+    # Delta writes its checksum files with it. The default starts eight processes for each file.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
 _BROADCAST_BYTES = 64 * 2**20
 _NEW = "__mirrorlake_new_"
@@ -401,11 +409,14 @@ def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
 
 def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
     """Return the session's settings for the commit; few changes need no adaptive execution."""
+    settings = _SETTINGS
+    if batch.at.storage.local is not None and session.version.startswith("4.1"):
+        settings = settings | _LOCAL_SETTINGS
     if not _is_small(batch):
-        return _SETTINGS
+        return settings
     few = 1 if _is_small(batch, _ONE_TASK_ROWS) else _FEW_SHUFFLES
     shuffles = min(few, int(session.conf.get(_SHUFFLES) or few))
-    return _SETTINGS | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
+    return settings | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
 
 
 def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
@@ -447,7 +458,7 @@ class _Exchange:
             is_large: whether the files have many rows.
             rewrites: whether to rewrite the files with such rows, instead of marking the rows.
         """
-        found = self._find(self._update.old_rows, bounds, is_large=is_large)
+        found = self._find(bounds, is_large=is_large)
         found = repeatable(found) if _is_small(self._batch) else self._persist(found)
         self._update.commit(
             found,
@@ -464,19 +475,22 @@ class _Exchange:
         """True if a change can insert a row."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
+    def _find(self, bounds: Bounds, *, is_large: bool) -> DataFrame:
         """Return each change joined with the rows that it changes, or with NULL if it has none."""
-        for condition in key_conditions(bounds, self._batch.target, None):
-            table = table.where(condition)
-        if is_large and _is_small(self._batch, MOST_BROADCAST):
-            # The table's other rows are not shuffled.
-            searched = self._searched()
-            table = reduce(DataFrame.where, searched, table)
-            if not searched or len(self._keys) > 1:
-                # Spark evaluates a filter, but not a join, before it computes hidden columns.
-                listed = ", ".join(map(quote, self._keys))
-                with temporary_view(self._matching()) as view:
-                    table = table.where(f"({listed}) IN (SELECT * FROM {view})")
+        conditions = key_conditions(bounds, self._batch.target, None)
+        # The table's other rows are not shuffled.
+        filters = is_large and _is_small(self._batch, MOST_BROADCAST)
+        searched = self._searched() if filters else []
+        checks_late = filters and not searched and self._update.checks_many
+        table = self._update.all_rows if checks_late else self._update.old_rows
+        table = reduce(DataFrame.where, [*conditions, *searched], table)
+        if filters and (not searched or len(self._keys) > 1):
+            # Spark evaluates a filter, but not a join, before it computes hidden columns.
+            listed = ", ".join(map(quote, self._keys))
+            with temporary_view(self._matching()) as view:
+                table = table.where(f"({listed}) IN (SELECT * FROM {view})")
+        if checks_late:  # only found rows are checked against deletion vectors
+            table = self._update.without_deleted(self._persist(table))
         changes = self._changes
         if _is_small(self._batch, _ONE_TASK_ROWS):
             changes = changes.coalesce(1)

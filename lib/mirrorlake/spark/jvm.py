@@ -633,11 +633,17 @@ class DeltaTransaction:
                 rows keep theirs.
         """
         self._activate()  # a DataFrame keeps the settings of the session that is active now
-        files = self._seq([self._taken.get(add["path"]) or self._action(add) for add in adds])
+        files = self._seq([self._known(add) or self._action(add) for add in adds])
         frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
         if keep_ids and self.tracks_rows:
             frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
         return _frame(frame, self.session)
+
+    def _known(self, add: Add) -> Any:
+        """Return the registered object of an action, unless only that has a deletion vector."""
+        known = self._taken.get(add["path"])
+        lacks = known is not None and not add.get("deletionVector") and known.deletionVector()
+        return None if lacks else known
 
     def watched(
         self, rows: DataFrame, sums: Sequence[Column]
@@ -766,6 +772,31 @@ class DeltaTransaction:
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
         return tuple(actions)
+
+    def deleted_among(self, places: DataFrame) -> list[tuple[str, int]]:
+        """Return those of some positions that deletion vectors of the version delete.
+
+        Args:
+            places: the `file_path` and `row_index` of each row. The files must be known to the
+                transaction. One job reads the rows.
+        """
+        self._activate()
+        grouped = places.groupBy("file_path").agg(self._positions("row_index").alias("places"))
+        found = grouped.collect()
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
+        stored = delta_module(self._jvm, "deletionvectors.StoredBitmap")
+        bitmaps = delta_module(self._jvm, "deletionvectors.RoaringBitmapArray")
+        stores = delta_module(self._jvm, "storage.dv.DeletionVectorStore")
+        store = stores.createInstance(self._log.newDeltaHadoopConf())
+        _, by_name = self._read_touched(found)
+        place, deleted = self._log.dataPath(), []
+        for path, known in found:
+            vector = helper.getTouchedFile(place, path, by_name).deletionVector()
+            if vector is not None:
+                both = bitmaps.readFrom(bytes(known["bitmap"]))
+                getattr(both, "and")(stored.create(vector, place).load(store))
+                deleted += [(path, row) for row in both.values()]
+        return deleted
 
     def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:
         """Remove the files that contain some rows; `commit_exchange` commits the removal.

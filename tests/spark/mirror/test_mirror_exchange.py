@@ -24,7 +24,7 @@ from mirrorlake import Lake
 from mirrorlake.delta import exchange
 from mirrorlake.delta.actions import live_files
 from mirrorlake.mirror import apply
-from mirrorlake.spark.jvm import forget_logs, transaction
+from mirrorlake.spark.jvm import DeltaTransaction, forget_logs, transaction
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -271,6 +271,52 @@ def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
     rows = lake.table("t").read().selectExpr("n", "v", "_metadata.row_id AS id").collect()
     assert len({row.id for row in rows}) == len(rows) == 13
     assert {row.n for row in rows if row.v == "b"} == {0, 1, 2}
+
+
+def test_deleted_rows_are_not_found_in_a_large_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test that a search that reads rows without their deletion vectors ignores deleted rows."""
+    monkeypatch.setattr(apply, "_MANY_ROWS", 1)
+    monkeypatch.setattr(apply, "_SEARCHED_KEYS", 0)
+    monkeypatch.setattr(exchange, "_MANY_CHECKED", 1)
+    searched: list[int] = []
+    deleted_among = DeltaTransaction.deleted_among
+
+    def counted(txn: DeltaTransaction, places: Any) -> list[tuple[str, int]]:
+        searched.append(len(found := deleted_among(txn, places)))
+        return found
+
+    monkeypatch.setattr(DeltaTransaction, "deleted_among", counted)
+    publisher = lake.publisher("t", keys=["n"])
+    rows = dict.fromkeys(range(60), 0)
+    publisher.insert([{"n": n, "v": v} for n, v in rows.items()])
+    lake.mirror(deletion_vectors=True)
+    chance, table = np.random.default_rng(1), lake.table("t")
+    first = table.version
+    feeds: list[Counter[tuple[Any, ...]]] = []
+    for version in range(1, 6):
+        keys = [int(n) for n in chance.choice(8, 5, replace=False)]
+        changes: Counter[tuple[Any, ...]] = Counter()
+        for n in keys:
+            new = None if n % 3 == version % 3 else version
+            old = rows.pop(n, None)
+            if new is None:
+                publisher.delete([{"n": n}])
+                changes += Counter([("delete", n, old)] if old is not None else [])
+                continue
+            publisher.upsert([{"n": n, "v": new}])
+            rows[n] = new
+            kinds = ("insert",) if old is None else ("update_preimage", "update_postimage")
+            changes += Counter((k, n, old if k == "update_preimage" else new) for k in kinds)
+        assert not lake.mirror().failed
+        feeds.append(changes)
+        assert bag_by_spark(lake, "t", ["n", "v"]) == Counter(rows.items())
+    for place, changes in enumerate(feeds, first + 1):
+        feed = table.changes.read(place, place).select("_change_type", "n", "v").collect()
+        assert Counter(map(tuple, feed)) == changes
+    assert len(searched) == 4  # the first cycle finds no deletion vectors
+    assert any(searched)
 
 
 def test_rows_of_a_table_without_row_tracking(lake: Lake) -> None:
