@@ -52,6 +52,7 @@ FEW_DELETED = 10_000
 """The number of deleted rows that is always accepted."""
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
 _MANY_CHECKED = 5_000_000  # rows in files with deletion vectors
+_CHECKED_PER_DELETED = 100  # with fewer, a search without vectors may find too many deleted rows
 _COPIED_ROWS = 500_000  # a file with more is rewritten in parts
 # A row's place in its task, which is the same in each scan of the same files.
 _PLACE = f"(monotonically_increasing_id() & {2**33 - 1})"
@@ -275,9 +276,10 @@ class RowUpdate:
 
     @property
     def checks_many(self) -> bool:
-        """Whether a scan would check millions of rows against deletion vectors."""
+        """Whether a scan would check millions of rows against vectors that delete few of them."""
         marked = [add for add in self._files if add.get("deletionVector")]
-        return count_rows(marked) >= _MANY_CHECKED
+        deleted = sum(int(add["deletionVector"]["cardinality"]) for add in marked)
+        return count_rows(marked) >= max(_MANY_CHECKED, _CHECKED_PER_DELETED * deleted)
 
     @property
     def all_rows(self) -> DataFrame:
@@ -341,13 +343,10 @@ class RowUpdate:
         if inserts or marked.updated or (marked.rows and self._has_feed):
             written = self._written(found, value, fed=marked.rows > 0)
             parts.append(few_files(written, expected))
-        exchange_rows(
-            self._txn,
-            marked.store,
-            reduce(DataFrame.unionByName, parts) if parts else None,
-            copied=copied,
-            once=once,
-        )
+        added = reduce(DataFrame.unionByName, parts) if parts else None
+        if added is not None and 0 < copied <= _COPIED_ROWS:  # else the order of tasks would change
+            added = few_files(added, expected + copied)
+        exchange_rows(self._txn, marked.store, added, copied=copied, once=once)
 
     def _copied(
         self, files: Sequence[Action], unchanged: Callable[[DataFrame], DataFrame]

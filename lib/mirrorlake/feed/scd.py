@@ -12,7 +12,7 @@ Type 1 keeps the latest row of each key and merges it in one commit. Deletes are
 second table, `<name>__tombstones`, with each key's last delete and the last truncation. It is
 written first: if a run is killed between the two commits, applying the batch again completes it.
 
-Type 2 computes the periods of the changed keys again and merges them in one commit. The rows of a
+Type 2 computes the periods of the changed keys again and commits the differences. The rows of a
 key in the table are its changes so far: each row is an upsert at its start, and an end at which no
 other row starts is a delete. With tracked columns a row contains several changes; it keeps them,
 because a late change may split them. Together with the new changes, ordered by sequence, they give
@@ -415,7 +415,7 @@ def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Di
         changes = _TypeTwoChanges(new, columns, dimension)
         # Only MERGE casts values to other types of the table.
         types, wanted = column_types(target.schema), column_types(shape.schema)
-        fits = all(types[name] == kind for name, kind in wanted.items())
+        fits = all(types.get(name) == kind for name, kind in wanted.items())
 
         def commit() -> None:
             if not (fits and changes.update(path)):

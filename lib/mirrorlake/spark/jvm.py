@@ -795,7 +795,9 @@ class DeltaTransaction:
             if vector is not None:
                 both = bitmaps.readFrom(bytes(known["bitmap"]))
                 getattr(both, "and")(stored.create(vector, place).load(store))
-                deleted += [(path, row) for row in both.values()]
+                # A text is one call of the JVM, an array one for each of its elements.
+                rows = json.loads(self._jvm.java.util.Arrays.toString(both.values()))
+                deleted += [(path, row) for row in rows]
         return deleted
 
     def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:

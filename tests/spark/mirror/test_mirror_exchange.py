@@ -280,6 +280,7 @@ def test_deleted_rows_are_not_found_in_a_large_table(
     monkeypatch.setattr(apply, "_MANY_ROWS", 1)
     monkeypatch.setattr(apply, "_SEARCHED_KEYS", 0)
     monkeypatch.setattr(exchange, "_MANY_CHECKED", 1)
+    monkeypatch.setattr(exchange, "_CHECKED_PER_DELETED", 1)
     searched: list[int] = []
     deleted_among = DeltaTransaction.deleted_among
 
