@@ -406,11 +406,12 @@ class RowUpdate:
 
 def update_any(txn: DeltaTransaction, path: str) -> RowUpdate | None:
     """Return an update of all files of the table at a path, or None if only MERGE can update it."""
-    storage = Storage(path)
-    snapshot = read_snapshot(storage, "", txn.version)
+    parent, _, folder = path.rstrip("/").rpartition("/")
+    storage = Storage(parent)
+    snapshot = read_snapshot(storage, folder, txn.version)
     if snapshot is None or not can_update(snapshot):
         return None
-    files = live_files(storage, "", txn.version)
+    files = live_files(storage, folder, txn.version)
     if any("numRecords" not in (add.get("stats") or "") for add in files):
         return None
     return RowUpdate(txn, snapshot, files)
