@@ -10,7 +10,7 @@ and the row ids, for rows that the caller has already found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
@@ -72,6 +72,7 @@ UPDATE_SETTINGS = {
     "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
 }
 """The settings of the session in which a `RowUpdate` is committed."""
+_SHUFFLES, FEW_SHUFFLES = "spark.sql.shuffle.partitions", 8
 # The supported writer features: others may require values or actions that are not written here.
 _FEATURES = frozenset(
     (
@@ -83,7 +84,7 @@ _FEATURES = frozenset(
 )  # fmt: skip
 _COMPUTED = ("delta.generationExpression", "delta.identity.start")  # before writer features
 _CHANGE_TYPE = "_change_type"
-_KIND = "__mirrorlake_kind"
+_KIND, _NEW = "__mirrorlake_kind", "__mirrorlake_new_"
 _BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
 _TABLE = ""  # the kind of rows that are written to the table, not to its feed
 
@@ -93,12 +94,17 @@ def count_rows(files: Sequence[Action]) -> int:
     return sum(max(int(add["records"]), 0) for add in files)
 
 
+def count_deleted(files: Sequence[Action]) -> int:
+    """Return the rows of live files that deletion vectors delete."""
+    return sum(int((add.get("deletionVector") or {}).get("cardinality", 0)) for add in files)
+
+
 def has_too_many_deleted(files: Sequence[Action]) -> bool:
     """Return whether live files should be rewritten without their deleted rows.
 
     The limit is 20 % of all rows; up to 10,000 deleted rows are always accepted.
     """
-    deleted = sum(int((add.get("deletionVector") or {}).get("cardinality", 0)) for add in files)
+    deleted = count_deleted(files)
     return deleted > max(FEW_DELETED, MOST_DELETED * (deleted + count_rows(files)))
 
 
@@ -118,16 +124,15 @@ def placed_rows(
         files: the result of `live_files` for the transaction's version; only rows of these files
             can be deleted.
         keep_ids: as for `DeltaTransaction.rows`.
-        with_deleted: include the rows that deletion vectors delete.
+        with_deleted: as for `DeltaTransaction.rows`.
     """
     plain = [_plain(add) for add in files]
     txn.know(plain)
     # Without a row index, only whole files can be removed, for which any number is sufficient.
     index = "_metadata.row_index" if txn.has_row_index else "0L"
     places = [f"_metadata.file_path AS {quote(FILE)}", f"{index} AS {quote(ROW)}"]
-    if with_deleted:
-        plain = [add | {"deletionVector": None} for add in plain]
-    return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
+    rows = txn.rows(plain, keep_ids=keep_ids, with_deleted=with_deleted)
+    return rows.selectExpr("*", *places)
 
 
 def version_rows(
@@ -194,6 +199,22 @@ def know_files(txn: DeltaTransaction, files: Sequence[Action]) -> bool:
         return False
     txn.know([_plain(add) for add in files])
     return True
+
+
+def few_tasks(session: SparkSession, most: int = FEW_SHUFFLES) -> dict[str, str]:
+    """Return settings for few rows, for which adaptive execution costs more than it saves.
+
+    Args:
+        session: the session of the commit.
+        most: the greatest number of shuffle partitions.
+    """
+    shuffles = min(most, int(session.conf.get(_SHUFFLES) or most))
+    return {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
+
+
+def new_names(columns: Iterable[str]) -> dict[str, str]:
+    """Return names for the new values of columns, beside the columns themselves."""
+    return {name: f"{_NEW}{place}" for place, name in enumerate(columns)}
 
 
 def few_files(rows: DataFrame, expected: int) -> DataFrame:
@@ -269,34 +290,33 @@ class RowUpdate:
             if txn.tracks_rows
         ]
 
-    @property
-    def old_rows(self) -> DataFrame:
-        """The rows of the files, with their row ids, as `placed_rows` returns them."""
-        return placed_rows(self._txn, self._files, keep_ids=True)
+    def rows(self, *, with_deleted: bool = False) -> DataFrame:
+        """Return the rows of the files, with their row ids, as `placed_rows` does.
+
+        Args:
+            with_deleted: include the rows that deletion vectors delete.
+        """
+        return placed_rows(self._txn, self._files, keep_ids=True, with_deleted=with_deleted)
 
     @property
     def checks_many(self) -> bool:
         """Whether a scan would check millions of rows against vectors that delete few of them."""
         marked = [add for add in self._files if add.get("deletionVector")]
-        deleted = sum(int(add["deletionVector"]["cardinality"]) for add in marked)
-        return count_rows(marked) >= max(_MANY_CHECKED, _CHECKED_PER_DELETED * deleted)
-
-    @property
-    def all_rows(self) -> DataFrame:
-        """The rows of the files as `old_rows`, including those that deletion vectors delete."""
-        return placed_rows(self._txn, self._files, keep_ids=True, with_deleted=True)
+        most = max(_MANY_CHECKED, _CHECKED_PER_DELETED * count_deleted(marked))
+        return count_rows(marked) >= most
 
     def without_deleted(self, rows: DataFrame) -> DataFrame:
-        """Return some of `all_rows` without the deleted ones; a job reads their positions."""
+        """Return some rows without the deleted ones; a job reads their positions.
+
+        Args:
+            rows: some of the rows that `rows(with_deleted=True)` returns.
+        """
         places = rows.select(F.col(FILE).alias("file_path"), F.col(ROW).alias("row_index"))
         deleted = self._txn.deleted_among(places)
         if not deleted:
             return rows
-        named = {
-            name: list(values)
-            for name, values in zip((FILE, ROW), zip(*deleted, strict=True), strict=True)
-        }
-        gone = from_arrow(self._txn.session, pa.table(named))
+        files, indexes = map(list, zip(*deleted, strict=True))
+        gone = from_arrow(self._txn.session, pa.table({FILE: files, ROW: indexes}))
         return rows.join(F.broadcast(gone), [FILE, ROW], "left_anti")
 
     def commit(
@@ -315,7 +335,7 @@ class RowUpdate:
         Any change of another writer since the transaction began is a conflict.
 
         Args:
-            found: one row for each pair of a change and a row of `old_rows`: the columns of both.
+            found: one row for each pair of a change and a row of `rows`: the columns of both.
                 Without a row these are NULL. A change has an `ACTION`. The rows are evaluated
                 twice.
             value: returns the SQL expression of a column's new value.
@@ -344,7 +364,8 @@ class RowUpdate:
             written = self._written(found, value, fed=marked.rows > 0)
             parts.append(few_files(written, expected))
         added = reduce(DataFrame.unionByName, parts) if parts else None
-        if added is not None and 0 < copied <= _COPIED_ROWS:  # else the order of tasks would change
+        # Coalescing changes the order of tasks. Long ones must start first, so they keep theirs.
+        if added is not None and 0 < copied <= _COPIED_ROWS:
             added = few_files(added, expected + copied)
         exchange_rows(self._txn, marked.store, added, copied=copied, once=once)
 

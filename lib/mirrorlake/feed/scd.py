@@ -37,6 +37,8 @@ from mirrorlake.delta.exchange import (
     REPLACE,
     ROW,
     UPDATE_SETTINGS,
+    few_tasks,
+    new_names,
     update_any,
 )
 from mirrorlake.delta.table import column_types
@@ -68,9 +70,7 @@ _NOT_FOUND = (
 )
 TOMBSTONES = "__tombstones"
 TRUNCATE = "__TRUNCATE"  # whether a tombstone is that of a truncation
-_NEW = "__mirrorlake_new_"  # new values of a period's columns
 _HASH, _OLD_HASH = "__mirrorlake_hash", "__mirrorlake_old_hash"
-_SHUFFLES, _FEW_SHUFFLES = "spark.sql.shuffle.partitions", 8
 # False: rows that are partitioned by some of a join's keys are not shuffled again.
 _ALL_KEYS = "spark.sql.requireAllClusterKeysForCoPartition"
 _FLOOR = "__mirrorlake_floor"  # the sequence of the last delete; older changes have no effect
@@ -343,7 +343,7 @@ def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[s
     """Merge the last change of each key."""
     newest = Window.partitionBy(*map(quote, keys)).orderBy(F.desc(SEQUENCE), IS_DELETE, TIE)
     last = rows.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1")
-    # A later delete removes the row. If the sequences are equal, the row stays.
+    # A later delete removes the row. With equal sequences, the row is kept.
     is_deleted = F.col(IS_DELETE) | F.coalesce(F.col(SEQUENCE) < F.col(_FLOOR), F.lit(False))
     last = last.withColumns(
         {
@@ -451,14 +451,13 @@ class _TypeTwoChanges:
         if not can_exchange(spark):
             return False
         settings = UPDATE_SETTINGS | {_ALL_KEYS: "false"}
-        if self._count <= MOST_BROADCAST:  # adaptive execution would cost more than it saves
-            few = min(_FEW_SHUFFLES, int(spark.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
-            settings |= {_SHUFFLES: str(few), "spark.sql.adaptive.enabled": "false"}
+        if self._count <= MOST_BROADCAST:
+            settings |= few_tasks(spark)
         with transaction(spark, path, confs=settings, own=False) as txn:
             update = update_any(txn, path)
             if update is None:
                 return False
-            with self._difference(update.old_rows) as (found, values):
+            with self._difference(update.rows()) as (found, values):
                 old = found.where(F.col(ROW).isNotNull()).select(*map(quote, period))
                 update.commit(
                     found,
@@ -505,16 +504,15 @@ class _TypeTwoChanges:
         """
         keys = self._dimension.keys
         # All steps need a key's rows in one partition, so each row is shuffled once.
-        partitions = int(table.sparkSession.conf.get(_SHUFFLES) or _FEW_SHUFFLES)
         by_key = [F.col(quote(key)) for key in keys]
         matched = self._matched(table, self._new, keys, "left_semi")
-        old = matched.repartition(partitions, *by_key).persist()
+        old = matched.repartition(*by_key).persist()
         try:
-            new = self._new.repartition(partitions, *by_key)
+            new = self._new.repartition(*by_key)
             events = _as_events(old, self._columns, self._dimension).unionByName(new)
             together = first_of_each(events, keys, (IS_DELETE, IS_NEW, TIE))
             wanted = periods(together, self._columns, self._dimension)
-            values = {name: f"{_NEW}{place}" for place, name in enumerate(wanted.columns)}
+            values = new_names(wanted.columns)
             compared = old.select(*map(quote, wanted.columns))
             marked = old.withColumn(_OLD_HASH, whole_hash(compared, row_ids=False))
             made = wanted.select(

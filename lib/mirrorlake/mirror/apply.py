@@ -26,6 +26,7 @@ from mirrorlake.delta.exchange import (
     ACTION,
     APPEND,
     DELETE,
+    FEW_SHUFFLES,
     MOST_DELETED,
     REPLACE,
     ROW,
@@ -33,6 +34,8 @@ from mirrorlake.delta.exchange import (
     RowUpdate,
     can_update,
     count_rows,
+    few_tasks,
+    new_names,
 )
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
@@ -87,11 +90,10 @@ from mirrorlake.spark.sql import (
 _log = logging.getLogger(__name__)
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writing the bytes
-_FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
+_FEW_ROWS = 150_000
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
-_SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
     "spark.sql.files.maxPartitionBytes": str(32 * 2**20),
@@ -109,7 +111,6 @@ _LOCAL_SETTINGS = {
     ),
 }
 _BROADCAST_BYTES = 64 * 2**20
-_NEW = "__mirrorlake_new_"
 # Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
 _NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
@@ -414,9 +415,7 @@ def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
         settings = settings | _LOCAL_SETTINGS
     if not _is_small(batch):
         return settings
-    few = 1 if _is_small(batch, _ONE_TASK_ROWS) else _FEW_SHUFFLES
-    shuffles = min(few, int(session.conf.get(_SHUFFLES) or few))
-    return settings | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
+    return settings | few_tasks(session, 1 if _is_small(batch, _ONE_TASK_ROWS) else FEW_SHUFFLES)
 
 
 def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
@@ -433,7 +432,7 @@ class _Exchange:
         self._batch = batch
         self._keys = changes.keys
         self._unchanged = {name.lower() for name in changes.unchanged}
-        self._new = {name: f"{_NEW}{place}" for place, name in enumerate(update.columns)}
+        self._new = new_names(update.columns)
         columns = [F.col(quote(name)).alias(new) for name, new in self._new.items()]
         kept = [KEPT] if changes.unchanged else []
         self._frames: list[DataFrame] = []
@@ -482,7 +481,7 @@ class _Exchange:
         filters = is_large and _is_small(self._batch, MOST_BROADCAST)
         searched = self._searched() if filters else []
         checks_late = filters and not searched and self._update.checks_many
-        table = self._update.all_rows if checks_late else self._update.old_rows
+        table = self._update.rows(with_deleted=checks_late)
         table = reduce(DataFrame.where, [*conditions, *searched], table)
         if filters and (not searched or len(self._keys) > 1):
             # Spark evaluates a filter, but not a join, before it computes hidden columns.

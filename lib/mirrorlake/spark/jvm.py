@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, reduce
 from pathlib import Path
 from threading import Thread
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mirrorlake.errors import ConflictError, OtherDeltaError, UsageError, first_line
 from mirrorlake.names import quote
-from mirrorlake.spark.sql import is_conflict, literal, spark_message
+from mirrorlake.spark.sql import is_conflict, literal, setting, spark_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -483,33 +483,22 @@ def transaction(
     session: Any = prepare(spark.newSession()) if own else spark
     session.conf.set(_BY_ID, "true")
     settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
-    earlier = {name: _own_setting(session, name) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
     try:
         sessions = session_class(session._jvm)
         before = sessions.getActiveSession()
-        try:
-            yield DeltaTransaction(session, path)
-        finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
+        with ExitStack() as stack:
+            for name, value in settings.items():
+                stack.enter_context(setting(session, name, value))
+            try:
+                yield DeltaTransaction(session, path)
+            finally:
+                if before.isDefined():
+                    sessions.setActiveSession(before.get())
+                else:
+                    sessions.clearActiveSession()
     except Exception as error:
         refuse_other_delta(error)
         raise
-    finally:
-        for name, known in earlier.items():
-            if known is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, known)
-
-
-def _own_setting(session: Any, name: str) -> str | None:
-    """Return a setting of a session, or None if the session has Spark's default."""
-    return session.conf.get(name) if session._jsparkSession.conf().contains(name) else None
 
 
 _EXCHANGES = {  # the methods of Delta that marking, removing and committing rows call
@@ -624,26 +613,28 @@ class DeltaTransaction:
         """
         self._taken = {add["path"]: self._action(add) for add in adds}
 
-    def rows(self, adds: Sequence[Add], *, keep_ids: bool = False) -> DataFrame:
+    def rows(
+        self, adds: Sequence[Add], *, keep_ids: bool = False, with_deleted: bool = False
+    ) -> DataFrame:
         """Return the rows of files of the version, or of files that are written but not committed.
 
         Args:
-            adds: the files. Rows that their deletion vectors delete are left out.
+            adds: the files.
             keep_ids: add the hidden columns with row ids and commit versions, so that rewritten
                 rows keep theirs.
+            with_deleted: include the rows that deletion vectors delete.
         """
         self._activate()  # a DataFrame keeps the settings of the session that is active now
-        files = self._seq([self._known(add) or self._action(add) for add in adds])
-        frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
+        files = [
+            self._action(add | {"deletionVector": None})
+            if with_deleted and add.get("deletionVector")
+            else self._taken.get(add["path"]) or self._action(add)
+            for add in adds
+        ]
+        frame = self._log.createDataFrame(self._snapshot, self._seq(files), False, self._none)
         if keep_ids and self.tracks_rows:
             frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
         return _frame(frame, self.session)
-
-    def _known(self, add: Add) -> Any:
-        """Return the registered object of an action, unless only that has a deletion vector."""
-        known = self._taken.get(add["path"])
-        lacks = known is not None and not add.get("deletionVector") and known.deletionVector()
-        return None if lacks else known
 
     def watched(
         self, rows: DataFrame, sums: Sequence[Column]
@@ -783,18 +774,17 @@ class DeltaTransaction:
         self._activate()
         grouped = places.groupBy("file_path").agg(self._positions("row_index").alias("places"))
         found = grouped.collect()
-        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
         stored = delta_module(self._jvm, "deletionvectors.StoredBitmap")
         bitmaps = delta_module(self._jvm, "deletionvectors.RoaringBitmapArray")
         stores = delta_module(self._jvm, "storage.dv.DeletionVectorStore")
         store = stores.createInstance(self._log.newDeltaHadoopConf())
-        _, by_name = self._read_touched(found)
-        place, deleted = self._log.dataPath(), []
-        for path, known in found:
-            vector = helper.getTouchedFile(place, path, by_name).deletionVector()
+        files, _ = self._read_touched(found)
+        deleted = []
+        for (path, places_found), file in zip(found, files, strict=True):
+            vector = file.deletionVector()
             if vector is not None:
-                both = bitmaps.readFrom(bytes(known["bitmap"]))
-                getattr(both, "and")(stored.create(vector, place).load(store))
+                both = bitmaps.readFrom(bytes(places_found["bitmap"]))
+                getattr(both, "and")(stored.create(vector, self._log.dataPath()).load(store))
                 # A text is one call of the JVM, an array one for each of its elements.
                 rows = json.loads(self._jvm.java.util.Arrays.toString(both.values()))
                 deleted += [(path, row) for row in rows]

@@ -279,11 +279,14 @@ def _exchange(
     def mark() -> RowActions:
         return mark_rows(txn, deleted, updated).store() if replacement.deleted else RowActions()
 
-    new = few_files(rows.where(quote(COMES)), replacement.inserted).select(*map(quote, columns))
+    new = None
+    if replacement.inserted:
+        new = few_files(rows.where(quote(COMES)), replacement.inserted)
+        new = new.select(*map(quote, columns))
     exchange_rows(
         txn,
         mark,
-        new if replacement.inserted else None,
+        new,
         once=(target.app_id, target.number),
     )
 
