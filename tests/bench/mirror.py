@@ -228,7 +228,10 @@ def wide(pairs: int) -> BenchResult:
 def large(pairs: int) -> BenchResult:
     counts = {1000: "1,000 changes of 20,000,000 rows, against MERGE"}
     with scratch() as folder:
-        found = bench_changes.against_merge(folder, pairs, counts, merge, summary, known=20_000_000)
+        rows, warm_ups = 20_000_000, bench_changes.WARM_UPS
+        found = bench_changes.against_merge(
+            folder, pairs, counts, merge, summary, known=rows, warm_ups=warm_ups
+        )
     with scratch() as folder:
         return join_results("mirror", [found, bench_changes.spread(folder, pairs)])
 

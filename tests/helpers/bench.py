@@ -110,8 +110,9 @@ def compare(
     pairs: int,
     *,
     warm_up: Callable[[], object] | None = None,
+    warm_ups: int = 1,
 ) -> BenchResult:
-    """Measure two functions in turns, after one run of each that does not count.
+    """Measure two functions in turns, after some runs of each that do not count.
 
     Args:
         name: the bench.
@@ -120,9 +121,11 @@ def compare(
         peer: returns the seconds of the peer for the same work.
         pairs: the number of pairs that count.
         warm_up: called instead of the first runs, if a complete run takes too long.
+        warm_ups: the number of runs of each that do not count.
     """
     if warm_up is None:
-        ours(), peer()
+        for _ in range(warm_ups):
+            ours(), peer()
     else:
         warm_up()
     measured = [(ours(), peer()) for _ in range(pairs)]

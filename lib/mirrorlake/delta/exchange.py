@@ -165,15 +165,18 @@ def version_rows(
         return txn.rows([_plain(add) for add in files])
 
 
-def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> DeletedRows:
+def mark_rows(
+    txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column, *, check: bool = False
+) -> DeletedRows:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` writes and commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
         updated: whether a row has a new state, so that `DeletedRows.updated` counts it.
+        check: whether to look for rows that the version has already deleted.
     """
-    return txn.mark_deleted(_places(deleted_rows, updated))
+    return txn.mark_deleted(_places(deleted_rows, updated), check=check)
 
 
 def remove_touched(
@@ -305,17 +308,9 @@ class RowUpdate:
         most = max(_MANY_CHECKED, _CHECKED_PER_DELETED * count_deleted(marked))
         return count_rows(marked) >= most
 
-    def without_deleted(self, rows: DataFrame) -> DataFrame:
-        """Return some rows without the deleted ones; a job reads their positions.
-
-        Args:
-            rows: some of the rows that `rows(with_deleted=True)` returns.
-        """
-        places = rows.select(F.col(FILE).alias("file_path"), F.col(ROW).alias("row_index"))
-        deleted = self._txn.deleted_among(places)
-        if not deleted:
-            return rows
-        files, indexes = map(list, zip(*deleted, strict=True))
+    def without(self, rows: DataFrame, places: Iterable[tuple[str, int]]) -> DataFrame:
+        """Return rows without those at some places: `FILE` and `ROW`."""
+        files, indexes = map(list, zip(*places, strict=True))
         gone = from_arrow(self._txn.session, pa.table({FILE: files, ROW: indexes}))
         return rows.join(F.broadcast(gone), [FILE, ROW], "left_anti")
 
@@ -329,6 +324,7 @@ class RowUpdate:
         inserts: bool,
         expected: int,
         once: tuple[str, int] | None = None,
+        find_without: Callable[[Iterable[tuple[str, int]]], DataFrame] | None = None,
     ) -> None:
         """Commit changes that are joined with the rows that they change.
 
@@ -344,6 +340,8 @@ class RowUpdate:
             inserts: whether changes may insert rows.
             expected: the approximate number of changes.
             once: as for `exchange_rows`.
+            find_without: returns `found` without the rows at some places. It is required if `found`
+                may contain rows that the version has already deleted, and not for `rewrites`.
 
         Raises:
             ConflictError: another writer changed the table, or has committed this number.
@@ -351,15 +349,19 @@ class RowUpdate:
         self._txn.read_all()
         marked, copied = DeletedRows(), 0
         parts: list[DataFrame] = []
-        old, updated = found.where(F.col(ROW).isNotNull()), F.col(ACTION) != DELETE
+        is_old, updated = F.col(ROW).isNotNull(), F.col(ACTION) != DELETE
         if self._files and rewrites:
-            marked, paths = remove_touched(self._txn, old, updated)
+            marked, paths = remove_touched(self._txn, found.where(is_old), updated)
             removed = set(paths)
             touched = [add for add in self._files if add["path"] in removed]
             copied = count_rows(touched) - marked.rows
             parts = [self._copied(touched, unchanged)] if copied else []
         elif self._files:
-            marked = mark_rows(self._txn, old, updated)
+            check = find_without is not None
+            marked = mark_rows(self._txn, found.where(is_old), updated, check=check)
+            if find_without and marked.already:
+                found = find_without(marked.already)
+                marked = mark_rows(self._txn, found.where(is_old), updated)
         if inserts or marked.updated or (marked.rows and self._has_feed):
             written = self._written(found, value, fed=marked.rows > 0)
             parts.append(few_files(written, expected))

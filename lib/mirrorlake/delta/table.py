@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
 _TRIES, _PAUSE = 6, 0.1
-_ROW_LIMIT = "parquet.block.row.count.limit"
+ROW_LIMIT = "parquet.block.row.count.limit"
+"""The setting of Parquet for the most rows of a row group."""
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """Properties of tables that no publisher feeds: change data feed and row tracking."""
 
@@ -219,7 +220,7 @@ def row_groups(session: SparkSession, rows: int) -> AbstractContextManager[None]
         rows: the most rows of a row group; 0 for the writer's default.
     """
     # Delta ignores Parquet options, but the writer reads the session's settings.
-    return setting(session, _ROW_LIMIT, str(rows)) if rows > 0 else nullcontext()
+    return setting(session, ROW_LIMIT, str(rows)) if rows > 0 else nullcontext()
 
 
 def remove_empty_log(path: str) -> None:

@@ -46,7 +46,13 @@ from mirrorlake.delta.snapshot import (
     physical_names,
     read_snapshot,
 )
-from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
+from mirrorlake.delta.table import (
+    OWN_TABLE,
+    ROW_LIMIT,
+    committing,
+    create_delta,
+    mapping_property,
+)
 from mirrorlake.errors import OtherDeltaError, SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import (
@@ -93,6 +99,8 @@ _REWRITE_BYTES = 16 * 2**20  # below this size, the commit costs more than writi
 _FEW_ROWS = 150_000
 _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
+# Spark reads a row group in one task. By default, a narrow table has groups of 8,000,000 rows.
+_ROWS_A_GROUP = 2_000_000
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
@@ -131,7 +139,7 @@ def compact(spark: SparkSession, path: str) -> bool:
     Returns:
         False after a conflict with another writer; the next commit can try again.
     """
-    session = new_session(spark)
+    session = _session(spark)
     for name, value in _CONFS.items():
         session.conf.set(name, value)
     try:
@@ -141,6 +149,13 @@ def compact(spark: SparkSession, path: str) -> bool:
             return False
         raise
     return True
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """Return a session that writes files of the table."""
+    session = new_session(spark)
+    session.conf.set(ROW_LIMIT, _ROWS_A_GROUP)
+    return session
 
 
 def write_batch(
@@ -226,7 +241,7 @@ def _set_properties(
 
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     """Commit the planned files to the existing table; do nothing if they are already committed."""
-    session, at = new_session(spark), batch.at
+    session, at = _session(spark), batch.at
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
     rows = read_batch(session, batch, ordered=ordered)
@@ -457,16 +472,22 @@ class _Exchange:
             is_large: whether the files have many rows.
             rewrites: whether to rewrite the files with such rows, instead of marking the rows.
         """
-        found = self._find(bounds, is_large=is_large)
-        found = repeatable(found) if _is_small(self._batch) else self._persist(found)
+        table, checks_late = self._search(bounds, is_large=is_large, rewrites=rewrites)
+        if checks_late:
+            table = self._persist(table)  # joined again if some of the rows are deleted
         self._update.commit(
-            found,
+            self._join(table),
             value=self._value,
             unchanged=lambda rows: rows.join(self._matching(), self._same, "left_anti"),
             rewrites=rewrites,
             inserts=self._inserts,
             expected=self._batch.row_count,
             once=(self._batch.at.identity.app_id, self._batch.last),
+            find_without=(
+                (lambda places: self._join(self._update.without(table, places)))
+                if checks_late
+                else None
+            ),
         )
 
     @property
@@ -474,13 +495,18 @@ class _Exchange:
         """True if a change can insert a row."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _find(self, bounds: Bounds, *, is_large: bool) -> DataFrame:
-        """Return each change joined with the rows that it changes, or with NULL if it has none."""
+    def _search(
+        self, bounds: Bounds, *, is_large: bool, rewrites: bool
+    ) -> tuple[DataFrame, bool]:
+        """Return the table's rows that may change, and whether deleted rows can be among them.
+
+        The arguments are those of `commit`.
+        """
         conditions = key_conditions(bounds, self._batch.target, None)
         # The table's other rows are not shuffled.
         filters = is_large and _is_small(self._batch, MOST_BROADCAST)
         searched = self._searched() if filters else []
-        checks_late = filters and not searched and self._update.checks_many
+        checks_late = filters and not searched and not rewrites and self._update.checks_many
         table = self._update.rows(with_deleted=checks_late)
         table = reduce(DataFrame.where, [*conditions, *searched], table)
         if filters and (not searched or len(self._keys) > 1):
@@ -488,12 +514,15 @@ class _Exchange:
             listed = ", ".join(map(quote, self._keys))
             with temporary_view(self._matching()) as view:
                 table = table.where(f"({listed}) IN (SELECT * FROM {view})")
-        if checks_late:  # only found rows are checked against deletion vectors
-            table = self._update.without_deleted(self._persist(table))
+        return table, checks_late
+
+    def _join(self, table: DataFrame) -> DataFrame:
+        """Return each change joined with the rows that it changes, or with NULL if it has none."""
         changes = self._changes
         if _is_small(self._batch, _ONE_TASK_ROWS):
             changes = changes.coalesce(1)
-        return changes.join(table, self._same & (F.col(ACTION) != APPEND), "left_outer")
+        found = changes.join(table, self._same & (F.col(ACTION) != APPEND), "left_outer")
+        return repeatable(found) if _is_small(self._batch) else self._persist(found)
 
     def _searched(self) -> list[str]:
         """Return SQL conditions that search the changed keys, if they are few."""

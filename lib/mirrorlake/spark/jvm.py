@@ -540,11 +540,13 @@ class DeletedRows(NamedTuple):
         store: writes the vectors, without a Spark job, and returns the actions.
         rows: the number of rows.
         updated: as in `RowActions`.
+        already: the file and position of each row that the version has already deleted, if asked.
     """
 
     store: Callable[[], RowActions] = RowActions
     rows: int = 0
     updated: int = 0
+    already: tuple[tuple[str, int], ...] = ()
 
 
 class DeltaTransaction:
@@ -722,13 +724,14 @@ class DeltaTransaction:
         # Delta records this as a read, so a concurrent commit of the number is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
-    def mark_deleted(self, places: DataFrame) -> DeletedRows:
+    def mark_deleted(self, places: DataFrame, *, check: bool = False) -> DeletedRows:
         """Find the positions of rows to delete, in one job.
 
         Args:
             places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
                 has them, and `updated`: 1 for a row with a new state, otherwise 0. The files must
                 be known to the transaction.
+            check: whether to look for rows that the version has already deleted.
         """
         from pyspark.sql import functions as F
 
@@ -736,14 +739,15 @@ class DeltaTransaction:
         positions = self._positions("row_index").alias("places")
         grouped = places.groupBy("file_path").agg(positions, F.sum("updated").alias("updated"))
         found = grouped.collect()
-        _, by_name = self._read_touched(found)
+        files, by_name = self._read_touched(found)
         rows = sum(int(row["places"]["cardinality"]) for row in found)
         updated = sum(row["updated"] for row in found)
 
         def store() -> RowActions:
             return RowActions(self._store_marks(found, by_name), rows, updated)
 
-        return DeletedRows(store, rows, updated)
+        already = self._already_deleted(found, files) if check else []
+        return DeletedRows(store, rows, updated, tuple(already))
 
     def _store_marks(self, found: Sequence[Row], by_name: Any) -> tuple[Any, ...]:
         """Write deletion vectors, merged with those of earlier commits; return the actions."""
@@ -764,30 +768,26 @@ class DeltaTransaction:
             actions += [pair._1(), pair._2()]
         return tuple(actions)
 
-    def deleted_among(self, places: DataFrame) -> list[tuple[str, int]]:
-        """Return those of some positions that deletion vectors of the version delete.
+    def _already_deleted(self, found: Sequence[Row], files: Sequence[Any]) -> list[tuple[str, int]]:
+        """Return the positions that deletion vectors of the version delete.
 
         Args:
-            places: the `file_path` and `row_index` of each row. The files must be known to the
-                transaction. One job reads the rows.
+            found: the aggregated positions of each file.
+            files: the files in the same order.
         """
-        self._activate()
-        grouped = places.groupBy("file_path").agg(self._positions("row_index").alias("places"))
-        found = grouped.collect()
         stored = delta_module(self._jvm, "deletionvectors.StoredBitmap")
         bitmaps = delta_module(self._jvm, "deletionvectors.RoaringBitmapArray")
         stores = delta_module(self._jvm, "storage.dv.DeletionVectorStore")
         store = stores.createInstance(self._log.newDeltaHadoopConf())
-        files, _ = self._read_touched(found)
         deleted = []
-        for (path, places_found), file in zip(found, files, strict=True):
+        for row, file in zip(found, files, strict=True):
             vector = file.deletionVector()
             if vector is not None:
-                both = bitmaps.readFrom(bytes(places_found["bitmap"]))
+                both = bitmaps.readFrom(bytes(row["places"]["bitmap"]))
                 getattr(both, "and")(stored.create(vector, self._log.dataPath()).load(store))
                 # A text is one call of the JVM, an array one for each of its elements.
-                rows = json.loads(self._jvm.java.util.Arrays.toString(both.values()))
-                deleted += [(path, row) for row in rows]
+                positions = json.loads(self._jvm.java.util.Arrays.toString(both.values()))
+                deleted += [(row["file_path"], position) for position in positions]
         return deleted
 
     def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:

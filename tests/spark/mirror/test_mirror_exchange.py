@@ -282,13 +282,13 @@ def test_deleted_rows_are_not_found_in_a_large_table(
     monkeypatch.setattr(exchange, "_MANY_CHECKED", 1)
     monkeypatch.setattr(exchange, "_CHECKED_PER_DELETED", 1)
     searched: list[int] = []
-    deleted_among = DeltaTransaction.deleted_among
+    already_deleted = DeltaTransaction._already_deleted
 
-    def counted(txn: DeltaTransaction, places: Any) -> list[tuple[str, int]]:
-        searched.append(len(found := deleted_among(txn, places)))
-        return found
+    def counted(*found: Any) -> list[tuple[str, int]]:
+        searched.append(len(places := already_deleted(*found)))
+        return places
 
-    monkeypatch.setattr(DeltaTransaction, "deleted_among", counted)
+    monkeypatch.setattr(DeltaTransaction, "_already_deleted", counted)
     publisher = lake.publisher("t", keys=["n"])
     rows = dict.fromkeys(range(60), 0)
     publisher.insert([{"n": n, "v": v} for n, v in rows.items()])
