@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -152,9 +152,9 @@ def compact(spark: SparkSession, path: str) -> bool:
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    """Return a session that writes files of the table."""
+    """Return a session that writes row groups of limited size."""
     session = new_session(spark)
-    session.conf.set(ROW_LIMIT, _ROWS_A_GROUP)
+    session.conf.set(ROW_LIMIT, str(_ROWS_A_GROUP))
     return session
 
 
@@ -475,6 +475,10 @@ class _Exchange:
         table, checks_late = self._search(bounds, is_large=is_large, rewrites=rewrites)
         if checks_late:
             table = self._persist(table)  # joined again if some of the rows are deleted
+
+        def find_without(places: Iterable[tuple[str, int]]) -> DataFrame:
+            return self._join(self._update.without(table, places))
+
         self._update.commit(
             self._join(table),
             value=self._value,
@@ -483,11 +487,7 @@ class _Exchange:
             inserts=self._inserts,
             expected=self._batch.row_count,
             once=(self._batch.at.identity.app_id, self._batch.last),
-            find_without=(
-                (lambda places: self._join(self._update.without(table, places)))
-                if checks_late
-                else None
-            ),
+            find_without=find_without if checks_late else None,
         )
 
     @property
@@ -495,9 +495,7 @@ class _Exchange:
         """True if a change can insert a row."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _search(
-        self, bounds: Bounds, *, is_large: bool, rewrites: bool
-    ) -> tuple[DataFrame, bool]:
+    def _search(self, bounds: Bounds, *, is_large: bool, rewrites: bool) -> tuple[DataFrame, bool]:
         """Return the table's rows that may change, and whether deleted rows can be among them.
 
         The arguments are those of `commit`.

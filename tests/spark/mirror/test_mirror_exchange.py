@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
@@ -318,6 +319,17 @@ def test_deleted_rows_are_not_found_in_a_large_table(
         assert Counter(map(tuple, feed)) == changes
     assert len(searched) == 4  # the first cycle finds no deletion vectors
     assert any(searched)
+
+
+def test_row_groups_are_limited(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply, "_ROWS_A_GROUP", 100)
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n} for n in range(250)])
+    lake.mirror()
+    (file,) = Path(lake.storage.path("Tables/t")).glob("*.parquet")
+    footer = pq.read_metadata(file)
+    counts = [footer.row_group(n).num_rows for n in range(footer.num_row_groups)]
+    assert counts == [100, 100, 50]
 
 
 def test_rows_of_a_table_without_row_tracking(lake: Lake) -> None:
