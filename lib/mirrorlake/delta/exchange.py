@@ -208,7 +208,7 @@ def few_tasks(session: SparkSession, most: int = FEW_SHUFFLES) -> dict[str, str]
     """Return settings for few rows, for which adaptive execution costs more than it saves.
 
     Args:
-        session: the session of the commit.
+        session: the session that gets the settings.
         most: the greatest number of shuffle partitions.
     """
     shuffles = min(most, int(session.conf.get(_SHUFFLES) or most))
@@ -216,7 +216,7 @@ def few_tasks(session: SparkSession, most: int = FEW_SHUFFLES) -> dict[str, str]
 
 
 def new_names(columns: Iterable[str]) -> dict[str, str]:
-    """Return names for the new values of columns, beside the columns themselves."""
+    """Return a name for the new value of each column, which differs from all names of columns."""
     return {name: f"{_NEW}{place}" for place, name in enumerate(columns)}
 
 

@@ -283,12 +283,7 @@ def _exchange(
     if replacement.inserted:
         new = few_files(rows.where(quote(COMES)), replacement.inserted)
         new = new.select(*map(quote, columns))
-    exchange_rows(
-        txn,
-        mark,
-        new,
-        once=(target.app_id, target.number),
-    )
+    exchange_rows(txn, mark, new, once=(target.app_id, target.number))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
-from mirrorlake.delta.exchange import version_rows
+from mirrorlake.delta.exchange import few_tasks, version_rows
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.history.write import create_table
@@ -76,8 +76,6 @@ if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
 
-_ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
-_FEW_PARTITIONS = 8
 _AT_ONCE = 4  # sources whose changes are read at the same time
 HOW = ("auto", "incremental", "full")
 _FEW_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
@@ -382,9 +380,8 @@ def _plan_once(found: RefreshPlan) -> None:
     reduced = all(member.role is not Role.BOTH for member in members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
     if reduced and by_changes and found.changed_bytes <= _FEW_BYTES:
-        session.conf.set(_ADAPTIVE, "false")
-        partitions = min(int(session.conf.get(_PARTITIONS) or 1), _FEW_PARTITIONS)
-        session.conf.set(_PARTITIONS, str(partitions))
+        for name, value in few_tasks(session).items():
+            session.conf.set(name, value)
 
 
 def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[TableName]) -> Plan:
