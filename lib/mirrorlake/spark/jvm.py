@@ -515,6 +515,8 @@ def can_exchange(spark: SparkSession) -> bool:
     if not has_gateway(spark):
         return False
     jvm: Any = cast("Any", spark)._jvm
+    if is_missing(jvm.org.apache.spark.sql.classic.ExpressionUtils):  # before Spark 4.0
+        return False
     wanted = ((kind, name, n) for kind, names in _EXCHANGES.items() for name, n in names.items())
     return all(method_takes(jvm, kind, name, count) for kind, name, count in wanted)
 
