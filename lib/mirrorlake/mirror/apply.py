@@ -112,12 +112,6 @@ _SETTINGS = UPDATE_SETTINGS | {
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
-_LOCAL_SETTINGS = {
-    # Delta writes its checksum files with it. The default starts eight processes for each file.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
 _BROADCAST_BYTES = 64 * 2**20
 # Spark before 4.0 rejects WITH SCHEMA EVOLUTION; Delta 4.0 rejects a new column with it.
 _NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
@@ -425,12 +419,9 @@ def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
 
 def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
     """Return the session's settings for the commit; few changes need no adaptive execution."""
-    settings = _SETTINGS
-    if batch.at.storage.local is not None and session.version.startswith("4.1"):
-        settings = settings | _LOCAL_SETTINGS
     if not _is_small(batch):
-        return settings
-    return settings | few_tasks(session, 1 if _is_small(batch, _ONE_TASK_ROWS) else FEW_SHUFFLES)
+        return _SETTINGS
+    return _SETTINGS | few_tasks(session, 1 if _is_small(batch, _ONE_TASK_ROWS) else FEW_SHUFFLES)
 
 
 def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mirrorlake.errors import ConflictError, OtherDeltaError, UsageError, first_line
 from mirrorlake.names import quote
 from mirrorlake.spark.sql import is_conflict, literal, setting, spark_message
+from mirrorlake.storage.object_stores import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,14 @@ SESSION_CONFS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+}
+
+# On a local disk, Delta's commits write their checksum with it. Spark's default starts eight
+# processes for each file.
+_LOCAL_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
 
 _FUNCTIONS = "org.apache.spark.sql.functions"
@@ -339,6 +348,29 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
         _log.debug("Delta's own cache of logs stays in use: %s", first_line(error))
 
 
+def _known_files(rows: DataFrame) -> DataFrame:
+    """Return the rows of a list of files, with the list in `KnownFiles.java`."""
+    session: Any = rows.sparkSession
+    if not _has_known_files(session._jvm):
+        return rows
+    plan = cast("Any", rows)._jdf.queryExecution().analyzed()
+    listed = plan.collectLeaves().head().relation().location()
+    files = _own_object(session._jvm, session.sparkContext._gateway, "KnownFiles", listed)
+    utils = delta_module(session._jvm, "DeltaTableUtils")
+    return _planned(utils.replaceFileIndex(plan, files), session)
+
+
+@cache
+def _has_known_files(jvm: Any) -> bool:
+    """Check whether this version of Delta has the classes that `KnownFiles.java` extends."""
+    try:
+        _own_class(jvm, "KnownFiles")
+    except Exception as error:
+        _log.debug("Delta's own lists of files stay in use: %s", first_line(error))
+        return False
+    return True
+
+
 def _own_object(jvm: Any, gateway: Any, name: str, *arguments: Any) -> Any:
     """Return a new object of one of this package's classes in Java."""
     given = gateway.new_array(jvm.java.lang.Object, len(arguments))
@@ -483,6 +515,8 @@ def transaction(
     session: Any = prepare(spark.newSession()) if own else spark
     session.conf.set(_BY_ID, "true")
     settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
+    if not scheme_of(path) and session.version.startswith("4.1"):
+        settings |= _LOCAL_FILES
     try:
         sessions = session_class(session._jvm)
         before = sessions.getActiveSession()
@@ -543,12 +577,14 @@ class DeletedRows(NamedTuple):
         rows: the number of rows.
         updated: as in `RowActions`.
         already: the file and position of each row that the version has already deleted, if asked.
+        unplaced: the number of given rows without a place, which are not deleted.
     """
 
     store: Callable[[], RowActions] = RowActions
     rows: int = 0
     updated: int = 0
     already: tuple[tuple[str, int], ...] = ()
+    unplaced: int = 0
 
 
 class DeltaTransaction:
@@ -638,7 +674,7 @@ class DeltaTransaction:
         frame = self._log.createDataFrame(self._snapshot, self._seq(files), False, self._none)
         if keep_ids and self.tracks_rows:
             frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
-        return _frame(frame, self.session)
+        return _known_files(_frame(frame, self.session))
 
     def watched(
         self, rows: DataFrame, sums: Sequence[Column]
@@ -732,15 +768,17 @@ class DeltaTransaction:
         Args:
             places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
                 has them, and `updated`: 1 for a row with a new state, otherwise 0. The files must
-                be known to the transaction.
+                be known to the transaction. Rows without a place are counted.
             check: whether to look for rows that the version has already deleted.
         """
         from pyspark.sql import functions as F
 
         self._activate()
         positions = self._positions("row_index").alias("places")
-        grouped = places.groupBy("file_path").agg(positions, F.sum("updated").alias("updated"))
-        found = grouped.collect()
+        figures = F.sum("updated").alias("updated"), F.count("*").alias("rows")
+        grouped = places.groupBy("file_path").agg(positions, *figures).collect()
+        found = [row for row in grouped if row["file_path"] is not None]
+        unplaced = sum(row["rows"] for row in grouped if row["file_path"] is None)
         files, by_name = self._read_touched(found)
         rows = sum(int(row["places"]["cardinality"]) for row in found)
         updated = sum(row["updated"] for row in found)
@@ -749,7 +787,7 @@ class DeltaTransaction:
             return RowActions(self._store_marks(found, by_name), rows, updated)
 
         already = self._already_deleted(found, files) if check else []
-        return DeletedRows(store, rows, updated, tuple(already))
+        return DeletedRows(store, rows, updated, tuple(already), unplaced)
 
     def _store_marks(self, found: Sequence[Row], by_name: Any) -> tuple[Any, ...]:
         """Write deletion vectors, merged with those of earlier commits; return the actions."""
@@ -854,7 +892,7 @@ class DeltaTransaction:
             self.session._jsparkSession, self._log.newDeltaHadoopConf(), place, prefix
         )
         data = []
-        for path, places, _ in found:
+        for path, places, *_ in found:
             vector = helper.getTouchedFile(place, path, by_name).deletionVector()
             known = self._none if vector is None else some(vector.serializeToBase64())
             bitmap = bytes(places["bitmap"])

@@ -59,7 +59,7 @@ _LOCAL = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # With the default of 100 entries, one small cycle evicts the compiled code of another, and the
     # code that reads Delta's state takes long to compile.
-    "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.sql.codegen.cache.maxEntries": "4000",
     # Messages of level INFO are not shown, but formatting them is expensive: one has a whole
     # snapshot.
     "spark.log.level": "WARN",

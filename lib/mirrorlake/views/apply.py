@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,7 +31,6 @@ from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
-    RowActions,
     can_exchange,
     rows_among,
     transaction,
@@ -61,6 +60,7 @@ from mirrorlake.views.view_sql import (
 
 COMES = f"{HIDDEN}comes"  # whether a row is inserted
 _FILTERED_ROWS = 200_000  # of a view: with fewer, a Bloom filter costs more than it saves
+_READ_ROWS = 20_000  # of a view: reading so many rows is cheaper than to search for some of them
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Workspace:
         session: the session of the refresh.
         views: a stack of calls that drop the temporary views.
         frames: a stack of calls that release the cached rows.
-        is_large: whether the view's table has so many rows that a filter before a join saves time.
+        table_rows: the number of rows of the view's table; 0 if unknown.
         queries: the view and the number of rows of each query in `cached`.
         hinted: the view with a broadcast hint of each view.
     """
@@ -103,7 +103,7 @@ class Workspace:
     session: SparkSession
     views: ExitStack
     frames: ExitStack
-    is_large: bool = False
+    table_rows: int = 0
     queries: dict[str, tuple[str, int]] = field(default_factory=dict)
     hinted: dict[str, str] = field(default_factory=dict)
 
@@ -126,17 +126,9 @@ class Workspace:
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
         return [int(value or 0) for value in row]
 
-    def count_replacement(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
-        """Return the replacement of cached rows, and the values of further aggregates."""
-        row, comes = quote(ROW), quote(COMES)
-        both = f"count_if({row} IS NOT NULL AND {comes})"
-        counts = (f"count({row})", f"count_if({comes})", both)
-        _, deleted, inserted, updated, *more = self.count(view, *counts, *aggregates)
-        return RowReplacement(view, deleted, inserted, updated), more
-
     def filter_by_keys(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
         """Filter the rows of a large table by the keys of a view; see `rows_among`."""
-        if not self.is_large:
+        if not self.table_rows >= _FILTERED_ROWS:
             return table
         rows = self.session.table
         return self.view(rows_among(rows(table), rows(view), keys, count))
@@ -198,27 +190,9 @@ def overwrite_rows(rows: DataFrame, target: Target) -> None:
     write_rows(rows, target, "overwrite")
 
 
-@dataclass(frozen=True)
-class RowReplacement:
-    """The rows of the view's table to delete, and the rows to insert.
-
-    Attributes:
-        view: the temporary view of both. In a row to delete, `FILE` and `ROW` name its place in the
-            table. In a row to insert, `COMES` is true. A row with both is an update.
-        deleted: 0 if no row is deleted, otherwise a positive number.
-        inserted: the number of inserted rows.
-        updated: the number of rows that are both deleted and inserted.
-    """
-
-    view: str
-    deleted: int
-    inserted: int
-    updated: int = 0
-
-
 def replace_rows(
     work: Workspace,
-    find: Callable[[str], RowReplacement],
+    find: Callable[[str], str],
     target: Target,
     columns: list[str],
     on: str,
@@ -233,8 +207,10 @@ def replace_rows(
 
     Args:
         work: the cached rows and temporary views of the refresh.
-        find: a function that returns the replacement. Its argument is the name of a temporary view
-            of the table's rows, with `FILE` and `ROW`.
+        find: a function that returns the temporary view of the rows to delete and to insert. In a
+            row to delete, `FILE` and `ROW` name its place in the table. In a row to insert, `COMES`
+            is true. A row with both is an update. The function's argument is the name of a
+            temporary view of the table's rows, with `FILE` and `ROW`.
         target: the table and the commit.
         columns: the columns of the table to write.
         on: the condition of a MERGE for a row `t` of the table and a row `s` of the replacement.
@@ -248,14 +224,12 @@ def replace_rows(
                     _exchange(work, find, target, columns, txn)
                 return
     table = f"SELECT *, '' AS {quote(FILE)}, {row} AS {quote(ROW)} FROM {delta_name(target.path)}"
-    replacement = find(work.view(session.sql(table)))
-    matched = "WHEN MATCHED THEN DELETE"
-    if replacement.updated:
-        sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
-        matched = f"WHEN MATCHED AND NOT s.{comes} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets}"
+    view = find(work.view(session.sql(table)))
+    sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+    matched = f"WHEN MATCHED AND NOT s.{comes} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets}"
     with _commit(session, target):
         session.sql(
-            f"MERGE INTO {delta_name(target.path)} t USING {replacement.view} s ON {on} {matched}"
+            f"MERGE INTO {delta_name(target.path)} t USING {view} s ON {on} {matched}"
             f" WHEN NOT MATCHED AND s.{comes} THEN INSERT ({listed(columns)})"
             f" VALUES ({listed(columns, 's.')})"
         )
@@ -263,27 +237,22 @@ def replace_rows(
 
 def _exchange(
     work: Workspace,
-    find: Callable[[str], RowReplacement],
+    find: Callable[[str], str],
     target: Target,
     columns: list[str],
     txn: DeltaTransaction,
 ) -> None:
     """Replace rows in a transaction of Delta's own: deletion vectors delete the rows."""
     files = live_files(target.storage, target.folder, txn.version)
-    work.is_large = count_rows(files) >= _FILTERED_ROWS
-    replacement = find(work.view(placed_rows(txn, files)))
-    rows = work.session.table(replacement.view)
-    deleted = rows.where(f"{quote(ROW)} IS NOT NULL")
-    updated = F.coalesce(F.col(quote(COMES)), F.lit(False))
-
-    def mark() -> RowActions:
-        return mark_rows(txn, deleted, updated).store() if replacement.deleted else RowActions()
-
+    work.table_rows = count_rows(files)
+    rows = work.session.table(find(work.view(placed_rows(txn, files))))
+    comes = F.coalesce(F.col(quote(COMES)), F.lit(False))
+    # Collecting the places also caches the rows.
+    marked = mark_rows(txn, rows.where(comes | F.col(quote(ROW)).isNotNull()), comes)
     new = None
-    if replacement.inserted:
-        new = few_files(rows.where(quote(COMES)), replacement.inserted)
-        new = new.select(*map(quote, columns))
-    exchange_rows(txn, mark, new, once=(target.app_id, target.number))
+    if inserted := marked.updated + marked.unplaced:
+        new = few_files(rows.where(comes), inserted).select(*map(quote, columns))
+    exchange_rows(txn, marked.store, new, once=(target.app_id, target.number))
 
 
 @contextmanager
@@ -337,9 +306,7 @@ def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
     view = work.cache(session.sql(net))
-    count, deleted, inserted = work.count(
-        view, f"count_if({_COUNT} < 0)", f"sum(greatest({_COUNT}, 0))"
-    )
+    count, deleted = work.count(view, f"count_if({_COUNT} < 0)")
     columns = [*names, HASH, CHECK]
     added = (
         f"SELECT {listed(columns)} FROM"
@@ -352,7 +319,7 @@ def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
     hashed = f"SELECT {_COUNT}, {listed([HASH, CHECK])} FROM {view} WHERE {_COUNT} < 0"
     lost = work.broadcast(work.view(session.sql(hashed)), deleted)
 
-    def find(table: str) -> RowReplacement:
+    def find(table: str) -> str:
         likely = work.filter_by_keys(table, lost, {HASH: HASH, CHECK: CHECK}, deleted)
         copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{_ROW}"
         found = (
@@ -360,7 +327,7 @@ def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
             f" FROM {likely} t JOIN {lost} g ON {_HASHED}"
         )
         places = f"SELECT {listed(_PLACE)} FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
-        return RowReplacement(work.view(_both(session.sql(places), rows)), deleted, inserted)
+        return work.view(_both(session.sql(places), rows))
 
     own = quote(ID)
     replace_rows(work, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
@@ -383,7 +350,7 @@ def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
     query = selected_groups(plan, plan.newest(), _concerned(plan, view))
     partitions = plan.shape.method is Method.PARTITIONS
 
-    def find(table: str) -> RowReplacement:
+    def find(table: str) -> str:
         likely = work.filter_by_keys(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "k")
         existing = f"FROM {likely} t JOIN {work.broadcast(view, count)} k ON {on}"
@@ -392,7 +359,7 @@ def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
             rows = _both(session.sql(f"SELECT DISTINCT {places} {existing}"), session.sql(query))
         else:
             rows = session.sql(_differing(plan, query, f"SELECT t.* {existing}"))
-        return work.count_replacement(work.cache(rows))[0]
+        return work.cache(rows)
 
     on = same(plan.key_columns, "t", "s")
     if partitions:
@@ -439,9 +406,7 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
         # If two tables of a join changed, a new row of one is joined with an old row of the other.
         # This row is both inserted and deleted, and never existed, so it must not be an extreme.
         rows = f"SELECT * FROM {work.view(net_rows(session.sql(rows)))}"
-    changes = state_of(plan, rows, _SIGN)
-    view = work.cache(session.sql(f"SELECT * FROM ({changes}) WHERE {is_changed(plan)}"))
-    (count,) = work.count(view)
+    changes = session.sql(f"SELECT * FROM ({state_of(plan, rows, _SIGN)}) WHERE {is_changed(plan)}")
     known = [f"t.{quote(column)} AS {quote(key)}" for column, key in plan.key_names.items()]
     functions = {extreme.column: extreme.function for extreme in extremes}
     nothing = [f"NULL AS {extreme.deleted}" for extreme in extremes]
@@ -449,10 +414,16 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
     stays = has_rows(plan)
     lost = " OR ".join(extreme.is_lost for extreme in extremes) or "false"
 
-    def find(table: str) -> RowReplacement:
+    def find(table: str) -> str:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
-        likely = work.filter_by_keys(table, view, plan.key_names, count)
-        on = same(plan.key_names, "t", "d")
+        if 0 < work.table_rows <= _READ_ROWS:
+            view, joined = work.view(changes), f"{table} t"
+        else:
+            view = work.cache(changes)
+            (count,) = work.count(view)
+            likely = work.filter_by_keys(table, view, plan.key_names, count)
+            on = same(plan.key_names, "t", "d")
+            joined = f"{likely} t JOIN {work.broadcast(view, count)} d ON {on}"
         values = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
         values += [
             f"CAST({functions.get(quote(c), 'sum')}({quote(c)}) AS {kinds[c]}) AS {quote(c)}"
@@ -460,22 +431,23 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
         ]
         values += [f"max({extreme.deleted}) AS {extreme.deleted}" for extreme in extremes]
         existing = (
-            f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])}"
-            f" FROM {likely} t JOIN {work.broadcast(view, count)} d ON {on}"
+            f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])},"
+            f" false AS {_AFFECTED} FROM {joined}"
         )
         changed = (
             f"SELECT NULL AS {_FILE}, NULL AS {_ROW},"
-            f" {', '.join([listed([*keys, *columns]), *unmatched])} FROM {view}"
+            f" {', '.join([listed([*keys, *columns]), *unmatched, f'true AS {_AFFECTED}'])}"
+            f" FROM {view}"
         )
         # Without keys, an aggregation returns a group even if nothing changed.
-        state = f"{grouped(keys, values, f'{changed} UNION ALL {existing}')} HAVING count(*) > 0"
+        both = f"{changed} UNION ALL {existing}"
+        state = f"{grouped(keys, values, both)} HAVING bool_or({_AFFECTED})"
         flags = f"{stays} AS {quote(COMES)}, {stays} AND ({lost}) AS {_LOST}"
         groups = work.cache(session.sql(f"SELECT *, {flags} FROM ({state})"))
-        replacement, (again,) = work.count_replacement(groups, f"count_if({_LOST})")
-        if again:
+        if extremes and (again := work.count(groups, f"count_if({_LOST})")[1]):
             groups = _with_lost(plan, work, groups, again)
         more = f", {_FILE}, {_ROW}, {quote(COMES)}"
-        return replace(replacement, view=work.view(session.sql(shown_of(plan, groups, more))))
+        return work.view(session.sql(shown_of(plan, groups, more)))
 
     on = same(plan.key_columns, "t", "s")
     replace_rows(work, find, target, [*plan.written, *columns], on)
