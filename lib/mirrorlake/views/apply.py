@@ -35,7 +35,7 @@ from mirrorlake.spark.jvm import (
     rows_among,
     transaction,
 )
-from mirrorlake.spark.sql import delta_name, is_conflict, spark_message, temporary_view
+from mirrorlake.spark.sql import delta_name, is_conflict, setting, spark_message, temporary_view
 from mirrorlake.storage.files import Storage
 from mirrorlake.views.plan import SIGN, Plan, listed, named, net_rows, same
 from mirrorlake.views.shape import Method
@@ -464,4 +464,5 @@ def _with_lost(plan: Plan, work: Workspace, groups: str, count: int) -> str:
         f" FROM {lost} s JOIN ({fresh}) n ON {same(plan.keys, 's', 'n')}"
     )
     others = f"SELECT {listed([*own, *columns])} FROM {groups} WHERE NOT {_LOST}"
-    return work.cache(work.session.sql(f"{again} UNION ALL {others}"))
+    with setting(work.session, "spark.sql.adaptive.enabled", "true"):  # it reads whole sources
+        return work.cache(work.session.sql(f"{again} UNION ALL {others}"))

@@ -2,7 +2,8 @@
 
 Spark would join the tables in the order of the query, and shuffle the large ones. Instead, each
 large table is read once, in a semi-join with the changes or with a table that is already reduced.
-The rows that remain are cached, and their join is small.
+The rows that remain are cached, and their join is small. If both versions of a table are needed,
+the rows of the old one are computed from those of the new one and the changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from mirrorlake.names import HIDDEN, TableName, quote
 from mirrorlake.spark.jvm import MOST_BROADCAST
 from mirrorlake.views.apply import Workspace
-from mirrorlake.views.plan import Plan, listed
+from mirrorlake.views.plan import SIGN, Plan, listed
 from mirrorlake.views.shape import Link, Member, Role, row_links
 
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
@@ -22,7 +23,7 @@ _ROWS, _KEYS = quote(f"{HIDDEN}table"), quote(f"{HIDDEN}keys")
 
 def reduce_tables(
     work: Workspace,
-    counts: Mapping[TableName, int],
+    changes: Mapping[TableName, tuple[str, int]],
     plan: Plan,
     changed: Member,
     view: str,
@@ -32,7 +33,8 @@ def reduce_tables(
 
     Args:
         work: the cached rows of the refresh.
-        counts: the number of changed rows, by source.
+        changes: the temporary view of the changed rows with their signs, and their number, by
+            source.
         plan: the plan of the view.
         changed: the table that has changed.
         view: the temporary view of its changed rows.
@@ -50,7 +52,7 @@ def reduce_tables(
                 own = links.setdefault(one.alias.lower(), [])
                 own.append(Link(one.column, _CHANGES, one.own))
     rows = {alias: relations[one.table.start] for alias, one in members.items()} | {first: view}
-    reduced = {first: counts[plan.sources[changed.table.start].name]}
+    reduced = {first: changes[plan.sources[changed.table.start].name][1]}
     large = {alias for alias, one in sources.items() if one.bytes > LARGE_BYTES} - {first}
     while large and max(reduced.values()) <= MOST_BROADCAST:
         others = (alias for alias in members if alias not in reduced)
@@ -67,8 +69,18 @@ def reduce_tables(
         pairs = [one for one in links[alias] if one.alias.lower() == partner]
         keys = work.broadcast(rows[partner], reduced[partner])
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
-        used = plan.used(sources[alias])
-        rows[alias], reduced[alias] = work.cached(_matching(used, rows[alias], keys, pairs))
+        source = sources[alias]
+        used = plan.used(source)
+
+        query = _matching(used, rows[alias], keys, pairs)
+        newest = source.at(source.new)
+        if source.name in changes and rows[alias] not in (newest, changes[source.name][0]):
+            known = work.queries.get(_matching(used, newest, keys, pairs))
+            if known and _can_be_grouped(work, known[0]):
+                view, _ = changes[source.name]
+                signed = _matching([*used, SIGN], view, keys, pairs)
+                query = _old_rows(used, known[0], signed)
+        rows[alias], reduced[alias] = work.cached(query)
         large.discard(alias)
     return {one.table.start: rows[alias] for alias, one in members.items()}
 
@@ -77,6 +89,26 @@ def _smallest_partner(links: Sequence[Link], reduced: Mapping[str, int]) -> str 
     """Return the linked table that has the fewest rows of those that are reduced."""
     known = {one.alias.lower() for one in links} & reduced.keys()
     return min(sorted(known), key=reduced.__getitem__, default=None)
+
+
+def _can_be_grouped(work: Workspace, view: str) -> bool:
+    kinds = (kind for _, kind in work.session.table(view).dtypes)
+    return not any(kind.startswith(("map", "variant")) for kind in kinds)
+
+
+def _old_rows(columns: Sequence[str], new: str, signed: str) -> str:
+    """Return the query of a table's old rows.
+
+    Args:
+        columns: the columns.
+        new: the temporary view of its new rows.
+        signed: a query of its changes, with their signs.
+    """
+    sign, names = quote(SIGN), listed(columns)
+    both = f"SELECT {names}, 1 AS {sign} FROM {new} UNION ALL SELECT {names}, -{sign}"
+    net = f"SELECT {names}, sum({sign}) AS {sign} FROM ({both} FROM ({signed})) GROUP BY {names}"
+    copies = f"SELECT {names}, explode(sequence(1, {sign})) FROM ({net}) WHERE {sign} > 0"
+    return f"SELECT {names} FROM ({copies})"
 
 
 def _matching(columns: Sequence[str], rows: str, keys: str, links: Sequence[Link]) -> str:

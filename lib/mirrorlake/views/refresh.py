@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 4  # sources whose changes are read at the same time
 HOW = ("auto", "incremental", "full")
 _FEW_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
+_FEW_ROWS = 100_000  # the log has only the size of a whole file if some of its rows are deleted
 
 
 class ViewStep(Enum):
@@ -334,8 +335,11 @@ def _refresh(
     with workspace(session) as work:
         plan = _scanned(work, storage, found.plan, [source.name for source in old])
         if why is None:
-            _plan_once(found)
+            if found.changed_bytes <= _FEW_BYTES:
+                _plan_once(found)
             delta, changed = _read(work, storage, found.changes, plan)
+            if changed <= _FEW_ROWS:
+                _plan_once(found)
             on_step(ViewStep.READ)
             apply_delta(delta, work, target)
         else:
@@ -370,7 +374,7 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
 
 
 def _plan_once(found: RefreshPlan) -> None:
-    """Disable Spark's adaptive planning for few changes, because it costs more than it saves.
+    """Disable Spark's adaptive planning, because for few changes it costs more than it saves.
 
     This applies only if the changes reduce each large table of a join; see `reduce_tables`. Other
     joins need the sizes that Spark measures while it runs.
@@ -378,8 +382,8 @@ def _plan_once(found: RefreshPlan) -> None:
     session, shape = found.session, found.plan.shape
     members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
     reduced = all(member.role is not Role.BOTH for member in members)
-    by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
-    if reduced and by_changes and found.changed_bytes <= _FEW_BYTES:
+    by_changes = shape.method is Method.ROWS or shape.method.keeps_state or len(shape.members) == 1
+    if reduced and by_changes:
         for name, value in few_tasks(session).items():
             session.conf.set(name, value)
 
@@ -414,9 +418,9 @@ def _read(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = pool.map(cached, readable)
         found = {one.source.name: done for one, done in zip(readable, results, strict=True)}
-    counts = {name: count for name, (_, count) in found.items()}
     views = {name: view for name, (view, count) in found.items() if count}
-    return Delta(plan, views, partial(reduce_tables, work, counts)), sum(counts.values())
+    changed = sum(count for _, count in found.values())
+    return Delta(plan, views, partial(reduce_tables, work, found)), changed
 
 
 def _target(
