@@ -7,8 +7,8 @@ import scala.collection.immutable.Seq;
 /**
  * The files of a scan, as objects.
  *
- * Delta converts them to rows and back several times while Spark plans a query, in order to filter
- * them by partition. This is also done without a filter, and takes a tenth of a small query.
+ * While Spark plans a query, Delta twice converts the files to rows and back, in order to filter them
+ * by partition. It does so even without such a filter, which takes as long as a small query.
  */
 public class KnownFiles extends TahoeBatchFileIndex {
     public KnownFiles(TahoeBatchFileIndex read) {

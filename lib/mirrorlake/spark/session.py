@@ -58,7 +58,7 @@ _LOCAL = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     # With the default of 100 entries, one small cycle evicts the compiled code of another, and the
-    # code that reads Delta's state takes long to compile.
+    # code that reads Delta's state takes long to compile. 22 views of TPC-H need 1,300 entries.
     "spark.sql.codegen.cache.maxEntries": "4000",
     # Messages of level INFO are not shown, but formatting them is expensive: one has a whole
     # snapshot.

@@ -128,7 +128,7 @@ class Workspace:
 
     def filter_by_keys(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
         """Filter the rows of a large table by the keys of a view; see `rows_among`."""
-        if not self.table_rows >= _FILTERED_ROWS:
+        if self.table_rows < _FILTERED_ROWS:
             return table
         rows = self.session.table
         return self.view(rows_among(rows(table), rows(view), keys, count))

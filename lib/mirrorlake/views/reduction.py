@@ -71,15 +71,14 @@ def reduce_tables(
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         source = sources[alias]
         used = plan.used(source)
-
         query = _matching(used, rows[alias], keys, pairs)
-        newest = source.at(source.new)
-        if source.name in changes and rows[alias] not in (newest, changes[source.name][0]):
-            known = work.queries.get(_matching(used, newest, keys, pairs))
-            if known and _can_be_grouped(work, known[0]):
-                view, _ = changes[source.name]
-                signed = _matching([*used, SIGN], view, keys, pairs)
-                query = _old_rows(used, known[0], signed)
+        newest = _matching(used, source.at(source.new), keys, pairs)
+        # If the rows are not the newest ones, they are those before the changes.
+        if query != newest and newest in work.queries:
+            new, _ = work.queries[newest]
+            if _can_be_grouped(work, new):
+                signed = _matching([*used, SIGN], changes[source.name][0], keys, pairs)
+                query = _old_rows(used, new, signed)
         rows[alias], reduced[alias] = work.cached(query)
         large.discard(alias)
     return {one.table.start: rows[alias] for alias, one in members.items()}
@@ -92,17 +91,18 @@ def _smallest_partner(links: Sequence[Link], reduced: Mapping[str, int]) -> str 
 
 
 def _can_be_grouped(work: Workspace, view: str) -> bool:
+    """Check whether no column of a view contains a map or a variant."""
     kinds = (kind for _, kind in work.session.table(view).dtypes)
-    return not any(kind.startswith(("map", "variant")) for kind in kinds)
+    return not any("map" in kind or "variant" in kind for kind in kinds)
 
 
 def _old_rows(columns: Sequence[str], new: str, signed: str) -> str:
-    """Return the query of a table's old rows.
+    """Return the query of a table's rows before its changes.
 
     Args:
         columns: the columns.
-        new: the temporary view of its new rows.
-        signed: a query of its changes, with their signs.
+        new: the temporary view of the rows after the changes.
+        signed: a query of the changed rows, with their signs.
     """
     sign, names = quote(SIGN), listed(columns)
     both = f"SELECT {names}, 1 AS {sign} FROM {new} UNION ALL SELECT {names}, -{sign}"
