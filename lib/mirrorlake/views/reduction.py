@@ -68,7 +68,6 @@ def reduce_tables(
         partner = partners[alias]
         pairs = [one for one in links[alias] if one.alias.lower() == partner]
         keys = work.broadcast(rows[partner], reduced[partner])
-        # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         source = sources[alias]
         used = plan.used(source)
         query = _matching(used, rows[alias], keys, pairs)
@@ -79,6 +78,7 @@ def reduce_tables(
             if _can_be_grouped(work, new):
                 signed = _matching([*used, SIGN], changes[source.name][0], keys, pairs)
                 query = _old_rows(used, new, signed)
+        # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         rows[alias], reduced[alias] = work.cached(query)
         large.discard(alias)
     return {one.table.start: rows[alias] for alias, one in members.items()}
