@@ -246,6 +246,36 @@ def repeatable(rows: DataFrame) -> DataFrame:
     )
 
 
+def few_rows(rows: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+    """Compute rows, and keep them in the driver if they are few.
+
+    Queries of the result need no job to broadcast it, and Spark knows its size.
+
+    Args:
+        rows: the rows.
+        most: the greatest number of rows.
+
+    Returns:
+        The same rows as a DataFrame, and their number; None if there are more.
+    """
+    session: Any = rows.sparkSession
+    jvm = session._jvm
+    query = cast("Any", rows)._jdf.queryExecution()
+    gateway = session.sparkContext._gateway
+    take = _own_object(jvm, gateway, "TakeRows", query.executedPlan(), most + 1)
+    found = jvm.org.apache.spark.sql.execution.SQLExecution.withSQLConfPropagated(
+        session._jsparkSession, take
+    )
+    if len(found) > most:
+        return None
+    data = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(found)
+    none = jvm.scala.Option.empty()
+    kept = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+        query.analyzed().output(), data, False, none
+    )
+    return _planned(kept, session), len(found)
+
+
 def _relation(session: Any, output: Any, rows: Any, partitioning: Any) -> Any:
     """Return the plan of an RDD of rows."""
     none, nothing = session._jvm.scala.Option.empty(), session._jvm.PythonUtils.toSeq([])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,7 +32,9 @@ from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import (
     MOST_BROADCAST,
     DeltaTransaction,
+    RowActions,
     can_exchange,
+    few_rows,
     rows_among,
     transaction,
 )
@@ -60,6 +63,7 @@ from mirrorlake.views.view_sql import (
 
 COMES = f"{HIDDEN}comes"  # whether a row is inserted
 _FILTERED_ROWS = 200_000  # of a view: with fewer, a Bloom filter costs more than it saves
+_KEPT_ROWS = 10_000  # the most rows that the driver keeps
 _READ_ROWS = 20_000  # of a view: reading so many rows is cheaper than to search for some of them
 
 
@@ -96,7 +100,8 @@ class Workspace:
         views: a stack of calls that drop the temporary views.
         frames: a stack of calls that release the cached rows.
         table_rows: the number of rows of the view's table; 0 if unknown.
-        queries: the view and the number of rows of each query in `cached`.
+        few: the views of rows that the driver keeps.
+        queries: the view and the number of rows of each query in `kept`.
         hinted: the view with a broadcast hint of each view.
     """
 
@@ -104,6 +109,7 @@ class Workspace:
     views: ExitStack
     frames: ExitStack
     table_rows: int = 0
+    few: set[str] = field(default_factory=set)
     queries: dict[str, tuple[str, int]] = field(default_factory=dict)
     hinted: dict[str, str] = field(default_factory=dict)
 
@@ -116,6 +122,21 @@ class Workspace:
         cached = rows.persist()
         self.frames.callback(cached.unpersist)
         return self.view(cached)
+
+    def keep(self, rows: DataFrame, likely: int = 0) -> tuple[str, int]:
+        """Compute rows once, and return a temporary view of them and their number.
+
+        Args:
+            rows: the rows. The driver keeps them if they are few; otherwise they are cached.
+            likely: their approximate number; 0 if unknown.
+        """
+        tries = likely <= _KEPT_ROWS and can_exchange(self.session)
+        if tries and (few := few_rows(rows, _KEPT_ROWS)):
+            view = self.view(few[0])
+            self.few.add(view)
+            return view, few[1]
+        view = self.cache(rows)
+        return view, self.count(view)[0]
 
     def count(self, view: str, *aggregates: str) -> list[int]:
         """Return the number of cached rows, and the values of further aggregates.
@@ -133,19 +154,21 @@ class Workspace:
         rows = self.session.table
         return self.view(rows_among(rows(table), rows(view), keys, count))
 
-    def cached(self, query: str) -> tuple[str, int]:
-        """Return a temporary view of the cached rows of a query, and their number.
+    def kept(self, query: str, rows: DataFrame | None = None, likely: int = 0) -> tuple[str, int]:
+        """Compute a query only once, and return a view of its rows and their number.
 
-        A query that was cached before is not cached again.
+        Args:
+            query: the query.
+            rows: the same rows, if there is another way to compute them.
+            likely: as for `keep`.
         """
         if query not in self.queries:
-            view = self.cache(self.session.sql(query))
-            self.queries[query] = view, self.count(view)[0]
+            self.queries[query] = self.keep(rows or self.session.sql(query), likely)
         return self.queries[query]
 
     def broadcast(self, view: str, count: int) -> str:
         """Return the view with a broadcast hint, unless it has too many rows."""
-        if count > MOST_BROADCAST:
+        if count > MOST_BROADCAST or view in self.few:
             return view
         if view not in self.hinted:
             self.hinted[view] = self.view(self.session.table(view).hint("broadcast"))
@@ -155,6 +178,7 @@ class Workspace:
 @contextmanager
 def workspace(session: SparkSession) -> Iterator[Workspace]:
     """Yield the cached rows and temporary views of a refresh, and drop them afterwards."""
+    session.conf.set("spark.sql.limit.initialNumPartitions", 1_000_000)  # one job for few_rows
     # The views are dropped last, because Connect looks them up in the plans of cached rows.
     with ExitStack() as views, ExitStack() as frames:
         yield Workspace(session, views, frames)
@@ -245,14 +269,22 @@ def _exchange(
     """Replace rows in a transaction of Delta's own: deletion vectors delete the rows."""
     files = live_files(target.storage, target.folder, txn.version)
     work.table_rows = count_rows(files)
-    rows = work.session.table(find(work.view(placed_rows(txn, files))))
-    comes = F.coalesce(F.col(quote(COMES)), F.lit(False))
-    # Collecting the places also caches the rows.
-    marked = mark_rows(txn, rows.where(comes | F.col(quote(ROW)).isNotNull()), comes)
-    new = None
-    if inserted := marked.updated + marked.unplaced:
-        new = few_files(rows.where(comes), inserted).select(*map(quote, columns))
-    exchange_rows(txn, marked.store, new, once=(target.app_id, target.number))
+    found = find(work.view(placed_rows(txn, files)))
+    rows, comes = work.session.table(found), F.coalesce(F.col(quote(COMES)), F.lit(False))
+    placed, once = F.col(quote(ROW)).isNotNull(), (target.app_id, target.number)
+    old, new = rows.where(placed), rows.where(comes).select(*map(quote, columns))
+    few = partial(few_rows, most=_KEPT_ROWS)  # needs no job for rows that the driver keeps
+    if found in work.few and (kept := few(old)) and (added := few(new)):
+        (old, deleted), (new, inserted) = kept, added
+
+        def mark() -> RowActions:  # runs while the new rows are written
+            return mark_rows(txn, old, comes).store() if deleted else RowActions()
+
+    else:
+        # Collecting the places also caches the rows.
+        marked = mark_rows(txn, rows.where(comes | placed), comes)
+        mark, inserted = marked.store, marked.updated + marked.unplaced
+    exchange_rows(txn, mark, few_files(new, inserted) if inserted else None, once=once)
 
 
 @contextmanager
@@ -305,8 +337,8 @@ def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({_SIGN}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
-    view = work.cache(session.sql(net))
-    count, deleted = work.count(view, f"count_if({_COUNT} < 0)")
+    view, count = work.keep(session.sql(net))
+    deleted = work.count(view, f"count_if({_COUNT} < 0)")[1] if count else 0
     columns = [*names, HASH, CHECK]
     added = (
         f"SELECT {listed(columns)} FROM"
@@ -327,7 +359,7 @@ def _change_rows(delta: Delta, work: Workspace, target: Target) -> None:
             f" FROM {likely} t JOIN {lost} g ON {_HASHED}"
         )
         places = f"SELECT {listed(_PLACE)} FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
-        return work.view(_both(session.sql(places), rows))
+        return work.keep(_both(session.sql(places), rows), count)[0]
 
     own = quote(ID)
     replace_rows(work, find, target, [*columns, ID], f"t.{own} = s.{_ROW}", own)
@@ -345,8 +377,7 @@ def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
     """Compute again each group or partition that contains, or contained, a changed row."""
     plan, session = delta.plan, work.session
     changed = delta.rows(named(plan.shape.keys, plan.keys))
-    view = work.cache(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
-    (count,) = work.count(view)
+    view, count = work.keep(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
     query = selected_groups(plan, plan.newest(), _concerned(plan, view))
     partitions = plan.shape.method is Method.PARTITIONS
 
@@ -359,7 +390,7 @@ def _change_groups(delta: Delta, work: Workspace, target: Target) -> None:
             rows = _both(session.sql(f"SELECT DISTINCT {places} {existing}"), session.sql(query))
         else:
             rows = session.sql(_differing(plan, query, f"SELECT t.* {existing}"))
-        return work.cache(rows)
+        return work.keep(rows, count)[0]
 
     on = same(plan.key_columns, "t", "s")
     if partitions:
@@ -417,10 +448,9 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
     def find(table: str) -> str:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
         if 0 < work.table_rows <= _READ_ROWS:
-            view, joined = work.view(changes), f"{table} t"
+            view, count, joined = work.view(changes), 0, f"{table} t"
         else:
-            view = work.cache(changes)
-            (count,) = work.count(view)
+            view, count = work.keep(changes)
             likely = work.filter_by_keys(table, view, plan.key_names, count)
             on = same(plan.key_names, "t", "d")
             joined = f"{likely} t JOIN {work.broadcast(view, count)} d ON {on}"
@@ -443,11 +473,12 @@ def _change_state(delta: Delta, work: Workspace, target: Target) -> None:
         both = f"{changed} UNION ALL {existing}"
         state = f"{grouped(keys, values, both)} HAVING bool_or({_AFFECTED})"
         flags = f"{stays} AS {quote(COMES)}, {stays} AND ({lost}) AS {_LOST}"
-        groups = work.cache(session.sql(f"SELECT *, {flags} FROM ({state})"))
+        groups, _ = work.keep(session.sql(f"SELECT *, {flags} FROM ({state})"), count)
         if extremes and (again := work.count(groups, f"count_if({_LOST})")[1]):
             groups = _with_lost(plan, work, groups, again)
         more = f", {_FILE}, {_ROW}, {quote(COMES)}"
-        return work.view(session.sql(shown_of(plan, groups, more)))
+        shown = session.sql(shown_of(plan, groups, more))
+        return work.keep(shown)[0] if groups in work.few else work.view(shown)
 
     on = same(plan.key_columns, "t", "s")
     replace_rows(work, find, target, [*plan.written, *columns], on)
@@ -465,4 +496,4 @@ def _with_lost(plan: Plan, work: Workspace, groups: str, count: int) -> str:
     )
     others = f"SELECT {listed([*own, *columns])} FROM {groups} WHERE NOT {_LOST}"
     with setting(work.session, "spark.sql.adaptive.enabled", "true"):  # it reads whole sources
-        return work.cache(work.session.sql(f"{again} UNION ALL {others}"))
+        return work.keep(work.session.sql(f"{again} UNION ALL {others}"))[0]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -75,7 +75,7 @@ class Query:
                 edits.append((after, after, _alias(one)))
         return apply_edits(self.text, edits)
 
-    def source(self, relations: dict[int, str]) -> str:
+    def source(self, relations: Mapping[int, str]) -> str:
         """Return FROM and the joins of a plain SELECT, with other relations for its tables."""
         parts = [self.tree.args["from_"], *self.tree.args.get("joins", ())]
         texts = {id(one.node): f"{relations[one.start]}{_alias(one)}" for one in self.tables}

@@ -18,8 +18,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, counted
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage.files import Storage
@@ -264,8 +266,8 @@ def plan_refresh(
         sources: the view's sources, each at the version that this refresh reads.
     """
     session = new_session(spark)
-    plan = make_plan(session, definition, sources)
-    why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
+    plan, refused = _analyze(session, storage, definition, sources)
+    why = state.reason or refused
     changes: list[Changes] = []
     for source in plan.tables:
         if why is None and source.moved:
@@ -279,6 +281,32 @@ def plan_refresh(
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
     return RefreshPlan(session, state, plan, tuple(changes), size, why, costs, guess)
+
+
+_MOST_PLANS = 1_000
+_plans: dict[tuple[object, ...], tuple[Plan, Reason | None]] = {}
+
+
+def _analyze(
+    session: SparkSession, storage: Storage, definition: Definition, sources: Sequence[Source]
+) -> tuple[Plan, Reason | None]:
+    """Return the plan of a view, and the reason why it has no rule or its columns have changed.
+
+    Spark analyzes a query again only if a schema has changed.
+    """
+    schema = open_snapshot(storage, definition.name).metadata["schemaString"]
+    read = tuple((source.name, source.columns, source.schema) for source in sources)
+    # All sessions of a Spark application start with the same settings, except those of Connect.
+    whose = session.sparkContext.applicationId if has_gateway(session) else object()
+    key = (whose, storage.root, repr(definition), schema, read)
+    if key not in _plans:
+        plan = make_plan(session, definition, sources)
+        why = plan.shape.reason or _columns_changed(session, storage, plan)
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        _plans[key] = plan, why
+    plan, why = _plans[key]
+    return plan.reading({source.name: source for source in sources}), why
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:

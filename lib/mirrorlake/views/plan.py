@@ -14,7 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
-from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
+from mirrorlake.delta.commits import (
+    RowsChanged,
+    Timeline,
+    read_commit,
+    read_states,
+    read_versions,
+)
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
@@ -61,6 +67,7 @@ class Source:
         old_id: the table's id at the version `old`.
         scans: temporary views with the rows of versions, which replace the versions in queries.
         bytes: the size of the files of the version `new`; 0 if unknown.
+        schema: the schema at the version `new`, as the log has it.
     """
 
     name: TableName
@@ -72,6 +79,7 @@ class Source:
     old_id: str = ""
     scans: Mapping[int, str] = field(default_factory=dict)
     bytes: int = 0
+    schema: str = ""
 
     @property
     def moved(self) -> bool:
@@ -98,6 +106,7 @@ class Changes:
         bytes: the size of the changes according to the log, in bytes.
         files: the number of files to read for the changes; 0 if commits only moved rows to other
             files.
+        rows: the number of changes according to the log; None if a writer did not count them.
     """
 
     source: Source
@@ -106,6 +115,7 @@ class Changes:
     by_ids: bool
     bytes: int
     files: int
+    rows: int | None
 
 
 def pin_sources(
@@ -162,6 +172,7 @@ def pin_sources(
                 version,
                 old,
                 old_id,
+                schema=str(snapshot.metadata["schemaString"]),
             )
         )
     return tuple(found)
@@ -199,7 +210,15 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
         for version in range(source.old + 1, source.new + 1)
     ]
     size, files = sum(c.size for c in commits), sum(len(c.files) for c in commits)
-    return Changes(source, found, timeline, by_ids, size, files)
+    counts = [_count_changes(commit.rows) for commit in commits if commit.files]
+    rows = None if None in counts else sum(count or 0 for count in counts)
+    return Changes(source, found, timeline, by_ids, size, files, rows)
+
+
+def _count_changes(rows: RowsChanged) -> int | None:
+    """Return the number of rows in the feed of a commit; None if its writer did not count them."""
+    counts = rows.inserted, rows.updated, rows.updated, rows.deleted
+    return None if counts == (None,) * 4 else sum(count or 0 for count in counts)
 
 
 def look_at_old(storage: Storage, source: Source) -> Reason | None:
@@ -238,9 +257,12 @@ def read_changes(
     came = F.col(RESERVED[0]).isin("insert", "update_postimage")
     kept = [F.col(quote(name)) for name in columns]
     signed = rows.select(*kept, F.when(came, 1).otherwise(-1).alias(SIGN))
-    if any(kind.startswith(("map", "variant")) for _, kind in signed.dtypes):
-        return signed  # rows with such values cannot be grouped
-    return net_rows(signed)
+    return net_rows(signed) if can_be_grouped(signed) else signed
+
+
+def can_be_grouped(rows: DataFrame) -> bool:
+    """Check whether no column contains a map or a variant."""
+    return not any("map" in kind or "variant" in kind for _, kind in rows.dtypes)
 
 
 def net_rows(signed: DataFrame) -> DataFrame:
@@ -347,7 +369,7 @@ class Plan:
         """Return the view's query, over the sources at the versions to read."""
         return self.query.replaced(self.newest())
 
-    def inner(self, relations: dict[int, str], condition: str = "") -> str:
+    def inner(self, relations: Mapping[int, str], condition: str = "") -> str:
         """Return `FROM … WHERE …` of a plain SELECT.
 
         Args:

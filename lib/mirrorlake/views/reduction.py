@@ -2,119 +2,176 @@
 
 Spark would join the tables in the order of the query, and shuffle the large ones. Instead, each
 large table is read once, in a semi-join with the changes or with a table that is already reduced.
-The rows that remain are cached, and their join is small. If both versions of a table are needed,
-the rows of the old one are computed from those of the new one and the changes.
+The rows that remain are kept, and their join is small. A condition of the query on one table is
+applied before the semi-join. If a table has far fewer matches than its partner has rows, the
+partner is reduced again, so that the next tables have fewer rows too.
+
+If both versions of a table are needed, the rows of the old one are computed from those of the new
+one and the changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirrorlake.names import HIDDEN, TableName, quote
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import MOST_BROADCAST
 from mirrorlake.views.apply import Workspace
-from mirrorlake.views.plan import SIGN, Plan, listed
-from mirrorlake.views.shape import Link, Member, Role, row_links
+from mirrorlake.views.plan import SIGN, can_be_grouped, listed, net_rows
+from mirrorlake.views.shape import Link, Member, Role, row_conditions, row_links
+from mirrorlake.views.view_sql import Delta
 
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
 _CHANGES = ""  # an alias for the changed rows; no alias of a table is empty
-_ROWS, _KEYS = quote(f"{HIDDEN}table"), quote(f"{HIDDEN}keys")
+_KEYS, _TABLE = f"{HIDDEN}keys", f"{HIDDEN}table"
+_SELECTIVE = 4  # reduce a table again if its partner has so many times fewer rows
 
 
 def reduce_tables(
-    work: Workspace,
-    changes: Mapping[TableName, tuple[str, int]],
-    plan: Plan,
-    changed: Member,
-    view: str,
-    relations: Mapping[int, str],
-) -> dict[int, str]:
+    work: Workspace, delta: Delta, changed: Member, relations: Mapping[int, str]
+) -> Mapping[int, str] | None:
     """Return relations in which the large tables have only rows that can match the changes.
 
     Args:
-        work: the cached rows of the refresh.
-        changes: the temporary view of the changed rows with their signs, and their number, by
-            source.
-        plan: the plan of the view.
+        work: the kept rows of the refresh.
+        delta: the changes, and the plan of the view.
         changed: the table that has changed.
-        view: the temporary view of its changed rows.
-        relations: the SQL of each table, by its offset in the query. That of the changed
-            table is `view` if its role is linear, otherwise one of its two versions.
+        relations: the SQL of each table, by its offset in the query. That of the changed table is
+            its changes if its role is linear, otherwise one of its two versions.
+
+    Returns:
+        The relations; None if no row of the join can match the changes.
     """
-    members = {member.table.alias.lower(): member for member in plan.shape.members}
-    sources = {alias: plan.sources[one.table.start] for alias, one in members.items()}
-    columns = {alias: source.columns for alias, source in sources.items()}
-    links = row_links(plan.query, plan.shape.members, columns)
-    first = changed.table.alias.lower() if changed.role is Role.LINEAR else _CHANGES
-    if first == _CHANGES:
-        for one in changed.links:
-            if not one.null_safe:
-                own = links.setdefault(one.alias.lower(), [])
-                own.append(Link(one.column, _CHANGES, one.own))
-    rows = {alias: relations[one.table.start] for alias, one in members.items()} | {first: view}
-    reduced = {first: changes[plan.sources[changed.table.start].name][1]}
-    large = {alias for alias, one in sources.items() if one.bytes > LARGE_BYTES} - {first}
-    while large and max(reduced.values()) <= MOST_BROADCAST:
-        others = (alias for alias in members if alias not in reduced)
-        partners = {
-            alias: partner
-            for alias in others
-            if (partner := _smallest_partner(links.get(alias, ()), reduced)) is not None
-        }
-        if not partners:
+    reduction = _Reduction(work, delta, changed, relations)
+    reduced, large = reduction.reduced, reduction.large
+    if not large:
+        return relations
+    reduction.filter_changes()
+    while large and max(reduced.values()) <= MOST_BROADCAST and not reduction.is_empty:
+        found = reduction.next_pair()
+        if found is None:
             break
-        # Prefer a large table; read a small one only to reach further tables.
-        alias = min(partners, key=lambda name: name not in large)
-        partner = partners[alias]
-        pairs = [one for one in links[alias] if one.alias.lower() == partner]
-        keys = work.broadcast(rows[partner], reduced[partner])
-        source = sources[alias]
-        used = plan.used(source)
-        query = _matching(used, rows[alias], keys, pairs)
-        newest = _matching(used, source.at(source.new), keys, pairs)
-        # If the rows are not the newest ones, they are those before the changes.
-        if query != newest and newest in work.queries:
-            new, _ = work.queries[newest]
-            if _can_be_grouped(work, new):
-                signed = _matching([*used, SIGN], changes[source.name][0], keys, pairs)
-                query = _old_rows(used, new, signed)
-        # No broadcast hint for the result: with hints, Spark keeps the order of the query.
-        rows[alias], reduced[alias] = work.cached(query)
+        alias, partner = found
+        reduction.reduce(alias, partner)
         large.discard(alias)
-    return {one.table.start: rows[alias] for alias, one in members.items()}
+        if reduced[alias] * _SELECTIVE < reduced[partner] and reduction.pairs(partner, alias):
+            reduction.reduce(partner, alias)
+    if reduction.is_empty:
+        return None
+    return {m.table.start: reduction.rows[alias] for alias, m in reduction.members.items()}
 
 
-def _smallest_partner(links: Sequence[Link], reduced: Mapping[str, int]) -> str | None:
-    """Return the linked table that has the fewest rows of those that are reduced."""
-    known = {one.alias.lower() for one in links} & reduced.keys()
-    return min(sorted(known), key=reduced.__getitem__, default=None)
+class _Reduction:
+    """The tables of a join while they are reduced, by alias.
+
+    Attributes:
+        members: the tables.
+        large: the large tables that are not reduced yet.
+        rows: the SQL of the rows of each table.
+        reduced: the number of rows of each reduced table.
+    """
+
+    def __init__(
+        self, work: Workspace, delta: Delta, changed: Member, relations: Mapping[int, str]
+    ) -> None:
+        self._work, self._delta, plan = work, delta, delta.plan
+        members = {member.table.alias.lower(): member for member in plan.shape.members}
+        sources = {alias: plan.sources[one.table.start] for alias, one in members.items()}
+        columns = {alias: source.columns for alias, source in sources.items()}
+        self._sources, self.members = sources, members
+        self._links = row_links(plan.query, plan.shape.members, columns)
+        self._conditions = row_conditions(plan.query, plan.shape.members, columns, _TABLE)
+        alias = changed.table.alias.lower()
+        self._first = alias if changed.role is Role.LINEAR else _CHANGES
+        if self._first == _CHANGES:
+            for one in changed.links:
+                if not one.null_safe:
+                    own = self._links.setdefault(one.alias.lower(), [])
+                    own.append(Link(one.column, _CHANGES, one.own))
+        view, count = delta.changes[sources[alias].name]
+        self.rows = {name: relations[one.table.start] for name, one in members.items()}
+        self.rows[self._first] = view
+        self.reduced = {self._first: count}
+        self.large = {name for name, one in sources.items() if one.bytes > LARGE_BYTES}
+        self.large.discard(self._first)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row remains of a table that each row of the join contains."""
+        return any(
+            not count and (alias == _CHANGES or self.members[alias].role is Role.LINEAR)
+            for alias, count in self.reduced.items()
+        )
+
+    def filter_changes(self) -> None:
+        """Keep only the changed rows that fulfil the query's condition on their table."""
+        condition = self._conditions.get(self._first)
+        if condition:
+            query = f"SELECT * FROM {self.rows[self._first]} AS {quote(_TABLE)} WHERE {condition}"
+            self.rows[self._first], self.reduced[self._first] = self._work.kept(query)
+
+    def next_pair(self) -> tuple[str, str] | None:
+        """Return the table to reduce next and its partner; None if no table has a partner."""
+        partners = {}
+        for alias in self.members.keys() - self.reduced.keys():
+            known = {one.alias.lower() for one in self._links.get(alias, ())} & self.reduced.keys()
+            if known:
+                partners[alias] = min(sorted(known), key=self.reduced.__getitem__)
+        if not partners:
+            return None
+
+        def order(alias: str) -> tuple[int, str]:
+            # A small table is read for its condition, or else only to reach further tables.
+            if alias in self.large:
+                return 1, alias
+            return (0 if alias in self._conditions else 2), alias
+
+        alias = min(partners, key=order)
+        return alias, partners[alias]
+
+    def pairs(self, alias: str, partner: str) -> list[Link]:
+        """Return the equalities that each row of a table fulfils with a row of another table."""
+        return [one for one in self._links.get(alias, ()) if one.alias.lower() == partner]
+
+    def reduce(self, alias: str, partner: str) -> None:
+        """Keep only the rows of a table that have equal values in another, reduced table."""
+        keys = self._work.broadcast(self.rows[partner], self.reduced[partner])
+        links = self.pairs(alias, partner)
+        equal = [f"{_KEYS}.{quote(one.column)} = {_TABLE}.{quote(one.own)}" for one in links]
+        matches = f"EXISTS (SELECT 1 FROM {keys} AS {_KEYS} WHERE {' AND '.join(equal)})"
+        where = " AND ".join(filter(None, [self._conditions.get(alias), matches]))
+        source = self._sources[alias]
+        columns = list(self._delta.plan.used(source))
+
+        def matching(columns: Sequence[str], rows: str) -> str:
+            return f"SELECT {listed(columns)} FROM {rows} AS {quote(_TABLE)} WHERE {where}"
+
+        signed = [*columns, SIGN]
+        query = matching(signed if alias == self._first else columns, self.rows[alias])
+        newest, old = matching(columns, source.at(source.new)), None
+        # If the rows are not the newest ones, they are those before the changes.
+        if alias not in self.reduced and query != newest and newest in self._work.queries:
+            new, _ = self._work.queries[newest]
+            changes, _ = self._delta.changes[source.name]
+            if can_be_grouped(self._work.session.table(new)):
+                old = _old_rows(self._work.session, columns, new, matching(signed, changes))
+        # No broadcast hint for the result: with hints, Spark keeps the order of the query.
+        self.rows[alias], self.reduced[alias] = self._work.kept(query, old, self.reduced[partner])
 
 
-def _can_be_grouped(work: Workspace, view: str) -> bool:
-    """Check whether no column of a view contains a map or a variant."""
-    kinds = (kind for _, kind in work.session.table(view).dtypes)
-    return not any("map" in kind or "variant" in kind for kind in kinds)
-
-
-def _old_rows(columns: Sequence[str], new: str, signed: str) -> str:
-    """Return the query of a table's rows before its changes.
+def _old_rows(session: SparkSession, columns: Sequence[str], new: str, signed: str) -> DataFrame:
+    """Return a table's rows before its changes.
 
     Args:
+        session: the session of the refresh.
         columns: the columns.
         new: the temporary view of the rows after the changes.
         signed: a query of the changed rows, with their signs.
     """
     sign, names = quote(SIGN), listed(columns)
     both = f"SELECT {names}, 1 AS {sign} FROM {new} UNION ALL SELECT {names}, -{sign}"
-    net = f"SELECT {names}, sum({sign}) AS {sign} FROM ({both} FROM ({signed})) GROUP BY {names}"
-    copies = f"SELECT {names}, explode(sequence(1, {sign})) FROM ({net}) WHERE {sign} > 0"
-    return f"SELECT {names} FROM ({copies})"
-
-
-def _matching(columns: Sequence[str], rows: str, keys: str, links: Sequence[Link]) -> str:
-    """Return the query of the rows that have equal values in another table."""
-    pairs = (f"{_KEYS}.{quote(one.column)} = {_ROWS}.{quote(one.own)}" for one in links)
-    return (
-        f"SELECT {listed(columns)} FROM {rows} AS {_ROWS}"
-        f" WHERE EXISTS (SELECT 1 FROM {keys} AS {_KEYS} WHERE {' AND '.join(pairs)})"
-    )
+    net = net_rows(session.sql(f"{both} FROM ({signed})"))
+    return net.where(F.col(SIGN) > 0).drop(SIGN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 4  # sources whose changes are read at the same time
+_STAGES_AT_ONCE = 2
 HOW = ("auto", "incremental", "full")
-_FEW_BYTES = 8 * 2**20  # the size of changes in the log: half a million narrow rows
-_FEW_ROWS = 100_000  # the log has only the size of a whole file if some of its rows are deleted
+_FEW_ROWS, _FEW_BYTES = 100_000, 8 * 2**20  # the changes for which Spark plans only once
 
 
 class ViewStep(Enum):
@@ -226,7 +226,7 @@ def _refresh_stages(
     how: str,
     on_step: ViewListener,
 ) -> Refresh:
-    """Refresh the stages of a view in the order of their dependencies.
+    """Refresh the stages of a view, each after those that it reads.
 
     All stages read the sources at the same versions. If the call is interrupted, some stages have
     newer rows than the view. The next call continues from there, because each stage has recorded
@@ -242,8 +242,11 @@ def _refresh_stages(
         on_step: a function that is called after each finished step of each stage.
     """
     at = {source.name: source.new for source in pinned}
-    runs = []
-    for stage in definition.chain:
+    running: dict[TableName, Future[Refresh | None]] = {}
+
+    def run(stage: Definition, needed: Collection[Future[Refresh | None]]) -> Refresh | None:
+        for one in needed:
+            one.result()
         is_last = stage.name == definition.name
         # The view may have been dropped in the meantime.
         vectors = open_snapshot(storage, definition.name).properties.get(VECTORS) == "true"
@@ -257,19 +260,27 @@ def _refresh_stages(
         sources = pin_sources(storage, stage, state.sources, at)
         at[stage.name] = state.version
         # The last stage records the versions of all sources, even if its own ones are the same.
-        if is_last or how == FULL or is_due(stage, state, sources):
-            found = plan_refresh(spark, storage, stage, state, sources)
-            noted = tuple(pinned) if is_last else ()
-            done = _refresh(storage, found, how=how, on_step=on_step, noted=noted)
-            runs.append(done)
-            state = read_view_state(storage, stage)
-            read = {str(source.name): (source.id, source.new) for source in sources}
-            if not is_last and (state.reason or state.sources != read):
-                raise ConflictError(
-                    f"Another refresh of {definition.name} has changed its stage {stage.name}.",
-                    hint="refresh the view again.",
-                )
-            at[stage.name] = state.version
+        if not is_last and how != FULL and not is_due(stage, state, sources):
+            return None
+        found = plan_refresh(spark, storage, stage, state, sources)
+        noted = tuple(pinned) if is_last else ()
+        done = _refresh(storage, found, how=how, on_step=on_step, noted=noted)
+        state = read_view_state(storage, stage)
+        read = {str(source.name): (source.id, source.new) for source in sources}
+        if not is_last and (state.reason or state.sources != read):
+            raise ConflictError(
+                f"Another refresh of {definition.name} has changed its stage {stage.name}.",
+                hint="refresh the view again.",
+            )
+        at[stage.name] = state.version
+        return done
+
+    with ThreadPoolExecutor(_STAGES_AT_ONCE) as pool:
+        for stage in definition.chain:
+            is_last = stage.name == definition.name
+            needed = [one for name, one in running.items() if is_last or name in stage.sources]
+            running[stage.name] = pool.submit(run, stage, needed)
+    runs = [done for one in running.values() if (done := one.result()) is not None]
     last, counts = runs[-1], [run.changed for run in runs]
     is_full = all(run.mode == FULL for run in runs)
     return replace(
@@ -332,17 +343,16 @@ def _refresh(
     if dry_run:
         return _result(found, why, applied=False)
     changed, target = None, _target(storage, found, why, noted)
-    with workspace(session) as work:
-        plan = _scanned(work, storage, found.plan, [source.name for source in old])
+    with workspace(session) as work, ThreadPoolExecutor(1) as pool:
+        scanned = pool.submit(_scanned, work, storage, found.plan, [one.name for one in old])
         if why is None:
-            if found.changed_bytes <= _FEW_BYTES:
-                _plan_once(found)
-            delta, changed = _read(work, storage, found.changes, plan)
-            if changed <= _FEW_ROWS:
-                _plan_once(found)
+            _plan_once(found)
+            changes, changed = _read(work, storage, found)
+            plan = scanned.result()
             on_step(ViewStep.READ)
-            apply_delta(delta, work, target)
+            apply_delta(Delta(plan, changes, partial(reduce_tables, work)), work, target)
         else:
+            plan = scanned.result()
             _write_all(session, plan, target)
     on_step(ViewStep.COMMITTED)
     version, rows = _committed(storage, found)
@@ -374,11 +384,16 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
 
 
 def _plan_once(found: RefreshPlan) -> None:
-    """Disable Spark's adaptive planning, because for few changes it costs more than it saves.
+    """Disable Spark's adaptive planning for few changes, because it costs more than it saves.
 
     This applies only if the changes reduce each large table of a join; see `reduce_tables`. Other
     joins need the sizes that Spark measures while it runs.
     """
+    counts = [changes.rows for changes in found.changes if changes.rows is not None]
+    # If some rows of a file are deleted, the log has only the size of the whole file.
+    counted = len(counts) == len(found.changes)
+    if (sum(counts) > _FEW_ROWS) if counted else (found.changed_bytes > _FEW_BYTES):
+        return
     session, shape = found.session, found.plan.shape
     members = [one for part in found.plan.branches or (found.plan,) for one in part.shape.members]
     reduced = all(member.role is not Role.BOTH for member in members)
@@ -390,8 +405,8 @@ def _plan_once(found: RefreshPlan) -> None:
 
 def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[TableName]) -> Plan:
     """Return the plan over scans of its sources: the new versions, and the old ones of some."""
-    sources = {}
-    for source in plan.tables:
+
+    def scan(source: Source) -> Source:
         folder, versions = source.name.table_path, {source.new}
         if source.old is not None and source.name in old:
             versions.add(source.old)
@@ -401,26 +416,27 @@ def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[Tabl
             v: version_rows(work.session, storage, folder, v, some) for v, some in files.items()
         }
         scans = {v: work.view(found) for v, found in rows.items() if found is not None}
-        sources[source.name] = replace(source, scans=scans, bytes=size)
-    return plan.reading(sources)
+        return replace(source, scans=scans, bytes=size)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return plan.reading({source.name: source for source in pool.map(scan, plan.tables)})
 
 
 def _read(
-    work: Workspace, storage: Storage, changes: Iterable[Changes], plan: Plan
-) -> tuple[Delta, int]:
-    """Return the changes as temporary views, and the number of changed rows."""
+    work: Workspace, storage: Storage, found: RefreshPlan
+) -> tuple[dict[TableName, tuple[str, int]], int]:
+    """Return the changed rows by source, as views with their numbers of rows, and the sum."""
 
-    def cached(one: Changes) -> tuple[str, int]:
-        view = work.cache(read_changes(work.session, storage, one, plan.used(one.source)))
-        return view, work.count(view)[0]
+    def kept(one: Changes) -> tuple[str, int]:
+        used = found.plan.used(one.source)
+        return work.keep(read_changes(work.session, storage, one, used), one.rows or 0)
 
-    readable = [one for one in changes if one.files]
+    readable = [one for one in found.changes if one.files]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = pool.map(cached, readable)
-        found = {one.source.name: done for one, done in zip(readable, results, strict=True)}
-    views = {name: view for name, (view, count) in found.items() if count}
-    changed = sum(count for _, count in found.values())
-    return Delta(plan, views, partial(reduce_tables, work, found)), changed
+        results = pool.map(kept, readable)
+        changes = {one.source.name: done for one, done in zip(readable, results, strict=True)}
+    changed = sum(count for _, count in changes.values())
+    return {name: one for name, one in changes.items() if one[1]}, changed
 
 
 def _target(

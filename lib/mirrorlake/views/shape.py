@@ -274,8 +274,7 @@ def _equalities(
     condition: exp.Expr | None, tables: Sequence[NamedTable], columns: Columns
 ) -> Iterator[tuple[NamedTable, Link]]:
     """Yield the equalities of two tables' columns in a condition, once for each of the tables."""
-    parts = condition.flatten() if isinstance(condition, exp.And) else [condition or exp.true()]
-    for part in (one.unnest() for one in parts):
+    for part in _conjuncts(condition):
         if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
             continue
         null_safe = isinstance(part, exp.NullSafeEQ)
@@ -283,6 +282,45 @@ def _equalities(
             owner, partner = (_owner(side, tables, columns) for side in (mine, other))
             if owner is not None and partner is not None and owner != partner:
                 yield owner, Link(mine.name, partner.alias, other.name, null_safe)
+
+
+def _conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
+    """Return the parts of a condition that AND connects."""
+    parts = condition.flatten() if isinstance(condition, exp.And) else filter(None, [condition])
+    return [part.unnest() for part in parts]
+
+
+def row_conditions(
+    query: Query, members: Sequence[Member], columns: Columns, name: str
+) -> dict[str, str]:
+    """Return by alias the condition that each row of a linear table fulfils in the rows of a join.
+
+    These are the parts of WHERE, and of the conditions of inner joins, that use one table.
+
+    Args:
+        query: a plain SELECT.
+        members: its tables.
+        columns: the columns of each table, by its alias in lower case.
+        name: the alias of the table in the result.
+    """
+    where, joins = query.tree.args.get("where"), query.tree.args.get("joins") or ()
+    parts = _conjuncts(where and where.this)
+    for join in joins:
+        if not join.side and (join.kind or "").upper() not in _ASKING:
+            parts += _conjuncts(join.args.get("on"))
+    tables = [member.table for member in members]
+    linear = {member.table.alias.lower() for member in members if member.role is Role.LINEAR}
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        owners = {_owner(column, tables, columns) for column in part.find_all(exp.Column)}
+        owner = owners.pop() if len(owners) == 1 else None
+        alias = owner.alias.lower() if owner else ""
+        if alias in linear and not part.find(exp.Query, exp.Lambda):
+            own = part.copy()
+            for column in own.find_all(exp.Column):
+                column.set("table", exp.to_identifier(name, quoted=True))
+            found.setdefault(alias, []).append(f"({as_sql(own)})")
+    return {alias: " AND ".join(some) for alias, some in found.items()}
 
 
 def row_links(query: Query, members: Sequence[Member], columns: Columns) -> dict[str, list[Link]]:

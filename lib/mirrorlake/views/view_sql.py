@@ -11,7 +11,7 @@ The table has the view's columns, and the hidden columns that its rule needs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -273,23 +273,20 @@ _SIGNS = (("1", False), ("-1", True))  # new rows count +1, old rows -1
 _AT_ONCE = 4  # changed tables whose terms are prepared at the same time
 
 
-Reduce = Callable[[Plan, Member, str, dict[int, str]], dict[int, str]]
-
-
 @dataclass(frozen=True)
 class Delta:
     """The changes of a view's sources, ready to be queried.
 
     Attributes:
         plan: the plan of the view.
-        changes: the temporary view with the changed rows and signs, by source.
+        changes: the temporary view with the changed rows and signs, and their number, by source.
         reduce: a function that replaces relations by their rows that can match the changes of a
             table; see `reduce_tables`.
     """
 
     plan: Plan
-    changes: dict[TableName, str]
-    reduce: Reduce
+    changes: Mapping[TableName, tuple[str, int]]
+    reduce: Callable[[Delta, Member, Mapping[int, str]], Mapping[int, str] | None]
 
     @property
     def parts(self) -> list[Delta]:
@@ -307,10 +304,11 @@ class Delta:
         Args:
             select: expressions with names; the column of signs is added.
         """
-        if not self.changes:  # the new versions changed no row
-            return self._term(select, "1", self.plan.newest(), "false")
         both = self.plan.shape.members[0].role is Role.BOTH
-        return "\nUNION ALL\n".join(self._both(select) if both else self._terms(select))
+        terms = list(self._both(select) if both and self.changes else self._terms(select))
+        if not terms:  # no row of the query has changed
+            terms = [self._term(select, "1", self.plan.newest(), "false")]
+        return "\nUNION ALL\n".join(terms)
 
     def _terms(self, select: str) -> Iterator[str]:
         """Yield a term, or a new and an old term, for each changed table."""
@@ -324,12 +322,12 @@ class Delta:
     def _terms_of(self, select: str, index: int) -> list[str]:
         members = self.plan.shape.members
         member = members[index]
-        view = self.changes[self._source(member).name]
+        view, _ = self.changes[self._source(member).name]
         around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
         if member.role is Role.LINEAR:
             sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
-            joined = around | {member.table.start: view}
-            return [self._term(select, sign, self.reduce(self.plan, member, view, joined))]
+            relations = self.reduce(self, member, around | {member.table.start: view})
+            return [] if relations is None else [self._term(select, sign, relations)]
         # Rows that a changed row joins, or may have joined before.
         links = " AND ".join(
             f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='}"
@@ -339,18 +337,18 @@ class Delta:
         concerned = f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
         terms = []
         for sign, old in _SIGNS:
-            joined = around | self._at([member], old=old)
-            relations = self.reduce(self.plan, member, view, joined)
-            terms.append(self._term(select, sign, relations, concerned))
+            relations = self.reduce(self, member, around | self._at([member], old=old))
+            if relations is not None:
+                terms.append(self._term(select, sign, relations, concerned))
         return terms
 
     def _both(self, select: str) -> Iterator[str]:
         members = self.plan.shape.members
         keys = []
         for member in members:
-            if view := self.changes.get(self._source(member).name):
+            if found := self.changes.get(self._source(member).name):
                 own = [f"{quote(link.own)} AS k{n}" for n, link in enumerate(member.links)]
-                keys.append(f"SELECT {', '.join(own)} FROM {view}")
+                keys.append(f"SELECT {', '.join(own)} FROM {found[0]}")
         concerned = f"({' UNION '.join(keys)}) AS {_CHANGED}"
         for sign, old in _SIGNS:
             relations: dict[int, str] = {}
@@ -378,6 +376,8 @@ class Delta:
             found[member.table.start] = source.at(version, condition)
         return found
 
-    def _term(self, select: str, sign: str, relations: dict[int, str], condition: str = "") -> str:
+    def _term(
+        self, select: str, sign: str, relations: Mapping[int, str], condition: str = ""
+    ) -> str:
         inner = self.plan.inner(relations, condition)
         return f"SELECT {select}, {sign} AS {quote(SIGN)} {inner}"

@@ -43,6 +43,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the tables of views count as large; they are small in other tests."""
     monkeypatch.setattr(apply, "_FILTERED_ROWS", 1)
     monkeypatch.setattr(apply, "_READ_ROWS", 0)
+    monkeypatch.setattr(apply, "_KEPT_ROWS", 2)
 
 
 class Tables:
@@ -269,6 +270,27 @@ def test_old_rows_of_a_source_come_from_the_new_ones(
         run("UPDATE {t} SET n = n + 1 WHERE g = 'c'")
         follow_all(lake, list(queries.values()))
     assert len(made) == 6
+
+
+def test_few_rows_in_the_driver_equal_the_computed_ones(lake: Lake) -> None:
+    values = (
+        "CAST(n AS TINYINT) AS a, n / 3BD AS b, date'1582-10-10' AS c, double('NaN') AS d,"
+        " X'00FF' AS e, timestamp'1400-02-28 00:00:00.000001' AS f,"
+        " timestamp_ntz'2024-01-01 12:00:00' AS g,"
+        " array(n, NULL) AS h, map('k', struct(n AS x)) AS i, CAST(NULL AS STRING) AS j,"
+        " parse_json('{\"k\": [1]}') AS l, interval '2 3' day to hour AS o"
+    )
+    every = lake.spark.sql(f"SELECT n, {values} FROM range(3) AS r(n)")
+    assert apply.few_rows(every, 2) is None
+    found = apply.few_rows(every, 3)
+    assert found is not None
+    few, count = found
+    assert (count, few.schema) == (3, every.schema)
+    assert str(few.sort("n").collect()) == str(every.sort("n").collect())  # NaN is not NaN
+    assert few.alias("a").join(few.alias("b"), "n").where("a.a > 0").count() == 2
+    nothing = apply.few_rows(every.where("n > 5"), 3)
+    assert nothing is not None
+    assert (nothing[0].collect(), nothing[1]) == ([], 0)
 
 
 @pytest.mark.long

@@ -292,6 +292,32 @@ def test_equalities_that_joined_rows_fulfil(joins: str, links: dict[str, str]) -
     assert shown == links
 
 
+CONDITIONS = [
+    (
+        "t, s WHERE t.g = s.g AND t.x > 0 AND (s.w = 1 OR s.w IS NULL) AND t.x <> t.id",
+        {"t": "(o.x > 0) AND (o.x <> o.id)", "s": "(o.w = 1 OR o.w IS NULL)"},
+    ),
+    ("t JOIN s ON t.g = s.g AND s.w = 1 AND x = 2", {"s": "(o.w = 1)", "t": "(o.x = 2)"}),
+    # A row of the left side stays in the result, whatever the condition of the join says.
+    ("t LEFT JOIN s ON t.g = s.g AND t.x = 1 AND s.w = 1 WHERE s.w IS NULL", {}),
+    ("t LEFT SEMI JOIN s ON t.g = s.g AND t.x = 1 WHERE t.id = 2", {"t": "(o.id = 2)"}),
+    ("t RIGHT JOIN s ON t.g = s.g WHERE t.x = 1 AND s.w = 2", {"s": "(o.w = 2)"}),
+    ("t FULL JOIN s ON t.g = s.g WHERE t.x = 1", {}),
+    ("t, s WHERE t.g = 1 OR s.g = 1", {}),
+    ("t, s WHERE g = 'a' AND 1 = 1", {}),
+    ("t WHERE exists(array(t.x), x -> x > 1)", {}),
+]
+
+
+@pytest.mark.parametrize(("joins", "conditions"), CONDITIONS)
+def test_conditions_that_rows_of_one_table_fulfil(joins: str, conditions: dict[str, str]) -> None:
+    query = definition.parse_query(f"SELECT t.id FROM {joins}")
+    members = shapes.read_joins(query, COLUMNS)
+    assert not isinstance(members, definition.Reason)
+    found = shapes.row_conditions(query, members, COLUMNS, "o")
+    assert {alias: text.replace("`", "") for alias, text in found.items()} == conditions
+
+
 def test_what_is_no_query_is_refused() -> None:
     with pytest.raises(UsageError, match="one query"):
         definition.parse_query("DELETE FROM t")
