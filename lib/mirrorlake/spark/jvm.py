@@ -50,6 +50,7 @@ _MISSING = re.compile(
 )
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
+_KEPT_BYTES = 2 * 2**20
 """The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
@@ -249,24 +250,25 @@ def repeatable(rows: DataFrame) -> DataFrame:
 def few_rows(rows: DataFrame, most: int) -> tuple[DataFrame, int] | None:
     """Compute rows, and keep them in the driver if they are few.
 
-    Queries of the result need no job to broadcast it, and Spark knows its size.
+    Queries of the result need no job to count it, and Spark knows its size.
 
     Args:
         rows: the rows.
         most: the greatest number of rows.
 
     Returns:
-        The same rows as a DataFrame, and their number; None if there are more.
+        The same rows as a DataFrame, and their number; None if there are more, or if they have more
+        than 2 MiB: Spark sends them to the tasks.
     """
     session: Any = rows.sparkSession
     jvm = session._jvm
     query = cast("Any", rows)._jdf.queryExecution()
     gateway = session.sparkContext._gateway
-    take = _own_object(jvm, gateway, "TakeRows", query.executedPlan(), most + 1)
+    take = _own_object(jvm, gateway, "TakeRows", query.executedPlan(), most, _KEPT_BYTES)
     found = jvm.org.apache.spark.sql.execution.SQLExecution.withSQLConfPropagated(
         session._jsparkSession, take
     )
-    if len(found) > most:
+    if found is None:
         return None
     data = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(found)
     none = jvm.scala.Option.empty()

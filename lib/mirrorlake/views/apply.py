@@ -63,7 +63,7 @@ from mirrorlake.views.view_sql import (
 
 COMES = f"{HIDDEN}comes"  # whether a row is inserted
 _FILTERED_ROWS = 200_000  # of a view: with fewer, a Bloom filter costs more than it saves
-_KEPT_ROWS = 10_000  # the most rows that the driver keeps
+_KEPT_ROWS = 20_000  # the most rows that the driver keeps
 _READ_ROWS = 20_000  # of a view: reading so many rows is cheaper than to search for some of them
 
 
@@ -128,7 +128,7 @@ class Workspace:
 
         Args:
             rows: the rows. The driver keeps them if they are few; otherwise they are cached.
-            likely: their approximate number; 0 if unknown.
+            likely: their approximate number; 0 if unknown. Wide rows count several times.
         """
         tries = likely <= _KEPT_ROWS and can_exchange(self.session)
         if tries and (few := few_rows(rows, _KEPT_ROWS)):

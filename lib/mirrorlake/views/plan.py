@@ -67,6 +67,7 @@ class Source:
         old_id: the table's id at the version `old`.
         scans: temporary views with the rows of versions, which replace the versions in queries.
         bytes: the size of the files of the version `new`; 0 if unknown.
+        rows: the number of rows of the version `new`; 0 if unknown.
         schema: the schema at the version `new`, as the log has it.
     """
 
@@ -79,12 +80,18 @@ class Source:
     old_id: str = ""
     scans: Mapping[int, str] = field(default_factory=dict)
     bytes: int = 0
+    rows: int = 0
     schema: str = ""
 
     @property
     def moved(self) -> bool:
         """Whether the source has versions that no refresh has read."""
         return self.old is not None and (self.new, self.id) != (self.old, self.old_id)
+
+    @property
+    def weight(self) -> int:
+        """The size of an average row in the files, in KiB, rounded up."""
+        return 1 + self.bytes // (1024 * max(self.rows, 1))
 
     def at(self, version: int, condition: str = "") -> str:
         """Return the rows at a version as SQL that can replace a table."""

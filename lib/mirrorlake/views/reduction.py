@@ -27,6 +27,7 @@ from mirrorlake.views.view_sql import Delta
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
 _CHANGES = ""  # an alias for the changed rows; no alias of a table is empty
 _KEYS, _TABLE = f"{HIDDEN}keys", f"{HIDDEN}table"
+_FAN_OUT = 2  # how many rows of a table match a row of its partner, as a guess
 _SELECTIVE = 4  # reduce a table again if its partner has so many times fewer rows
 
 
@@ -159,7 +160,8 @@ class _Reduction:
             if can_be_grouped(self._work.session.table(new)):
                 old = _old_rows(self._work.session, columns, new, matching(signed, changes))
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
-        self.rows[alias], self.reduced[alias] = self._work.kept(query, old, self.reduced[partner])
+        likely = _FAN_OUT * self.reduced[partner] * source.weight
+        self.rows[alias], self.reduced[alias] = self._work.kept(query, old, likely)
 
 
 def _old_rows(session: SparkSession, columns: Sequence[str], new: str, signed: str) -> DataFrame:

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit_info
-from mirrorlake.delta.exchange import few_tasks, version_rows
+from mirrorlake.delta.exchange import count_rows, few_tasks, version_rows
+from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import VECTORS, open_snapshot, read_snapshot
 from mirrorlake.errors import ConflictError, QueryError, UsageError
 from mirrorlake.history.write import create_table
@@ -411,15 +412,19 @@ def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[Tabl
         if source.old is not None and source.name in old:
             versions.add(source.old)
         files = {version: live_files(storage, folder, version) for version in versions}
-        size = sum(int(add["size"]) for add in files[source.new])
         rows = {
             v: version_rows(work.session, storage, folder, v, some) for v, some in files.items()
         }
         scans = {v: work.view(found) for v, found in rows.items() if found is not None}
-        return replace(source, scans=scans, bytes=size)
+        return replace(_sized(source, files[source.new]), scans=scans)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return plan.reading({source.name: source for source in pool.map(scan, plan.tables)})
+
+
+def _sized(source: Source, files: Sequence[Action]) -> Source:
+    """Return a source with its size, from the files of its newest version."""
+    return replace(source, bytes=sum(int(add["size"]) for add in files), rows=count_rows(files))
 
 
 def _read(
@@ -428,8 +433,9 @@ def _read(
     """Return the changed rows by source, as views with their numbers of rows, and the sum."""
 
     def kept(one: Changes) -> tuple[str, int]:
-        used = found.plan.used(one.source)
-        return work.keep(read_changes(work.session, storage, one, used), one.rows or 0)
+        files = live_files(storage, one.source.name.table_path, one.source.new)
+        rows = read_changes(work.session, storage, one, found.plan.used(one.source))
+        return work.keep(rows, (one.rows or 1) * _sized(one.source, files).weight)
 
     readable = [one for one in found.changes if one.files]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
