@@ -51,6 +51,7 @@ _MISSING = re.compile(
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
 _KEPT_BYTES = 2 * 2**20
+_LOCAL_RELATION = "org.apache.spark.sql.catalyst.plans.logical.LocalRelation"
 """The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
@@ -271,10 +272,9 @@ def few_rows(rows: DataFrame, most: int) -> tuple[DataFrame, int] | None:
     if found is None:
         return None
     data = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(found)
+    kind = jvm.java.lang.Class.forName(_LOCAL_RELATION)
     none = jvm.scala.Option.empty()
-    kept = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        query.analyzed().output(), data, False, none
-    )
+    kept = _new_object(jvm, gateway, kind, query.analyzed().output(), data, False, none)
     return _planned(kept, session), len(found)
 
 
@@ -405,10 +405,16 @@ def _has_known_files(jvm: Any) -> bool:
 
 def _own_object(jvm: Any, gateway: Any, name: str, *arguments: Any) -> Any:
     """Return a new object of one of this package's classes in Java."""
-    given = gateway.new_array(jvm.java.lang.Object, len(arguments))
-    for place, argument in enumerate(arguments):
-        given[place] = argument
-    return _own_class(jvm, name).getConstructors()[0].newInstance(given)
+    return _new_object(jvm, gateway, _own_class(jvm, name), *arguments)
+
+
+def _new_object(jvm: Any, gateway: Any, kind: Any, *arguments: Any) -> Any:
+    """Return a new object of a class. Its constructor may have fewer parameters than given."""
+    constructor = kind.getConstructors()[0]
+    given = gateway.new_array(jvm.java.lang.Object, constructor.getParameterCount())
+    for place in range(len(given)):
+        given[place] = arguments[place]
+    return constructor.newInstance(given)
 
 
 @cache
