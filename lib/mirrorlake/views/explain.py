@@ -297,8 +297,8 @@ def _analyze(
     schema = open_snapshot(storage, definition.name).metadata["schemaString"]
     read = tuple((source.name, source.columns, source.schema) for source in sources)
     # All sessions of a Spark application start with the same settings, except those of Connect.
-    whose = session.sparkContext.applicationId if has_gateway(session) else object()
-    key = (whose, storage.root, repr(definition), schema, read)
+    application = session.sparkContext.applicationId if has_gateway(session) else object()
+    key = (application, storage.root, str(vars(definition)), schema, read)
     if key not in _plans:
         plan = make_plan(session, definition, sources)
         why = plan.shape.reason or _columns_changed(session, storage, plan)

@@ -212,5 +212,14 @@ def test_another_refresh_during_a_stage_and_a_drop(lake: Lake) -> None:
     assert lake.storage.files_below("Files/_mirrorlake/views") == ()
 
 
+def test_a_view_is_dropped_and_created_again(lake: Lake) -> None:
+    run, sql = tables(lake), SHAPES["scalar_count"][0]
+    for number in range(2):
+        lake.views.create("v", sql)
+        run(f"INSERT INTO {{s}} VALUES ('a', {number})")
+        follow(lake)
+        lake.views.drop("v", apply=True)
+
+
 def drop(lake: Lake) -> None:
     assert lake.views.drop("v", apply=True).applied
