@@ -50,9 +50,9 @@ _MISSING = re.compile(
 )
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
+"""The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
 _KEPT_BYTES = 2 * 2**20
 _LOCAL_RELATION = "org.apache.spark.sql.catalyst.plans.logical.LocalRelation"
-"""The most rows that a join broadcasts to every task, so that the other side is not shuffled."""
 # Types of a key for which equal values have equal hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"

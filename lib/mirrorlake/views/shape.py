@@ -290,6 +290,11 @@ def _conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     return [part.unnest() for part in parts]
 
 
+def _is_inner(join: exp.Join) -> bool:
+    """Check whether each row of a join fulfils its condition."""
+    return not join.side and (join.kind or "").upper() not in _ASKING
+
+
 def row_conditions(
     query: Query, members: Sequence[Member], columns: Columns, name: str
 ) -> dict[str, str]:
@@ -306,7 +311,7 @@ def row_conditions(
     where, joins = query.tree.args.get("where"), query.tree.args.get("joins") or ()
     parts = _conjuncts(where and where.this)
     for join in joins:
-        if not join.side and (join.kind or "").upper() not in _ASKING:
+        if _is_inner(join):
             parts += _conjuncts(join.args.get("on"))
     tables = [member.table for member in members]
     linear = {member.table.alias.lower() for member in members if member.role is Role.LINEAR}
@@ -343,7 +348,7 @@ def row_links(query: Query, members: Sequence[Member], columns: Columns) -> dict
     for number, join in enumerate(joins, 1):
         own = tables[number]
         equal += [(own, link) for link in _links(join, tables[:number], own, columns)]
-        if not join.side and (join.kind or "").upper() not in _ASKING:
+        if _is_inner(join):
             both = _equalities(join.args.get("on"), tables[: number + 1], columns)
             equal += [(owner, link) for owner, link in both if owner != own]
     found: dict[str, list[Link]] = {}

@@ -279,12 +279,17 @@ LINKS = [
 ]
 
 
-@pytest.mark.parametrize(("joins", "links"), LINKS)
-def test_equalities_that_joined_rows_fulfil(joins: str, links: dict[str, str]) -> None:
+def joined(joins: str) -> tuple[definition.Query, tuple[shapes.Member, ...]]:
+    """Return a query of joined tables, and the tables."""
     query = definition.parse_query(f"SELECT t.id FROM {joins}")
     members = shapes.read_joins(query, COLUMNS)
     assert not isinstance(members, definition.Reason)
-    found = shapes.row_links(query, members, COLUMNS)
+    return query, members
+
+
+@pytest.mark.parametrize(("joins", "links"), LINKS)
+def test_equalities_that_joined_rows_fulfil(joins: str, links: dict[str, str]) -> None:
+    found = shapes.row_links(*joined(joins), COLUMNS)
     shown = {
         alias: " ".join(f"{one.own}={one.alias}.{one.column}" for one in some)
         for alias, some in found.items()
@@ -311,10 +316,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize(("joins", "conditions"), CONDITIONS)
 def test_conditions_that_rows_of_one_table_fulfil(joins: str, conditions: dict[str, str]) -> None:
-    query = definition.parse_query(f"SELECT t.id FROM {joins}")
-    members = shapes.read_joins(query, COLUMNS)
-    assert not isinstance(members, definition.Reason)
-    found = shapes.row_conditions(query, members, COLUMNS, "o")
+    found = shapes.row_conditions(*joined(joins), COLUMNS, "o")
     assert {alias: text.replace("`", "") for alias, text in found.items()} == conditions
 
 
