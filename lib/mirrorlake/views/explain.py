@@ -41,6 +41,7 @@ FORMAT = 2
 COMMIT_SECONDS = 1.5  # an empty commit on a small machine, until the lake has a measurement
 _SAME_SIZE_FACTOR = 2  # sizes that differ by less than this factor count as one
 _RECORDED_SIZES = 8  # the number of recorded sizes
+_RISE = 1.2  # a slower refresh of the same size raises the recorded duration by at most this factor
 _RETRY = 0.9  # so that an incremental refresh is tried again after some full ones
 # Shares of a full refresh's seconds: the fixed cost, and the cost relative to the changed share.
 _RULE_OF_THUMB = {
@@ -172,6 +173,9 @@ def save_cost(
 ) -> None:
     """Record the cost of a refresh. Without the record, only the next estimate is worse.
 
+    The first refreshes of a session are slow, and other programs can slow down any refresh. So a
+    slower refresh of the same size raises the recorded duration only by a part.
+
     A document of a newer format is not changed. The estimates then follow the rule of thumb.
 
     Args:
@@ -186,7 +190,12 @@ def save_cost(
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
         return
     costs = _costs_of(kept)
-    others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
+    known, others = costs.get(kind, ()), []
+    for one in known:
+        if _alike(one, cost):
+            cost = replace(cost, seconds=min(cost.seconds, round(_RISE * one.seconds, 3)))
+        else:
+            others.append(one)
     costs[kind] = (cost, *others[: _RECORDED_SIZES - 1]) if kind == "incremental" else (cost,)
     if chosen and kind == "full":
         known = costs.get("incremental", ())
@@ -294,17 +303,21 @@ def _analyze(
 
     Spark analyzes a query again only if a schema has changed.
     """
+
+    def analyze() -> tuple[Plan, Reason | None]:
+        plan = make_plan(session, definition, sources)
+        return plan, plan.shape.reason or _columns_changed(session, storage, plan)
+
+    if not has_gateway(session):  # the sessions of Connect can have different settings
+        return analyze()
     schema = open_snapshot(storage, definition.name).metadata["schemaString"]
     read = tuple((source.name, source.columns, source.schema) for source in sources)
-    # All sessions of a Spark application start with the same settings, except those of Connect.
-    application = session.sparkContext.applicationId if has_gateway(session) else object()
+    application = session.sparkContext.applicationId
     key = (application, storage.root, str(vars(definition)), schema, read)
     if key not in _plans:
-        plan = make_plan(session, definition, sources)
-        why = plan.shape.reason or _columns_changed(session, storage, plan)
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        _plans[key] = plan, why
+        _plans[key] = analyze()
     plan, why = _plans[key]
     return plan.reading({source.name: source for source in sources}), why
 

@@ -45,6 +45,7 @@ from mirrorlake.views.shape import KEY, Method, Role, Shape, read_shape, settle_
 from mirrorlake.views.stages import read_stages
 
 SIGN = f"{HIDDEN}sign"
+TABLE = f"{HIDDEN}table"  # the alias of a source
 _CODES = {
     "feed-off": "FEED_OFF",
     "missing-file": "FEED_VACUUMED",
@@ -98,7 +99,7 @@ class Source:
         columns = ", ".join(map(quote, self.columns))
         where = f" WHERE {condition}" if condition else ""
         table = self.scans.get(version) or f"{delta_name(self.path)} VERSION AS OF {version}"
-        return f"(SELECT {columns} FROM {table} AS {quote(f'{HIDDEN}table')}{where})"
+        return f"(SELECT {columns} FROM {table} AS {quote(TABLE)}{where})"
 
 
 @dataclass(frozen=True)

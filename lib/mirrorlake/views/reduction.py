@@ -20,13 +20,13 @@ from pyspark.sql import functions as F
 from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import MOST_BROADCAST
 from mirrorlake.views.apply import Workspace
-from mirrorlake.views.plan import SIGN, can_be_grouped, listed, net_rows
+from mirrorlake.views.plan import SIGN, TABLE, can_be_grouped, listed, net_rows
 from mirrorlake.views.shape import Link, Member, Role, row_conditions, row_links
 from mirrorlake.views.view_sql import Delta
 
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
 _CHANGES = ""  # an alias for the changed rows; no alias of a table is empty
-_KEYS, _TABLE = f"{HIDDEN}keys", f"{HIDDEN}table"
+_KEYS = f"{HIDDEN}keys"
 _FAN_OUT = 2  # how many rows of a table match a row of its partner, as a guess
 _SELECTIVE = 4  # reduce a table again if its partner has so many times fewer rows
 
@@ -46,10 +46,16 @@ def reduce_tables(
     Returns:
         The relations; None if no row of the join can match the changes.
     """
-    reduction = _Reduction(work, delta, changed, relations)
-    reduced, large = reduction.reduced, reduction.large
+    large = {
+        one.table.alias.lower()
+        for one in delta.plan.shape.members
+        if delta.plan.sources[one.table.start].bytes > LARGE_BYTES
+        and (one.table.start != changed.table.start or one.role is not Role.LINEAR)
+    }
     if not large:
         return relations
+    reduction = _Reduction(work, delta, changed, relations, large)
+    reduced = reduction.reduced
     reduction.filter_changes()
     while large and max(reduced.values()) <= MOST_BROADCAST and not reduction.is_empty:
         found = reduction.next_pair()
@@ -76,7 +82,12 @@ class _Reduction:
     """
 
     def __init__(
-        self, work: Workspace, delta: Delta, changed: Member, relations: Mapping[int, str]
+        self,
+        work: Workspace,
+        delta: Delta,
+        changed: Member,
+        relations: Mapping[int, str],
+        large: set[str],
     ) -> None:
         self._work, self._delta, plan = work, delta, delta.plan
         members = {member.table.alias.lower(): member for member in plan.shape.members}
@@ -84,7 +95,7 @@ class _Reduction:
         columns = {alias: source.columns for alias, source in sources.items()}
         self._sources, self.members = sources, members
         self._links = row_links(plan.query, plan.shape.members, columns)
-        self._conditions = row_conditions(plan.query, plan.shape.members, columns, _TABLE)
+        self._conditions = row_conditions(plan.query, plan.shape.members, columns, TABLE)
         alias = changed.table.alias.lower()
         self._first = alias if changed.role is Role.LINEAR else _CHANGES
         if self._first == _CHANGES:
@@ -96,8 +107,7 @@ class _Reduction:
         self.rows = {name: relations[one.table.start] for name, one in members.items()}
         self.rows[self._first] = view
         self.reduced = {self._first: count}
-        self.large = {name for name, one in sources.items() if one.bytes > LARGE_BYTES}
-        self.large.discard(self._first)
+        self.large = large
 
     @property
     def is_empty(self) -> bool:
@@ -111,7 +121,7 @@ class _Reduction:
         """Keep only the changed rows that fulfil the query's condition on their table."""
         condition = self._conditions.get(self._first)
         if condition:
-            query = f"SELECT * FROM {self.rows[self._first]} AS {quote(_TABLE)} WHERE {condition}"
+            query = f"SELECT * FROM {self.rows[self._first]} AS {quote(TABLE)} WHERE {condition}"
             self.rows[self._first], self.reduced[self._first] = self._work.kept(query)
 
     def next_pair(self) -> tuple[str, str] | None:
@@ -141,14 +151,14 @@ class _Reduction:
         """Keep only the rows of a table that have equal values in another, reduced table."""
         keys = self._work.broadcast(self.rows[partner], self.reduced[partner])
         links = self.pairs(alias, partner)
-        equal = [f"{_KEYS}.{quote(one.column)} = {_TABLE}.{quote(one.own)}" for one in links]
+        equal = [f"{_KEYS}.{quote(one.column)} = {TABLE}.{quote(one.own)}" for one in links]
         matches = f"EXISTS (SELECT 1 FROM {keys} AS {_KEYS} WHERE {' AND '.join(equal)})"
         where = " AND ".join(filter(None, [self._conditions.get(alias), matches]))
         source = self._sources[alias]
         columns = list(self._delta.plan.used(source))
 
         def matching(columns: Sequence[str], rows: str) -> str:
-            return f"SELECT {listed(columns)} FROM {rows} AS {quote(_TABLE)} WHERE {where}"
+            return f"SELECT {listed(columns)} FROM {rows} AS {quote(TABLE)} WHERE {where}"
 
         signed = [*columns, SIGN]
         query = matching(signed if alias == self._first else columns, self.rows[alias])

@@ -400,7 +400,7 @@ def _plan_once(found: RefreshPlan) -> None:
     reduced = all(member.role is not Role.BOTH for member in members)
     by_changes = shape.method is Method.ROWS or shape.method.keeps_state or len(shape.members) == 1
     if reduced and by_changes:
-        for name, value in few_tasks(session).items():
+        for name, value in few_tasks(session, 1).items():
             session.conf.set(name, value)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.table import column_types
 from mirrorlake.landing.types import decimal_digits
 from mirrorlake.names import HIDDEN, TableName, quote
-from mirrorlake.views.plan import SIGN, Plan, Source, listed, named
+from mirrorlake.views.plan import SIGN, TABLE, Plan, Source, listed, named
 from mirrorlake.views.shape import AGGREGATE, Aggregate, Member, Method, Role
 
 ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
@@ -354,7 +354,7 @@ class Delta:
             relations: dict[int, str] = {}
             for member in members:
                 pairs = (
-                    f"{_CHANGED}.k{n} <=> {quote(f'{HIDDEN}table')}.{quote(link.own)}"
+                    f"{_CHANGED}.k{n} <=> {quote(TABLE)}.{quote(link.own)}"
                     for n, link in enumerate(member.links)
                 )
                 exists = f"EXISTS (SELECT 1 FROM {concerned} WHERE {' AND '.join(pairs)})"

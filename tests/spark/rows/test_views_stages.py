@@ -187,9 +187,9 @@ def test_another_refresh_during_a_stage_and_a_drop(lake: Lake) -> None:
     run("INSERT INTO {t} VALUES ('a', 8)")
     first, last = lake.views.get("v").chain
     save_cost(lake.storage, last.name, "full", Cost(2.0, 10**6))
-    for full, incremental, wanted in ((0.1, 1000.0, "COST"), (1000.0, 0.1, "")):
-        save_cost(lake.storage, first.name, "full", Cost(full, 10**6))
-        save_cost(lake.storage, first.name, "incremental", Cost(incremental, 10**6))
+    for full, incremental, size, wanted in ((0.1, 1e3, 10**6, "COST"), (1e3, 0.1, 10**8, "")):
+        save_cost(lake.storage, first.name, "full", Cost(full, size))
+        save_cost(lake.storage, first.name, "incremental", Cost(incremental, size))
         explained = lake.views.explain("v")
         assert [code(one) for one in explained.stages] == [wanted, "LIMIT"]
     assert explained.expected == {"full": 1002.0, "incremental": None}
