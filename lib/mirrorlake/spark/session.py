@@ -78,8 +78,8 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-# Each sort, aggregate and join allocates a page. With 2 GB of memory, Spark's pages have 32 MiB; with
-# 16 GB they have 64 MiB, and most of the memory is pages of tasks with few rows.
+# Each sort, aggregate and join allocates a page. With 2 GB of memory, Spark's pages have 32 MiB.
+# With 16 GB, they have 64 MiB, and most of the used memory is pages of tasks with few rows.
 _SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
 _ONE_MACHINE: dict[str, dict[str, str]] = {
     "notebook": {"spark.sql.shuffle.partitions": "2", **_SMALL_PAGES},
