@@ -174,7 +174,7 @@ def save_cost(
     """Record the cost of a refresh. Without the record, only the next estimate is worse.
 
     The first refreshes of a session are slow, and other programs can slow down any refresh. So a
-    slower refresh of the same size raises the recorded duration only by a part.
+    slower refresh of the same size raises the recorded duration by at most 20 %.
 
     A document of a newer format is not changed. The estimates then follow the rule of thumb.
 
