@@ -1,12 +1,13 @@
 """Plan the next refresh of a view: decide whether it is incremental or full, and estimate its cost.
 
 The duration of each refresh is recorded, also of the full refresh that filled the view. For
-incremental refreshes, the newest duration is kept for each size of changes in bytes. Between two
-recorded sizes, the expected duration is interpolated. Beyond the largest size, the line through the
-two largest ones is continued, but it rises at least as fast as a rule of thumb says: a share of the
-full refresh's duration that depends on the view's rule. With one recorded size, and below the
-smallest one, the difference to this size follows the rule of thumb. Without any recorded size, the
-expected duration is the rule of thumb plus the duration of the lake's fastest incremental refresh.
+incremental refreshes, a duration is kept for each size of changes in bytes: the newest one, but at
+most 1.2 times the one before. Between two recorded sizes, the expected duration is interpolated.
+Beyond the largest size, the line through the two largest ones is continued, but it rises at least
+as fast as a rule of thumb says: a share of the full refresh's duration that depends on the view's
+rule. With one recorded size, and below the smallest one, the difference to this size follows the
+rule of thumb. Without any recorded size, the expected duration is the rule of thumb plus the
+duration of the lake's fastest incremental refresh.
 """
 
 from __future__ import annotations

@@ -57,13 +57,12 @@ def reduce_tables(
     reduction = _Reduction(work, delta, changed, relations, large)
     reduced = reduction.reduced
     reduction.filter_changes()
-    while large and max(reduced.values()) <= MOST_BROADCAST and not reduction.is_empty:
+    while reduction.large and max(reduced.values()) <= MOST_BROADCAST and not reduction.is_empty:
         found = reduction.next_pair()
         if found is None:
             break
         alias, partner = found
         reduction.reduce(alias, partner)
-        large.discard(alias)
         if reduced[alias] * _SELECTIVE < reduced[partner] and reduction.pairs(partner, alias):
             reduction.reduce(partner, alias)
     if reduction.is_empty:
@@ -172,6 +171,7 @@ class _Reduction:
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         likely = _FAN_OUT * self.reduced[partner] * source.weight
         self.rows[alias], self.reduced[alias] = self._work.kept(query, old, likely)
+        self.large.discard(alias)
 
 
 def _old_rows(session: SparkSession, columns: Sequence[str], new: str, signed: str) -> DataFrame:

@@ -510,7 +510,7 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
 
 
 def is_steady(sql: str) -> bool:
-    """Check whether the result of a query stays the same as long as its tables do."""
+    """Check whether a query returns the same result until one of its tables changes."""
     return not any(call.is_nondeterministic for call in find_calls(parse_query(sql).tree))
 
 

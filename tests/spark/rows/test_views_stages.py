@@ -128,7 +128,7 @@ def test_random_queries_equal_their_recomputation(
     names = []
     for seed in seeds:
         lake.views.create(f"v{seed}", random_query(Random(seed)))
-        if lake.views.get(f"v{seed}").stages:  # in others, rows may be equal before LIMIT
+        if lake.views.get(f"v{seed}").stages:  # others may have ties before LIMIT
             names.append(f"v{seed}")
     assert len(names) > len(seeds) / 4
     random = Random(seeds.start)

@@ -92,7 +92,7 @@ def test_costs_are_kept_beside_the_lake_and_may_be_lost(tmp_path) -> None:
     explain.save_cost(storage, name, "full", Cost(2.6, 1000), chosen=True)
     seconds = [cost.seconds for cost in explain.read_costs(storage, name)["incremental"]]
     assert seconds == pytest.approx([1.26, 8.1, 1.35])
-    for kind, size in (("full", 1000), ("incremental", 80)):  # slower ones raise it by a part
+    for kind, size in (("full", 1000), ("incremental", 80)):  # a slower one raises it by 20 %
         explain.save_cost(storage, name, kind, Cost(90.0, size))
     costs = explain.read_costs(storage, name)
     assert (costs["full"], costs["incremental"][0]) == ((Cost(3.12, 1000),), Cost(9.72, 80))
