@@ -132,12 +132,15 @@ def test_random_queries_equal_their_recomputation(
             names.append(f"v{seed}")
     assert len(names) > len(seeds) / 4
     random = Random(seeds.start)
+    modes = []
     for _ in range(1 if seeds.start else 3):
         for change in random.sample(CHANGES, 3):
             run(change)
         for name in names:
             done = lake.views.refresh(name, how="incremental", check=True)
             assert done.differences == 0, lake.views.get(name)
+            modes.append(done.mode)
+    assert modes.count("incremental") > len(modes) / 2
 
 
 def test_a_killed_refresh_is_continued_and_stages_are_hidden(lake: Lake) -> None:
