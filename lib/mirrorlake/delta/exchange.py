@@ -46,10 +46,6 @@ DELETE = "delete"  # remove the key's rows
 REPLACE = "replace"  # replace the key's rows; insert this row if none exists
 REPLACE_ONLY = "replace_only"  # replace the key's rows; do nothing if none exists
 APPEND = "append"  # insert this row in any case
-MOST_DELETED = 0.2
-"""The accepted share of deleted rows in a table's files."""
-FEW_DELETED = 10_000
-"""The number of deleted rows that is always accepted."""
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
 _MANY_CHECKED = 5_000_000  # rows in files with deletion vectors
 _CHECKED_PER_DELETED = 100  # with fewer, a search without vectors may find too many deleted rows
@@ -97,15 +93,6 @@ def count_rows(files: Sequence[Action]) -> int:
 def count_deleted(files: Sequence[Action]) -> int:
     """Return the rows of live files that deletion vectors delete."""
     return sum(int((add.get("deletionVector") or {}).get("cardinality", 0)) for add in files)
-
-
-def has_too_many_deleted(files: Sequence[Action]) -> bool:
-    """Return whether live files should be rewritten without their deleted rows.
-
-    The limit is 20 % of all rows; up to 10,000 deleted rows are always accepted.
-    """
-    deleted = count_deleted(files)
-    return deleted > max(FEW_DELETED, MOST_DELETED * (deleted + count_rows(files)))
 
 
 def placed_rows(

@@ -27,7 +27,6 @@ from mirrorlake.delta.exchange import (
     APPEND,
     DELETE,
     FEW_SHUFFLES,
-    MOST_DELETED,
     REPLACE,
     ROW,
     UPDATE_SETTINGS,
@@ -87,7 +86,6 @@ from mirrorlake.spark.jvm import (
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import (
     delta_name,
-    is_conflict,
     literal,
     retry_conflicts,
     temporary_view,
@@ -118,34 +116,9 @@ _NO_EVOLUTION = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSIO
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # set in the commit's own session
 _FEED_RESTS = "mirrorlake.feedRests"  # the mirror has switched the feed off for one commit
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
-# Files of 128 MiB and more are not rewritten unless many of their rows are deleted: the cost
-# depends on the new data, not on the size of the table.
-_CONFS = {
-    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MOST_DELETED / 2),
-    "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
-    "spark.databricks.delta.optimize.maxFileSize": str(256 * 2**20),
-}
 
 
-def compact(spark: SparkSession, path: str) -> bool:
-    """Compact the small files of a Delta table; rows do not change, and readers are not affected.
-
-    Returns:
-        False after a conflict with another writer; the next commit can try again.
-    """
-    session = _session(spark)
-    for name, value in _CONFS.items():
-        session.conf.set(name, value)
-    try:
-        session.sql(f"OPTIMIZE {delta_name(path)}").collect()
-    except Exception as error:
-        if is_conflict(error):
-            return False
-        raise
-    return True
-
-
-def _session(spark: SparkSession) -> SparkSession:
+def writer_session(spark: SparkSession) -> SparkSession:
     """Return a session that writes row groups of limited size."""
     session = new_session(spark)
     session.conf.set(ROW_LIMIT, str(_ROWS_A_GROUP))
@@ -235,7 +208,7 @@ def _set_properties(
 
 def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     """Commit the planned files to the existing table; do nothing if they are already committed."""
-    session, at = _session(spark), batch.at
+    session, at = writer_session(spark), batch.at
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
     rows = read_batch(session, batch, ordered=ordered)

@@ -21,7 +21,6 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.delta.snapshot import VECTORS, Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import (
     BusyError,
@@ -35,7 +34,8 @@ from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import Identity, TableMetadata, ensure_identity, read_metadata
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers, sweep
-from mirrorlake.mirror.apply import compact, write_batch
+from mirrorlake.mirror.apply import write_batch
+from mirrorlake.mirror.compaction import compact, limit_compaction
 from mirrorlake.mirror.ledger import (
     committed_version,
     last_note,
@@ -640,24 +640,25 @@ class TableCycle:
         write_batch(self._spark, noted, self._done)
 
     def _compact(self, at: TableContext, version: int, before: int) -> int:
-        """Compact the table's small files if it is due; return the version of the last compaction.
+        """Compact files of the table; return the version after which files were last merged.
 
-        It is due after `compact_after` commits, or when too many rows are marked as deleted.
+        Files are merged after `compact_after` commits. Each commit can rewrite files with deleted
+        rows, see `limit_compaction`.
         """
         every = self._options.compact_after
-        due = bool(every and version - before >= every)
+        merges = bool(every and version - before >= every)
         vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
-        if not due and vectors:
-            due = has_too_many_deleted(at.files.of(version))
+        if not merges and not vectors:
+            return before
+        limits = limit_compaction(at.files.of(version), merges=merges)
         # Files with a partitioning policy are merged by the partitioning process.
-        if (
-            due
-            and not has_partitioning_policy(self._storage, self._table)
-            and compact(self._spark(), at.path)
-        ):
+        if limits and not has_partitioning_policy(self._storage, self._table):
+            if not compact(self._spark(), at.path, limits):
+                return before
             self._done(Step.COMPACTED)
-            return version
-        return before
+            if not limits.complete:
+                return before
+        return version if merges else before
 
 
 def choose_inspection(

@@ -78,8 +78,8 @@ class MirrorOptions:
             are then not rewritten when few of their rows change, but not every reader can read
             such tables. False creates new tables without deletion vectors. None creates new tables
             as `TableDefaults` requires. A table that has deletion vectors keeps them.
-        compact_after: the number of commits after which a table's small files are compacted; 0
-            never compacts them.
+        compact_after: the number of commits after which a table's small files are merged; 0 never
+            merges them. Files with many deleted rows are rewritten in any case.
         log_retention_days: the log retention of mirrored tables, in days; None does not change it.
         feed_retention_days: how long VACUUM keeps removed files and the change feed, in days; None
             does not change it.

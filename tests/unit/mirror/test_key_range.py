@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.landing import check
 from mirrorlake.mirror import batch, next_batch
 
@@ -122,18 +121,6 @@ def test_a_file_is_left_out_if_its_statistics_rule_the_keys_out(
     assert batch.may_match(limits, {"k": bounds}, {"k": "col-1"}) is expected
     assert batch.may_match(batch.file_limits({}), {"k": bounds}, {"k": "col-1"})
     assert batch.may_match(limits, {}, {"k": "col-1"})
-
-
-def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() -> None:
-    def file(records: int, deleted: int) -> dict[str, Any]:
-        vector = {"deletionVector": {"cardinality": deleted}} if deleted else {}
-        return {"records": records, **vector}
-
-    assert not has_too_many_deleted([file(80_000, 20_000), file(5, 0)])
-    assert has_too_many_deleted([file(80_000, 20_001)])
-    assert has_too_many_deleted([file(80_000, 20_010)])
-    assert not has_too_many_deleted([file(1, 9_000)])
-    assert not has_too_many_deleted([])
 
 
 def with_ids(least: int | None, most: int | None) -> batch.Limits:

@@ -1,0 +1,150 @@
+"""Compact a mirrored table in small steps, so that no cycle takes much longer than the others.
+
+Delta's OPTIMIZE rewrites the files. Its settings limit it to some small files, and to the files
+with the largest share of deleted rows, see `limit_compaction`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pyspark.sql import SparkSession
+
+from mirrorlake.delta.exchange import count_deleted, count_rows
+from mirrorlake.delta.log_files import Action
+from mirrorlake.mirror.apply import writer_session
+from mirrorlake.spark.sql import delta_name, is_conflict
+
+_MIB = 2**20
+_LARGEST_FILE = 128 * _MIB
+_TINY_FILE = _MIB  # merging these is always cheap
+# One compaction rewrites at most this many bytes, this share of the table's bytes, or this share of
+# its files: whichever is most.
+_REWRITTEN_BYTES, _REWRITTEN_SHARE, _REWRITTEN_FILES = 8 * _MIB, 1 / 32, 1 / 8
+_FEW_DELETED, _MOST_DELETED = 10_000, 0.2  # rows, and their share in the table's files
+_FAR_TOO_MANY = 2 * _MOST_DELETED  # then all files with many deleted rows are rewritten
+
+
+@dataclass(frozen=True)
+class CompactionLimits:
+    """Conditions on the files that one compaction rewrites: at least one of them is true.
+
+    Attributes:
+        below: the file has fewer bytes.
+        deleted: the share of deleted rows in the file is larger.
+        complete: whether no other small files wait for the next compaction.
+    """
+
+    below: int
+    deleted: float
+    complete: bool
+
+
+def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimits | None:
+    """Return the limits of the next compaction.
+
+    Small files are merged if none of them is larger than twice the others together, or than 1 MiB.
+    So a row is rewritten again only if its file is small compared with the newer ones, and the
+    number of files grows with the logarithm of the number of commits. They have at most 8 MiB,
+    1/32 of the table's bytes, or as many bytes as the smallest eighth of its files: whichever is
+    most, but never more than 128 MiB.
+
+    Files with deleted rows are rewritten if more than 20 % of the table's rows, and more than
+    10,000 rows, are deleted: those with the largest share first, and after the first one at most 8
+    MiB or 1/32 of the table's bytes. There is no limit if more than 40 % of the rows are deleted.
+
+    Args:
+        files: the table's files, see `LiveFiles.of`.
+        merges: whether small files are merged. If false, the smallest file is only rewritten
+            together with one that has deleted rows, because OPTIMIZE does not rewrite a single
+            file.
+
+    Returns:
+        None if nothing would be rewritten.
+    """
+    deleted = count_deleted(files)
+    rows = deleted + count_rows(files)
+    too_many = deleted > max(_FEW_DELETED, _MOST_DELETED * rows)
+    if not files or not (merges or too_many):
+        return None
+    sizes = sorted(int(add["size"]) for add in files)
+    limit = max(_REWRITTEN_BYTES, sum(sizes) * _REWRITTEN_SHARE)
+    eighth = sum(sizes[: int(len(sizes) * _REWRITTEN_FILES)])
+    most = min(max(limit, eighth), _LARGEST_FILE)
+    small = _small_files(sizes, most, merges=merges)
+    below = small[-1] + 1 if small else 0
+    left = sys.maxsize if deleted > _FAR_TOO_MANY * rows else limit - sum(small)
+    worst = _worst_files(files, left) if too_many else []
+    if sum(int(add["size"]) < below for add in files) + sum(a["size"] >= below for a in worst) < 2:
+        return None
+    least = _deleted_share(worst[-1]) * (1 - 1e-9) if worst else 1.0
+    return CompactionLimits(below, least, complete=sum(small) < most / 2)
+
+
+def _small_files(sizes: Sequence[int], limit: float, *, merges: bool) -> Sequence[int]:
+    """Return the sizes of small files to merge.
+
+    Args:
+        sizes: the sizes of all files in bytes, ascending.
+        limit: the largest sum of the result.
+        merges: if false, return at most one file.
+    """
+    found = 0
+    for number, (size, total) in enumerate(zip(sizes, accumulate(sizes), strict=True), 1):
+        if total > limit or (number > 1 and not merges):
+            break
+        if size <= max(_TINY_FILE, 2 * (total - size)):
+            found = number
+    return sizes[:found]
+
+
+def _worst_files(files: Sequence[Action], limit: float) -> list[Action]:
+    """Return the files with the largest share of deleted rows, beginning with the largest.
+
+    Args:
+        files: the table's files.
+        limit: the largest sum of the result's bytes, if it has more than one file.
+    """
+    worst: list[Action] = []
+    for add in sorted(files, key=_deleted_share, reverse=True):
+        limit -= int(add["size"])
+        if _deleted_share(add) <= _MOST_DELETED / 2 or (limit < 0 and worst):
+            break
+        worst.append(add)
+    return worst
+
+
+def _deleted_share(add: Action) -> float:
+    """Return the share of deleted rows in a file; 0 if its number of rows is unknown."""
+    deleted = count_deleted([add])
+    return deleted / (deleted + int(add["records"])) if int(add["records"]) >= 0 and deleted else 0
+
+
+def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
+    """Rewrite files of a Delta table; rows do not change, and readers are not affected.
+
+    Args:
+        spark: a session.
+        path: the table's full path.
+        limits: which files, see `limit_compaction`.
+
+    Returns:
+        False after a conflict with another writer; the next commit can try again.
+    """
+    session = writer_session(spark)
+    for name, value in {
+        "spark.databricks.delta.optimize.maxDeletedRowsRatio": limits.deleted,
+        "spark.databricks.delta.optimize.minFileSize": limits.below,
+        "spark.databricks.delta.optimize.maxFileSize": _LARGEST_FILE,
+    }.items():
+        session.conf.set(name, str(value))
+    try:
+        session.sql(f"OPTIMIZE {delta_name(path)}").collect()
+    except Exception as error:
+        if is_conflict(error):
+            return False
+        raise
+    return True

@@ -1,0 +1,63 @@
+"""The mirror compacts a table in small steps; the rows stay the same."""
+
+from __future__ import annotations
+
+import os
+
+from helpers.tables import bag
+from mirrorlake import Lake, MirrorOptions
+from mirrorlake.delta.actions import live_files
+from mirrorlake.mirror.options import Step
+
+ROWS = 90_000
+
+
+def paths(lake: Lake) -> list[str]:
+    """Return the paths of the table's live files, the largest first."""
+    files = live_files(lake.storage, "Tables/t", lake.table("t").version)
+    return [add["path"] for add in sorted(files, key=lambda add: -int(add["size"]))]
+
+
+def test_one_cycle_rewrites_only_the_file_with_most_deleted_rows(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    for first in (0, ROWS):
+        # 10 MB that can't be compressed, so that both files together exceed the limit
+        publisher.write([{"id": first + n, "v": os.urandom(60).hex()} for n in range(ROWS)])
+        assert not lake.mirror(deletion_vectors=True).failed
+    old = set(paths(lake))
+    assert len(old) == 2
+    publisher.delete([{"id": n} for n in range(30_000)])
+    publisher.delete([{"id": ROWS + n} for n in range(10_000)])
+    steps: list[Step] = []
+    assert not lake.mirror(on_step=lambda _table, step: steps.append(step)).failed
+    assert Step.COMPACTED not in steps  # OPTIMIZE would not rewrite a single file
+    assert set(paths(lake)) == old
+
+    publisher.upsert([{"id": -1, "v": "new"}])
+    before = bag(lake, "t", ["id", "v"])
+    assert not lake.mirror(on_step=lambda _table, step: steps.append(step)).failed
+    assert Step.COMPACTED in steps
+    assert bag(lake, "t", ["id", "v"]) == before | {(-1, "new"): 1}
+    deleted = {
+        add["path"]: add["deletionVector"]["cardinality"]
+        for add in live_files(lake.storage, "Tables/t", lake.table("t").version)
+        if add.get("deletionVector")
+    }
+    assert len(paths(lake)) == 2
+    assert list(deleted.values()) == [10_000]  # the other file is below the limit of 20 %
+    assert set(deleted) < old
+
+
+def test_small_files_are_merged_and_a_large_file_stays(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": n, "v": os.urandom(60).hex()} for n in range(ROWS)])
+    options = MirrorOptions(compact_after=3)
+    assert not lake.mirror(options=options).failed
+    (large,) = paths(lake)
+    for number in range(3):
+        publisher.upsert([{"id": ROWS + number, "v": str(number)}])
+        assert not lake.mirror(options=options).failed
+    first, *others = paths(lake)
+    assert first == large
+    assert len(others) <= 2
+    assert sum(bag(lake, "t", ["id", "v"]).values()) == ROWS + 3

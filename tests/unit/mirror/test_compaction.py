@@ -1,0 +1,179 @@
+"""The choice of files that the mirror compacts after a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorlake.mirror import compaction
+
+MIB, LIMIT = 2**20, 8 * 2**20
+File = dict[str, Any]
+
+
+def file(size: int, deleted: int = 0, records: int = 1_000_000) -> File:
+    vector = {"deletionVector": {"cardinality": deleted}} if deleted else {}
+    return {"size": size, "records": records, **vector}
+
+
+def share(found: File) -> float:
+    deleted = found.get("deletionVector", {}).get("cardinality", 0)
+    return float(deleted / (deleted + found["records"])) if found["records"] >= 0 else 0.0
+
+
+def split(files: Sequence[File], *, merges: bool = True) -> tuple[list[File], list[File]]:
+    """Return the files that OPTIMIZE rewrites with the limits settings, and the others."""
+    limits = compaction.limit_compaction(files, merges=merges)
+    if limits is None:
+        return [], list(files)
+    rewritten = [f for f in files if f["size"] < limits.below or share(f) > limits.deleted]
+    return rewritten, [f for f in files if f not in rewritten]
+
+
+def merged(rewritten: Sequence[File]) -> File:
+    """Return the file that replaces these: deleted rows take as many bytes as others."""
+    size = sum(int(f["size"] * (1 - share(f))) for f in rewritten)
+    return file(size, records=sum(f["records"] for f in rewritten))
+
+
+def test_small_files_are_merged_without_the_large_ones() -> None:
+    large = [file(13 * MIB), file(13 * MIB)]
+    small = [file(28_000 + number) for number in range(49)]
+    assert split(large + small) == (small, large)
+    older = [file(2 * MIB)]  # not more than twice the small ones together
+    assert split(large + small + older) == (small + older, large)
+    older = [file(3 * MIB)]
+    assert split(large + small + older) == (small, large + older)
+    assert split(large + small, merges=False) == ([], large + small)
+
+
+def test_files_below_a_mebibyte_are_always_merged() -> None:
+    files = [file(MIB), file(1_000)]
+    assert split(files) == (files, [])
+    assert split([file(MIB)]) == ([], [file(MIB)])
+    assert split([]) == ([], [])
+
+
+def test_the_files_with_most_deleted_rows_are_rewritten_first() -> None:
+    worst, bad, good = file(7 * MIB, 500_000), file(7 * MIB, 400_000), file(7 * MIB, 100_000)
+    new = file(30_000, records=5)
+    assert split([good, bad, worst, new], merges=False) == ([worst, new], [good, bad])
+    # The second file is the small one, with which the worst file is merged.
+    assert split([good, bad, worst], merges=False) == ([], [good, bad, worst])
+    small = file(LIMIT // 4, 400_000)
+    assert split([good, small, file(LIMIT // 4, 390_000)], merges=False)[1] == [good]
+
+
+def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() -> None:
+    new = file(1_000, records=5)
+
+    def is_due(records: int, deleted: int) -> bool:
+        return bool(split([file(2 * MIB, deleted, records), new], merges=False)[0])
+
+    assert not is_due(80_000, 20_000)
+    assert is_due(80_000, 20_010)
+    assert not is_due(1, 9_000)
+
+
+def test_no_limit_applies_if_far_too_many_rows_are_deleted() -> None:
+    files = [file(100 * MIB, 800_000) for _ in range(4)]
+    assert split(files, merges=False) == (files, [])
+
+
+def test_a_file_without_a_number_of_rows_is_not_rewritten_for_its_deleted_rows() -> None:
+    unknown = file(30 * MIB, 900_000, records=-1)
+    bad, new = file(7 * MIB, 900_000), file(30_000)
+    assert split([unknown, bad, new], merges=False) == ([bad, new], [unknown])
+
+
+def test_the_limit_grows_with_the_table_and_with_its_files() -> None:
+    new = [file(1_000) for _ in range(5)]
+    small = [*new, file(9 * MIB), file(9 * MIB)]
+    assert split([*small, file(500 * MIB)])[0] == new
+    assert split([*small, file(600 * MIB)])[0] == small
+    files = [file(5 * MIB + number) for number in range(64)]
+    old, left = split(files)
+    assert old == files[:8]
+    limits = compaction.limit_compaction(files, merges=True)
+    assert limits is not None
+    assert not limits.complete  # the next commit is followed by the next compaction
+    for _ in range(20):
+        old, left = split([*left, *([merged(old)] if old else [])])
+    assert len(left) <= 16
+
+
+def test_a_few_large_files_are_not_merged_after_a_small_file() -> None:
+    files = [file(size) for size in (28_000, 6 * MIB, 5 * MIB, 13 * MIB, 13 * MIB)]
+    assert split(files)[0] == []
+
+
+@given(st.lists(st.integers(1_000, 3 * MIB), min_size=1, max_size=400), st.integers(2, 60))
+def test_bytes_are_rewritten_few_times_and_files_stay_few(sizes: list[int], every: int) -> None:
+    files: list[File] = []
+    rewritten = 0
+    for number, size in enumerate(sizes, 1):
+        files.append(file(size))
+        if number % every == 0:
+            old, files = split(files)
+            assert len(old) != 1
+            largest = max((f["size"] for f in old), default=0)
+            eighth = sorted(f["size"] for f in [*old, *files])[: (len(old) + len(files)) // 8]
+            most = max(LIMIT, sum(sizes) / 32, sum(eighth))
+            assert sum(f["size"] for f in old if f["size"] < largest) <= most
+            rewritten += sum(f["size"] for f in old)
+            if old:
+                files.append(merged(old))
+    total = sum(sizes)
+    # A file grows by half each time, or it has less than a mebibyte.
+    assert rewritten <= 12 * total + MIB * len(sizes) / every
+    assert len(files) <= 2 * every + total / (LIMIT / 4) + 12
+
+
+def test_steps_stay_small_while_all_rows_of_a_table_change() -> None:
+    """1,000 commits change 1,000 rows each of a table of 2,000,000 rows in two files."""
+    random = Random(1)
+    files = [file(13 * MIB), file(13 * MIB)]
+    steps = []
+    for number in range(1, 1_001):
+        live = sum(f["records"] for f in files)
+        for found in files:
+            gone = int(1_000 * found["records"] / live * random.uniform(0.97, 1.03))
+            found["records"] -= gone
+            deleted = gone + found.get("deletionVector", {}).get("cardinality", 0)
+            found["deletionVector"] = {"cardinality": deleted}
+        files.append(file(28_000 + number % 7, records=1_000))
+        old, files = split(files, merges=number % 50 == 0)
+        if old:
+            files.append(merged(old))
+            steps.append(sum(f["size"] for f in old))
+    assert max(steps) < 14 * MIB  # the first of the two files, and a small one
+    assert sum(steps) < 120 * MIB  # instead of 20 times the whole table
+    assert len(files) < 10
+    deleted = sum(f.get("deletionVector", {}).get("cardinality", 0) for f in files)
+    assert deleted < 0.21 * (deleted + sum(f["records"] for f in files))
+
+
+@given(st.lists(st.tuples(st.integers(MIB, 40 * MIB), st.integers(0, 400_000)), max_size=40))
+def test_repeated_compactions_leave_few_deleted_rows(files: list[tuple[int, int]]) -> None:
+    left = [file(size, deleted, 600_000) for size, deleted in files]
+    for _ in range(200):
+        left.append(file(1_000, records=1))  # the next commit
+        old, left = split(left, merges=False)
+        if old:
+            left.append(merged(old))
+    deleted = sum(f.get("deletionVector", {}).get("cardinality", 0) for f in left)
+    assert deleted <= max(10_000, 0.2 * (deleted + sum(f["records"] for f in left)))
+
+
+@pytest.mark.parametrize("deleted", [0.0, 0.25, 1.0])
+def test_the_shares_are_valid_settings_of_delta(deleted: float) -> None:
+    files = [file(5 * MIB, int(deleted * 1_000_000), 1_000_000), file(1_000), file(1_000)]
+    limits = compaction.limit_compaction(files, merges=True)
+    assert limits is not None
+    assert 0 <= limits.deleted <= 1
+    assert limits.below > 0
