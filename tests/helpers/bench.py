@@ -40,6 +40,7 @@ class BenchResult:
         requests: to a server, by cause, if the bench has a server.
         costs: computed from the requests, each with its unit in its name.
         sizes: bytes by what was written, if the bench measures them.
+        counts: other numbers, such as files.
     """
 
     bench: str
@@ -48,6 +49,7 @@ class BenchResult:
     requests: dict[str, int] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def bench_names() -> list[str]:

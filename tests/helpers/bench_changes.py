@@ -212,10 +212,12 @@ def cycles(folder: Path, summary: Summary) -> BenchResult:
             f"{what}, reading against optimised": round(optimised / statistics.median(reads), 2),
         },
         sizes={
-            f"{what}, compactions": len(seconds[True]),
-            f"{what}, files": files.num_rows,
             f"{what}, bytes": pc.sum(files["size_bytes"]).as_py(),
             f"{what}, bytes, optimised": pc.sum(best["size_bytes"]).as_py(),
+        },
+        counts={
+            f"{what}, compactions": len(seconds[True]),
+            f"{what}, files": files.num_rows,
         },
     )
 

@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.key_search import KeySearch
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
     Snapshot,
+    physical_names,
     read_snapshot,
 )
 from mirrorlake.names import quote
@@ -34,7 +35,6 @@ from mirrorlake.spark.jvm import (
     can_exchange,
     transaction,
 )
-from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import literal
 from mirrorlake.storage.files import Storage
 
@@ -47,8 +47,6 @@ REPLACE = "replace"  # replace the key's rows; insert this row if none exists
 REPLACE_ONLY = "replace_only"  # replace the key's rows; do nothing if none exists
 APPEND = "append"  # insert this row in any case
 _ROWS_A_FILE = 50_000  # minimum; several files are written in parallel
-_MANY_CHECKED = 5_000_000  # rows in files with deletion vectors
-_CHECKED_PER_DELETED = 100  # with fewer, a search without vectors may find too many deleted rows
 _COPIED_ROWS = 500_000  # a file with more is rewritten in parts
 # A row's place in its task, which is the same in each scan of the same files.
 _PLACE = f"(monotonically_increasing_id() & {2**33 - 1})"
@@ -96,11 +94,7 @@ def count_deleted(files: Sequence[Action]) -> int:
 
 
 def placed_rows(
-    txn: DeltaTransaction,
-    files: Sequence[Action],
-    *,
-    keep_ids: bool = False,
-    with_deleted: bool = False,
+    txn: DeltaTransaction, files: Sequence[Action], *, keep_ids: bool = False
 ) -> DataFrame:
     """Return the rows of files with their positions, in the columns `FILE` and `ROW`.
 
@@ -111,14 +105,13 @@ def placed_rows(
         files: the result of `live_files` for the transaction's version; only rows of these files
             can be deleted.
         keep_ids: as for `DeltaTransaction.rows`.
-        with_deleted: as for `DeltaTransaction.rows`.
     """
     plain = [_plain(add) for add in files]
     txn.know(plain)
     # Without a row index, only whole files can be removed, for which any number is sufficient.
     index = "_metadata.row_index" if txn.has_row_index else "0L"
     places = [f"_metadata.file_path AS {quote(FILE)}", f"{index} AS {quote(ROW)}"]
-    rows = txn.rows(plain, keep_ids=keep_ids, with_deleted=with_deleted)
+    rows = txn.rows(plain, keep_ids=keep_ids)
     return rows.selectExpr("*", *places)
 
 
@@ -152,18 +145,15 @@ def version_rows(
         return txn.rows([_plain(add) for add in files])
 
 
-def mark_rows(
-    txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column, *, check: bool = False
-) -> DeletedRows:
+def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> DeletedRows:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` writes and commits.
 
     Args:
         txn: the transaction, with which the rows' files are registered.
         deleted_rows: the positions of the rows: `FILE` and `ROW`; may be empty.
         updated: whether a row has a new state, so that `DeletedRows.updated` counts it.
-        check: whether to look for rows that the version has already deleted.
     """
-    return txn.mark_deleted(_places(deleted_rows, updated), check=check)
+    return txn.mark_deleted(_places(deleted_rows, updated))
 
 
 def remove_touched(
@@ -273,6 +263,7 @@ class RowUpdate:
         self._txn = txn
         self._files = files
         self.columns = tuple(snapshot.schema)
+        self._names = physical_names(snapshot.metadata)
         self._has_feed = snapshot.has_feed
         self._ids = [
             snapshot.properties[name]
@@ -280,26 +271,23 @@ class RowUpdate:
             if txn.tracks_rows
         ]
 
-    def rows(self, *, with_deleted: bool = False) -> DataFrame:
-        """Return the rows of the files, with their row ids, as `placed_rows` does.
+    def rows(self) -> DataFrame:
+        """Return the rows of the files, with their row ids, as `placed_rows` does."""
+        return placed_rows(self._txn, self._files, keep_ids=True)
+
+    def key_search(self, storage: Storage, folder: str, key: str) -> KeySearch | None:
+        """Return a search for rows by their key, or None if Spark must search them.
 
         Args:
-            with_deleted: include the rows that deletion vectors delete.
+            storage: the lake's files.
+            folder: the folder of the table within the lake.
+            key: the column of the keys.
         """
-        return placed_rows(self._txn, self._files, keep_ids=True, with_deleted=with_deleted)
-
-    @property
-    def checks_many(self) -> bool:
-        """Whether a scan would check millions of rows against vectors that delete few of them."""
-        marked = [add for add in self._files if add.get("deletionVector")]
-        most = max(_MANY_CHECKED, _CHECKED_PER_DELETED * count_deleted(marked))
-        return count_rows(marked) >= most
-
-    def without(self, rows: DataFrame, places: Iterable[tuple[str, int]]) -> DataFrame:
-        """Return rows without those at some places: `FILE` and `ROW`."""
-        files, indexes = map(list, zip(*places, strict=True))
-        gone = from_arrow(self._txn.session, pa.table({FILE: files, ROW: indexes}))
-        return rows.join(F.broadcast(gone), [FILE, ROW], "left_anti")
+        search = KeySearch(
+            storage, folder, self._files, key, self._names, self.rows().schema, tuple(self._ids),
+            FILE, ROW,
+        )  # fmt: skip
+        return search if search.is_possible(self._txn.session) else None
 
     def commit(
         self,
@@ -311,7 +299,6 @@ class RowUpdate:
         inserts: bool,
         expected: int,
         once: tuple[str, int] | None = None,
-        find_without: Callable[[Iterable[tuple[str, int]]], DataFrame] | None = None,
     ) -> None:
         """Commit changes that are joined with the rows that they change.
 
@@ -327,8 +314,6 @@ class RowUpdate:
             inserts: whether changes may insert rows.
             expected: the approximate number of changes.
             once: as for `exchange_rows`.
-            find_without: returns `found` without the rows at some places. It is required if `found`
-                may contain rows that the version has already deleted, and not for `rewrites`.
 
         Raises:
             ConflictError: another writer changed the table, or has committed this number.
@@ -344,11 +329,7 @@ class RowUpdate:
             copied = count_rows(touched) - marked.rows
             parts = [self._copied(touched, unchanged)] if copied else []
         elif self._files:
-            check = find_without is not None
-            marked = mark_rows(self._txn, found.where(is_old), updated, check=check)
-            if find_without and marked.already:
-                found = find_without(marked.already)
-                marked = mark_rows(self._txn, found.where(is_old), updated)
+            marked = mark_rows(self._txn, found.where(is_old), updated)
         if inserts or marked.updated or (marked.rows and self._has_feed):
             written = self._written(found, value, fed=marked.rows > 0)
             parts.append(few_files(written, expected))

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -36,6 +37,7 @@ from mirrorlake.delta.exchange import (
     few_tasks,
     new_names,
 )
+from mirrorlake.delta.key_search import KeySearch
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     FEED,
@@ -99,6 +101,7 @@ _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 # Spark reads a row group in one task. By default, a narrow table has groups of 8,000,000 rows.
 _ROWS_A_GROUP = 2_000_000
+_MANY_SEARCHED = 3_000_000  # rows: for fewer, DuckDB is not faster than Spark
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
@@ -348,9 +351,16 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
         return _exchange(session, changes, batch)
     except OtherDeltaError:
         return False  # nothing is committed: this Delta lacks the methods for it
+    except Exception as error:
+        if not isinstance(error, PythonException) and "PythonException" not in str(error):
+            raise
+        _log.warning("Spark searches the changed keys, because DuckDB failed: %s", error)
+        return _exchange(session, changes, batch, with_duckdb=False)
 
 
-def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
+def _exchange(
+    session: SparkSession, changes: Changes, batch: Batch, *, with_duckdb: bool = True
+) -> bool:
     at = batch.at
     if batch.target.evolved or not can_exchange(session):
         return False
@@ -374,7 +384,12 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         if rewrites and (unknown or not _is_small(batch, MOST_BROADCAST)):
             return False
         known = wide_bounds(bounds, limits, names, batch.target)
-        with _Exchange(RowUpdate(txn, snapshot, files), changes, batch) as exchange:
+        update = RowUpdate(txn, snapshot, files)
+        search = None
+        many = count_rows(files) >= _MANY_SEARCHED
+        if with_duckdb and many and len(changes.keys) == 1 and _is_small(batch, _ONE_TASK_ROWS):
+            search = update.key_search(at.storage, folder, changes.keys[0])
+        with _Exchange(update, changes, batch, search) as exchange:
             exchange.commit(known, is_large=count_rows(files) >= _MANY_ROWS, rewrites=rewrites)
     return True
 
@@ -406,8 +421,11 @@ def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
 class _Exchange:
     """One attempt to commit; it caches rows in memory until it is closed."""
 
-    def __init__(self, update: RowUpdate, changes: Changes, batch: Batch) -> None:
+    def __init__(
+        self, update: RowUpdate, changes: Changes, batch: Batch, search: KeySearch | None
+    ) -> None:
         self._update = update
+        self._key_search = search
         self._batch = batch
         self._keys = changes.keys
         self._unchanged = {name.lower() for name in changes.unchanged}
@@ -436,13 +454,7 @@ class _Exchange:
             is_large: whether the files have many rows.
             rewrites: whether to rewrite the files with such rows, instead of marking the rows.
         """
-        table, checks_late = self._search(bounds, is_large=is_large, rewrites=rewrites)
-        if checks_late:
-            table = self._persist(table)  # joined again if some of the rows are deleted
-
-        def find_without(places: Iterable[tuple[str, int]]) -> DataFrame:
-            return self._join(self._update.without(table, places))
-
+        table = self._search(bounds, is_large=is_large)
         self._update.commit(
             self._join(table),
             value=self._value,
@@ -451,7 +463,6 @@ class _Exchange:
             inserts=self._inserts,
             expected=self._batch.row_count,
             once=(self._batch.at.identity.app_id, self._batch.last),
-            find_without=find_without if checks_late else None,
         )
 
     @property
@@ -459,24 +470,22 @@ class _Exchange:
         """True if a change can insert a row."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _search(self, bounds: Bounds, *, is_large: bool, rewrites: bool) -> tuple[DataFrame, bool]:
-        """Return the table's rows that may change, and whether deleted rows can be among them.
-
-        The arguments are those of `commit`.
-        """
+    def _search(self, bounds: Bounds, *, is_large: bool) -> DataFrame:
+        """Return the table's rows that may change; the arguments are those of `commit`."""
+        if self._key_search:
+            keys = [row[0] for row in self._matching().collect()]
+            return self._key_search.run(self._changes.sparkSession, keys)
         conditions = key_conditions(bounds, self._batch.target, None)
         # The table's other rows are not shuffled.
         filters = is_large and _is_small(self._batch, MOST_BROADCAST)
         searched = self._searched() if filters else []
-        checks_late = filters and not searched and not rewrites and self._update.checks_many
-        table = self._update.rows(with_deleted=checks_late)
-        table = reduce(DataFrame.where, [*conditions, *searched], table)
+        table = reduce(DataFrame.where, [*conditions, *searched], self._update.rows())
         if filters and (not searched or len(self._keys) > 1):
             # Spark evaluates a filter, but not a join, before it computes hidden columns.
             listed = ", ".join(map(quote, self._keys))
             with temporary_view(self._matching()) as view:
                 table = table.where(f"({listed}) IN (SELECT * FROM {view})")
-        return table, checks_late
+        return table
 
     def _join(self, table: DataFrame) -> DataFrame:
         """Return each change joined with the rows that it changes, or with NULL if it has none."""

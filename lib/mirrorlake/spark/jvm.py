@@ -614,14 +614,12 @@ class DeletedRows(NamedTuple):
         store: writes the vectors, without a Spark job, and returns the actions.
         rows: the number of rows.
         updated: as in `RowActions`.
-        already: the file and position of each row that the version has already deleted, if asked.
         unplaced: the number of given rows without a place, which are not deleted.
     """
 
     store: Callable[[], RowActions] = RowActions
     rows: int = 0
     updated: int = 0
-    already: tuple[tuple[str, int], ...] = ()
     unplaced: int = 0
 
 
@@ -691,24 +689,16 @@ class DeltaTransaction:
         """
         self._taken = {add["path"]: self._action(add) for add in adds}
 
-    def rows(
-        self, adds: Sequence[Add], *, keep_ids: bool = False, with_deleted: bool = False
-    ) -> DataFrame:
+    def rows(self, adds: Sequence[Add], *, keep_ids: bool = False) -> DataFrame:
         """Return the rows of files of the version, or of files that are written but not committed.
 
         Args:
             adds: the files.
             keep_ids: add the hidden columns with row ids and commit versions, so that rewritten
                 rows keep theirs.
-            with_deleted: include the rows that deletion vectors delete.
         """
         self._activate()  # a DataFrame keeps the settings of the session that is active now
-        files = [
-            self._action(add | {"deletionVector": None})
-            if with_deleted and add.get("deletionVector")
-            else self._taken.get(add["path"]) or self._action(add)
-            for add in adds
-        ]
+        files = [self._taken.get(add["path"]) or self._action(add) for add in adds]
         frame = self._log.createDataFrame(self._snapshot, self._seq(files), False, self._none)
         if keep_ids and self.tracks_rows:
             frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
@@ -800,14 +790,13 @@ class DeltaTransaction:
         # Delta records this as a read, so a concurrent commit of the number is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
-    def mark_deleted(self, places: DataFrame, *, check: bool = False) -> DeletedRows:
+    def mark_deleted(self, places: DataFrame) -> DeletedRows:
         """Find the positions of rows to delete, in one job.
 
         Args:
             places: the `file_path` and `row_index` of each row, as the hidden column `_metadata`
                 has them, and `updated`: 1 for a row with a new state, otherwise 0. The files must
                 be known to the transaction. Rows without a place are counted.
-            check: whether to look for rows that the version has already deleted.
         """
         from pyspark.sql import functions as F
 
@@ -817,15 +806,14 @@ class DeltaTransaction:
         grouped = places.groupBy("file_path").agg(positions, *figures).collect()
         found = [row for row in grouped if row["file_path"] is not None]
         unplaced = sum(row["rows"] for row in grouped if row["file_path"] is None)
-        files, by_name = self._read_touched(found)
+        _, by_name = self._read_touched(found)
         rows = sum(int(row["places"]["cardinality"]) for row in found)
         updated = sum(row["updated"] for row in found)
 
         def store() -> RowActions:
             return RowActions(self._store_marks(found, by_name), rows, updated)
 
-        already = self._already_deleted(found, files) if check else []
-        return DeletedRows(store, rows, updated, tuple(already), unplaced)
+        return DeletedRows(store, rows, updated, unplaced)
 
     def _store_marks(self, found: Sequence[Row], by_name: Any) -> tuple[Any, ...]:
         """Write deletion vectors, merged with those of earlier commits; return the actions."""
@@ -845,28 +833,6 @@ class DeltaTransaction:
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
         return tuple(actions)
-
-    def _already_deleted(self, found: Sequence[Row], files: Sequence[Any]) -> list[tuple[str, int]]:
-        """Return the positions that deletion vectors of the version delete.
-
-        Args:
-            found: the aggregated positions of each file.
-            files: the files in the same order.
-        """
-        stored = delta_module(self._jvm, "deletionvectors.StoredBitmap")
-        bitmaps = delta_module(self._jvm, "deletionvectors.RoaringBitmapArray")
-        stores = delta_module(self._jvm, "storage.dv.DeletionVectorStore")
-        store = stores.createInstance(self._log.newDeltaHadoopConf())
-        deleted = []
-        for row, file in zip(found, files, strict=True):
-            vector = file.deletionVector()
-            if vector is not None:
-                both = bitmaps.readFrom(bytes(row["places"]["bitmap"]))
-                getattr(both, "and")(stored.create(vector, self._log.dataPath()).load(store))
-                # A text is one call of the JVM, an array one for each of its elements.
-                positions = json.loads(self._jvm.java.util.Arrays.toString(both.values()))
-                deleted += [(row["file_path"], position) for position in positions]
-        return deleted
 
     def remove_touched(self, places: DataFrame) -> tuple[DeletedRows, list[str]]:
         """Remove the files that contain some rows; `commit_exchange` commits the removal.

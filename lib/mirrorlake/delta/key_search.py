@@ -1,0 +1,170 @@
+"""Find the rows of some keys with DuckDB, which needs a fifth of the time that Spark needs.
+
+Spark runs the search: each of its tasks searches some files. DuckDB reads the columns of the other
+rows only in the parts of a file that have a key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from mirrorlake.delta.actions import deleted_positions
+from mirrorlake.delta.log_files import Action
+from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.storage.files import Storage
+
+_KEYS = frozenset(("tinyint", "smallint", "int", "bigint", "string"))
+# DuckDB and Spark read the same values of these types, and of decimals.
+_READ = _KEYS | {"float", "double", "boolean", "binary", "date", "timestamp", "timestamp_ntz"}
+_HIDDEN = frozenset(("filename", "file_row_number", "file_index"))  # DuckDB's own columns
+_PATTERN = frozenset("*?[]{}")  # in a path, DuckDB would search for other files
+# Java encodes other ASCII characters in the path of a URI.
+_ENCODED = re.compile(r"[^\w/:@&=+$,;!.~'()*\x80-\U0010ffff-]", re.ASCII)
+_CONFIG: dict[str, Any] = {"threads": 1, "autoinstall_known_extensions": False}
+
+
+@dataclass(frozen=True)
+class KeySearch:
+    """A search for the rows of some keys in a table on a local disk.
+
+    Attributes:
+        storage: the lake's files.
+        folder: the folder of the table within the lake.
+        files: the files to search.
+        key: the column of the keys.
+        names: the names of the columns in the files, by their names in the table.
+        schema: the columns of the result, as `placed_rows` returns them for the same files.
+        ids: those of them with the row id and its commit version, if the table has row ids.
+        file: the column with the row's file.
+        row: the column with the row's position in the file.
+    """
+
+    storage: Storage
+    folder: str
+    files: Sequence[Action]
+    key: str
+    names: Mapping[str, str]
+    schema: StructType
+    ids: tuple[str, ...]
+    file: str
+    row: str
+
+    def is_possible(self, session: SparkSession) -> bool:
+        """Check whether this machine has the files, and DuckDB can read all types and names."""
+        types = {field.name: field.dataType.simpleString() for field in self.schema}
+        return (
+            self.storage.local is not None
+            and str(session.sparkContext.master).startswith("local")
+            and _PATTERN.isdisjoint(self.storage.path(self.folder))
+            and _HIDDEN.isdisjoint(name.lower() for name in [*types, *self.names.values()])
+            and not any(":" in add["path"] or add["path"].startswith("/") for add in self.files)
+            and types[self.key] in _KEYS
+            and all(kind in _READ or kind.startswith("decimal") for kind in types.values())
+        )
+
+    def run(self, session: SparkSession, keys: Sequence[Any]) -> DataFrame:
+        """Return the rows of the keys, without those that deletion vectors delete.
+
+        Args:
+            session: the session of the query.
+            keys: the keys, which are not NULL.
+        """
+        tasks = max(1, min(len(self.files), session.sparkContext.defaultParallelism))
+        ordered = sorted(self.files, key=lambda add: int(add["size"]), reverse=True)
+        parts = [ordered[number::tasks] for number in range(tasks)]
+        schema = to_arrow_schema(self.schema)
+        wanted = pa.table({"key": pa.array(keys, schema.field(self.key).type)})
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._find(parts[number], wanted, schema)
+
+        return map_in_arrow(session.range(0, tasks, 1, tasks), run, self.schema)
+
+    def _find(
+        self, files: Sequence[Action], keys: pa.Table, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of files. Files with equal columns are read together."""
+        import duckdb
+
+        alike: dict[pa.Schema, list[Action]] = {}
+        for add in files:
+            columns = pq.read_schema(self._path(add)).remove_metadata()
+            alike.setdefault(columns, []).append(add)
+        with duckdb.connect(config=_CONFIG) as engine:
+            engine.register("keys", keys)
+            for columns, group in alike.items():
+                if self.names[self.key] not in columns.names:
+                    continue  # the files are older than the column, so all their keys are NULL
+                rows = engine.sql(self._query(columns.names, group)).to_arrow_table()
+                if rows.num_rows:
+                    yield from self._placed(rows, group, schema)
+
+    def _query(self, columns: Sequence[str], files: Sequence[Action]) -> str:
+        """Return the query of the rows of files that have these columns."""
+        paths = ", ".join("'" + self._path(add).replace("'", "''") + "'" for add in files)
+        inside = {name: self.names.get(name, name) for name in self.schema.names}
+        read = [f"{_quoted(c)} AS {_quoted(n)}" for n, c in inside.items() if c in columns]
+        return (
+            f"SELECT {', '.join(read)}, file_row_number, filename"
+            f" FROM read_parquet([{paths}], file_row_number = true, filename = true,"
+            " hive_partitioning = false)"
+            f" WHERE {_quoted(inside[self.key])} IN (SELECT key FROM keys)"
+        )
+
+    def _placed(
+        self, rows: pa.Table, files: Sequence[Action], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `_query` that are not deleted, with all columns of the result."""
+        paths = pa.array([self._path(add) for add in files])
+        numbers = pc.index_in(rows["filename"].cast(pa.string()), value_set=paths).to_numpy()
+        rows = rows.combine_chunks()
+        for number in np.unique(numbers):
+            add = files[number]
+            some = rows.filter(pa.array(numbers == number))
+            if add.get("deletionVector"):
+                gone = deleted_positions(self._place, add["deletionVector"])
+                some = some.filter(pa.array(~np.isin(some["file_row_number"].to_numpy(), gone)))
+            if some.num_rows:
+                yield self._complete(some, add, schema)
+
+    def _complete(self, rows: pa.Table, add: Action, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows of one file in the result's columns; columns that the file lacks are NULL."""
+        count, places = rows.num_rows, rows["file_row_number"].cast(pa.int64())
+        found = {name: rows[name] for name in rows.column_names}
+        if self.ids:
+            defaults = (pc.add(places, add["baseRowId"]), add["defaultRowCommitVersion"])
+            for name, default in zip(self.ids, defaults, strict=True):
+                found[name] = pc.coalesce(found[name], default) if name in found else default
+        found[self.row] = places
+        found[self.file] = "file:" + _ENCODED.sub(lambda one: quote(one[0]), self._path(add))
+        arrays = []
+        for field in schema:
+            values = found.get(field.name)
+            if not isinstance(values, pa.ChunkedArray):
+                values = pa.chunked_array([pa.repeat(pa.scalar(values, field.type), count)])
+            arrays.append(values.cast(field.type).combine_chunks())
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _path(self, add: Action) -> str:
+        return f"{self.storage.path(self.folder)}/{unquote(add['path'])}"
+
+    def _place(self, path: str) -> tuple[Storage, str]:
+        return self.storage, f"{self.folder}/{path}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

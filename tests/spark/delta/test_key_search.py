@@ -1,0 +1,150 @@
+"""The search with DuckDB returns the rows that Spark returns: values, row ids and places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.exchange import RowUpdate
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.mirror import apply
+from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.jvm import transaction
+
+KEY = 'the"key'
+TYPES = {
+    "b": ("TINYINT", "-128"),
+    "s": ("SMALLINT", "32767"),
+    "i": ("INT", "-2147483648"),
+    "l": ("BIGINT", "9223372036854775807"),
+    "f": ("FLOAT", "CAST('NaN' AS FLOAT)"),
+    "d": ("DOUBLE", "-0.0D"),
+    "o": ("BOOLEAN", "true"),
+    "t": ("STRING", "'ä \"quoted\" ''text'' \\u0000'"),
+    "x": ("BINARY", "X'00FF'"),
+    "day": ("DATE", "DATE'9999-12-31'"),
+    "old": ("DATE", "DATE'0001-01-01'"),
+    "ts": ("TIMESTAMP", "TIMESTAMP'2024-03-31 01:30:00.123456 Europe/Berlin'"),
+    "past": ("TIMESTAMP", "TIMESTAMP'0001-01-02 00:00:00 UTC'"),
+    "ntz": ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'"),
+    "small": ("DECIMAL(9,2)", "1234567.89BD"),
+    "large": ("DECIMAL(38,10)", "-1234567890123456789012345678.0123456789BD"),
+}
+
+
+def create(lake: Lake, columns: str, *, mapped: bool = False) -> str:
+    path = lake.storage.path("Tables/t")
+    properties = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}
+    properties |= {"delta.columnMapping.mode": "name"} if mapped else {}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    lake.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta TBLPROPERTIES ({listed})")
+    return f"delta.`{path}`"
+
+
+def both(lake: Lake, key: str, keys: Sequence[Any]) -> tuple[Counter[Any], Counter[Any]] | None:
+    """Return the rows that DuckDB finds, and those of a scan by Spark; None if it is not used."""
+    version = lake.table("t").version
+    snapshot = read_snapshot(lake.storage, "Tables/t", version)
+    assert snapshot is not None
+    with transaction(lake.spark.newSession(), lake.storage.path("Tables/t")) as txn:
+        update = RowUpdate(txn, snapshot, live_files(lake.storage, "Tables/t", version))
+        search = update.key_search(lake.storage, "Tables/t", key)
+        if search is None:
+            return None
+        scanned = update.rows()
+        expected = scanned.where(scanned[key].isin(list(keys)))
+        found = search.run(lake.spark, keys)
+        assert found.schema == scanned.schema
+        return bag(found.collect()), bag(expected.collect())
+
+
+def bag(rows: Sequence[Any]) -> Counter[Any]:
+    return Counter(tuple(map(repr, row)) for row in rows)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["plain", "mapped"])
+def test_values_ids_and_places_are_those_of_a_scan(lake: Lake, mapped: bool) -> None:
+    columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in TYPES.items())
+    name = create(lake, f"`{KEY}` INT, {columns}", mapped=mapped)
+    values = ", ".join(value for _, value in TYPES.values())
+    nulls = ", ".join(f"CAST(NULL AS {kind})" for kind, _ in TYPES.values())
+    run = lake.spark.sql
+    for first in (0, 100):
+        run(f"INSERT INTO {name} SELECT id, {values} FROM range({first}, {first + 100}, 1, 1)")
+        run(f"INSERT INTO {name} SELECT id, {nulls} FROM range({first}, {first + 100}, 1, 1)")
+    run(f"DELETE FROM {name} WHERE `{KEY}` % 7 = 3")
+    run(f"UPDATE {name} SET i = 5 WHERE `{KEY}` % 10 = 1")  # new files have the rows' ids
+    run(f"ALTER TABLE {name} ADD COLUMN later STRING")
+    run(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    run(f"ALTER TABLE {name} ALTER COLUMN s TYPE INT")
+    run(f"INSERT INTO {name} (`{KEY}`, later) VALUES (1, 'x'), (2, NULL), (NULL, 'y')")
+    run(f"INSERT INTO {name} (`{KEY}`, s) VALUES (50, 2147483647)")  # a wider type in this file
+    pair = both(lake, KEY, [1, 2, 3, 50, 101, 111, 1_000])
+    assert pair is not None
+    found, expected = pair
+    assert found == expected
+    assert len(expected) == 11
+    empty = both(lake, KEY, [1_000])
+    assert empty == (Counter(), Counter())
+    texts = both(lake, "later", ["x", "none"])
+    assert texts is not None
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 1
+
+
+def test_the_path_of_a_lake_can_have_any_characters(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "a b&c+d=ü'%20#,;@!$~()^ lake")
+    name = create(lake, "k STRING, v INT")
+    lake.spark.sql(f"INSERT INTO {name} VALUES ('a', 1), ('b', 2)")
+    pair = both(lake, "k", ["a"])
+    assert pair is not None
+    assert pair[0] == pair[1]
+    assert len(pair[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "key"),
+    [
+        ("k INT, v ARRAY<INT>", "k"),
+        ("k INT, filename STRING", "k"),
+        ("k DOUBLE, v INT", "k"),
+    ],
+)
+def test_spark_searches_what_duckdb_may_read_otherwise(lake: Lake, columns: str, key: str) -> None:
+    create(lake, columns)
+    assert both(lake, key, [1]) is None
+
+
+def test_names_of_files_with_patterns_are_left_to_spark(lake: Lake) -> None:
+    lake.publisher("t[1]", keys=["k"]).write([{"k": 1}])
+    assert not lake.mirror().failed
+    snapshot = read_snapshot(lake.storage, "Tables/t[1]", lake.table("t[1]").version)
+    assert snapshot is not None
+    with transaction(lake.spark.newSession(), lake.storage.path("Tables/t[1]")) as txn:
+        assert RowUpdate(txn, snapshot, []).key_search(lake.storage, "Tables/t[1]", "k") is None
+
+
+def test_spark_searches_if_duckdb_fails(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(batches: Any) -> Any:
+        raise OSError("no such library")
+
+    def run(search: Any, session: Any, keys: Any) -> Any:
+        return map_in_arrow(session.range(1), fail, search.schema)
+
+    monkeypatch.setattr(apply, "_MANY_SEARCHED", 0)
+    publisher = lake.publisher("t", keys=["k"])
+    publisher.write([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
+    assert not lake.mirror().failed
+    monkeypatch.setattr(apply.KeySearch, "run", run)
+    publisher.upsert([{"k": 1, "v": "c"}])
+    assert not lake.mirror().failed
+    assert "DuckDB failed" in caplog.text
+    assert sorted(map(tuple, lake.table("t").read().collect())) == [(1, "c"), (2, "b")]
