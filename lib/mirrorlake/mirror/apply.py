@@ -101,7 +101,7 @@ _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 # Spark reads a row group in one task. By default, a narrow table has groups of 8,000,000 rows.
 _ROWS_A_GROUP = 2_000_000
-_MANY_SEARCHED = 3_000_000  # rows: for fewer, DuckDB is not faster than Spark
+_MANY_SEARCHED = 1_000_000  # rows: for fewer, DuckDB is not faster than Spark
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
