@@ -283,10 +283,18 @@ class RowUpdate:
             folder: the folder of the table within the lake.
             key: the column of the keys.
         """
+        rows = self.rows()  # also registers the files, which `mark_rows` requires
         search = KeySearch(
-            storage, folder, self._files, key, self._names, self.rows().schema, tuple(self._ids),
-            FILE, ROW,
-        )  # fmt: skip
+            storage=storage,
+            folder=folder,
+            files=self._files,
+            key=key,
+            names=self._names,
+            schema=rows.schema,
+            ids=tuple(self._ids),
+            file=FILE,
+            row=ROW,
+        )
         return search if search.is_possible(self._txn.session) else None
 
     def commit(

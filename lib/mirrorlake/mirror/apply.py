@@ -102,6 +102,9 @@ _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them i
 # Spark reads a row group in one task. By default, a narrow table has groups of 8,000,000 rows.
 _ROWS_A_GROUP = 2_000_000
 _MANY_SEARCHED = 1_000_000  # rows: for fewer, DuckDB is not faster than Spark
+# Py4J reports the error of a task as text; a worker that crashed has no exception.
+_WORKER_FAILED = re.compile(r"PythonException|Python worker")
+_CAUSE = re.compile(r"^\s*(?!org\.|py4j\.|java\.)[\w.]+(Error|Exception): .+$", re.MULTILINE)
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
@@ -352,9 +355,11 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
     except OtherDeltaError:
         return False  # nothing is committed: this Delta lacks the methods for it
     except Exception as error:
-        if not isinstance(error, PythonException) and "PythonException" not in str(error):
+        if not isinstance(error, PythonException) and not _WORKER_FAILED.search(str(error)):
             raise
-        _log.warning("Spark searches the changed keys, because DuckDB failed: %s", error)
+        table, found = batch.at.identity.table, _CAUSE.search(str(error))
+        why = found[0].strip() if found else type(error).__name__
+        _log.warning("%s: DuckDB failed, so Spark searches the changed keys: %s", table, why)
         return _exchange(session, changes, batch, with_duckdb=False)
 
 

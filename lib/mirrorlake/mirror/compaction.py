@@ -35,11 +35,13 @@ class CompactionLimits:
     Attributes:
         below: the file has fewer bytes.
         deleted: the share of deleted rows in the file is larger.
-        complete: whether no other small files wait for the next compaction.
+        merged: the largest sum of the bytes of the files that are merged into one.
+        complete: whether this compaction merges all small files that are due.
     """
 
     below: int
     deleted: float
+    merged: int
     complete: bool
 
 
@@ -48,22 +50,22 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
 
     Small files are merged if none of them is larger than twice the others together, or than 1 MiB.
     So a row is rewritten again only if its file is small compared with the newer ones, and the
-    number of files grows with the logarithm of the number of commits. They have at most 8 MiB,
-    1/32 of the table's bytes, or as many bytes as the smallest eighth of its files: whichever is
-    most, but never more than 128 MiB.
+    number of files grows with the logarithm of the number of commits. The sum of their sizes is at
+    most the greatest of 8 MiB, 1/32 of the table's bytes, and the size of the smallest eighth of
+    its files, and never more than 128 MiB.
 
     Files with deleted rows are rewritten if more than 20 % of the table's rows, and more than
-    10,000 rows, are deleted: those with the largest share first, and after the first one at most 8
-    MiB or 1/32 of the table's bytes. There is no limit if more than 40 % of the rows are deleted.
+    10,000 rows, are deleted. The files with the largest share are rewritten first. After the first
+    file, the limit is 8 MiB or 1/32 of the table's bytes, whichever is greater. If more than 40 %
+    of the rows are deleted, there is no limit.
 
     Args:
         files: the table's files, see `LiveFiles.of`.
         merges: whether small files are merged. If false, the smallest file is only rewritten
-            together with one that has deleted rows, because OPTIMIZE does not rewrite a single
-            file.
+            together with one that has deleted rows.
 
     Returns:
-        None if nothing would be rewritten.
+        None if fewer than two files are due: OPTIMIZE does not rewrite a single file.
     """
     deleted = count_deleted(files)
     rows = deleted + count_rows(files)
@@ -78,10 +80,17 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     below = small[-1] + 1 if small else 0
     left = sys.maxsize if deleted > _FAR_TOO_MANY * rows else limit - sum(small)
     worst = _worst_files(files, left) if too_many else []
-    if sum(int(add["size"]) < below for add in files) + sum(a["size"] >= below for a in worst) < 2:
+    if len(worst) == 1 and not small:
+        others = [int(add["size"]) for add in files if add is not worst[0]]
+        below = min(others, default=-1) + 1
+    due = [size for size in sizes if size < below]
+    due += [size for add in worst if (size := int(add["size"])) >= below]
+    if len(due) < 2:
         return None
+    # OPTIMIZE collects files in the order of their sizes, and leaves out a file that stays alone.
+    merged = max(_LARGEST_FILE, 2 * max(due))
     least = _deleted_share(worst[-1]) * (1 - 1e-9) if worst else 1.0
-    return CompactionLimits(below, least, complete=sum(small) < most / 2)
+    return CompactionLimits(below, least, merged, complete=sum(small) < most / 2)
 
 
 def _small_files(sizes: Sequence[int], limit: float, *, merges: bool) -> Sequence[int]:
@@ -118,7 +127,10 @@ def _worst_files(files: Sequence[Action], limit: float) -> list[Action]:
 
 
 def _deleted_share(add: Action) -> float:
-    """Return the share of deleted rows in a file; 0 if its number of rows is unknown."""
+    """Return the share of deleted rows in a file; 0 if its number of rows is unknown.
+
+    OPTIMIZE always rewrites a file with a deletion vector and an unknown number of rows.
+    """
     deleted = count_deleted([add])
     return deleted / (deleted + int(add["records"])) if int(add["records"]) >= 0 and deleted else 0
 
@@ -129,7 +141,7 @@ def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
     Args:
         spark: a session.
         path: the table's full path.
-        limits: which files, see `limit_compaction`.
+        limits: the conditions on the files, see `limit_compaction`.
 
     Returns:
         False after a conflict with another writer; the next commit can try again.
@@ -138,7 +150,7 @@ def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
     for name, value in {
         "spark.databricks.delta.optimize.maxDeletedRowsRatio": limits.deleted,
         "spark.databricks.delta.optimize.minFileSize": limits.below,
-        "spark.databricks.delta.optimize.maxFileSize": _LARGEST_FILE,
+        "spark.databricks.delta.optimize.maxFileSize": limits.merged,
     }.items():
         session.conf.set(name, str(value))
     try:

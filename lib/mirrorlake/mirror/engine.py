@@ -642,8 +642,8 @@ class TableCycle:
     def _compact(self, at: TableContext, version: int, before: int) -> int:
         """Compact files of the table; return the version after which files were last merged.
 
-        Files are merged after `compact_after` commits. Each commit can rewrite files with deleted
-        rows, see `limit_compaction`.
+        Files are merged after `compact_after` commits. After each commit, files with many deleted
+        rows can be rewritten; see `limit_compaction`.
         """
         every = self._options.compact_after
         merges = bool(every and version - before >= every)

@@ -79,7 +79,7 @@ class MirrorOptions:
             such tables. False creates new tables without deletion vectors. None creates new tables
             as `TableDefaults` requires. A table that has deletion vectors keeps them.
         compact_after: the number of commits after which a table's small files are merged; 0 never
-            merges them. Files with many deleted rows are rewritten in any case.
+            merges them. This does not affect the rewriting of files with many deleted rows.
         log_retention_days: the log retention of mirrored tables, in days; None does not change it.
         feed_retention_days: how long VACUUM keeps removed files and the change feed, in days; None
             does not change it.

@@ -43,7 +43,8 @@ def create(lake: Lake, columns: str, *, mapped: bool = False) -> str:
     properties = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}
     properties |= {"delta.columnMapping.mode": "name"} if mapped else {}
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    lake.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta TBLPROPERTIES ({listed})")
+    columns = columns if "USING" in columns else f"{columns}) USING delta TBLPROPERTIES ({listed}"
+    lake.spark.sql(f"CREATE TABLE delta.`{path}` ({columns})")
     return f"delta.`{path}`"
 
 
@@ -99,7 +100,7 @@ def test_values_ids_and_places_are_those_of_a_scan(lake: Lake, mapped: bool) -> 
 
 
 def test_the_path_of_a_lake_can_have_any_characters(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "a b&c+d=ü'%20#,;@!$~()^ lake")
+    lake = Lake(tmp_path / "a b&c+d=ü'%20#,;@!$~()^\u00a0\u3000 lake")
     name = create(lake, "k STRING, v INT")
     lake.spark.sql(f"INSERT INTO {name} VALUES ('a', 1), ('b', 2)")
     pair = both(lake, "k", ["a"])
@@ -114,14 +115,18 @@ def test_the_path_of_a_lake_can_have_any_characters(tmp_path: Path) -> None:
         ("k INT, v ARRAY<INT>", "k"),
         ("k INT, filename STRING", "k"),
         ("k DOUBLE, v INT", "k"),
+        ("k INT, p INT) USING delta PARTITIONED BY (p", "k"),
     ],
 )
-def test_spark_searches_what_duckdb_may_read_otherwise(lake: Lake, columns: str, key: str) -> None:
-    create(lake, columns)
+def test_spark_searches_if_duckdb_does_not_support_a_type_or_name(
+    lake: Lake, columns: str, key: str
+) -> None:
+    name = create(lake, columns)
+    lake.spark.sql(f"INSERT INTO {name} SELECT * FROM VALUES (1, NULL)")
     assert both(lake, key, [1]) is None
 
 
-def test_names_of_files_with_patterns_are_left_to_spark(lake: Lake) -> None:
+def test_spark_searches_if_the_path_of_the_table_is_a_pattern(lake: Lake) -> None:
     lake.publisher("t[1]", keys=["k"]).write([{"k": 1}])
     assert not lake.mirror().failed
     snapshot = read_snapshot(lake.storage, "Tables/t[1]", lake.table("t[1]").version)
@@ -146,5 +151,6 @@ def test_spark_searches_if_duckdb_fails(
     monkeypatch.setattr(apply.KeySearch, "run", run)
     publisher.upsert([{"k": 1, "v": "c"}])
     assert not lake.mirror().failed
-    assert "DuckDB failed" in caplog.text
+    assert "t: DuckDB failed, so Spark searches the changed keys: " in caplog.text
+    assert "no such library" in caplog.text
     assert sorted(map(tuple, lake.table("t").read().collect())) == [(1, "c"), (2, "b")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ from mirrorlake.mirror import apply
 from mirrorlake.spark.jvm import forget_logs, transaction
 
 VECTORS = "delta.enableDeletionVectors"
+
+
+@pytest.fixture(autouse=True)
+def _no_fallback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    messages = [record.getMessage() for record in caplog.get_records("call")]
+    assert not any("DuckDB failed" in message for message in messages)
 
 
 class AllWays:
@@ -285,6 +293,14 @@ def test_deleted_rows_are_not_found_in_a_large_table(
 ) -> None:
     monkeypatch.setattr(apply, "_MANY_ROWS", 1)
     monkeypatch.setattr(apply, "_SEARCHED_KEYS", 0)
+    searches: list[Any] = []
+    run = apply.KeySearch.run
+
+    def counted(search: Any, *given: Any) -> Any:
+        searches.append(search)
+        return run(search, *given)
+
+    monkeypatch.setattr(apply.KeySearch, "run", counted)
     if searched == "duckdb":
         monkeypatch.setattr(apply, "_MANY_SEARCHED", 1)
     publisher = lake.publisher("t", keys=["n"])
@@ -314,6 +330,7 @@ def test_deleted_rows_are_not_found_in_a_large_table(
     for place, changes in enumerate(feeds, first + 1):
         feed = table.changes.read(place, place).select("_change_type", "n", "v").collect()
         assert Counter(map(tuple, feed)) == changes
+    assert bool(searches) == (searched == "duckdb")
 
 
 def test_row_groups_are_limited(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,12 +26,20 @@ def share(found: File) -> float:
 
 
 def split(files: Sequence[File], *, merges: bool = True) -> tuple[list[File], list[File]]:
-    """Return the files that OPTIMIZE rewrites with the limits settings, and the others."""
+    """Return the files that OPTIMIZE rewrites with these limits, and the others."""
     limits = compaction.limit_compaction(files, merges=merges)
-    if limits is None:
-        return [], list(files)
-    rewritten = [f for f in files if f["size"] < limits.below or share(f) > limits.deleted]
-    return rewritten, [f for f in files if f not in rewritten]
+    bins: list[list[File]] = [[]]
+    for found in sorted(files, key=lambda one: one["size"]) if limits else ():
+        unknown = found["records"] < 0 and "deletionVector" in found
+        if found["size"] >= limits.below and share(found) <= limits.deleted and not unknown:
+            continue
+        if sum(f["size"] for f in bins[-1]) + found["size"] > limits.merged:
+            bins.append([])
+        bins[-1].append(found)
+    rewritten = [found for bin_ in bins if len(bin_) > 1 for found in bin_]
+    numbers = {id(found) for found in rewritten}
+    left = [found for found in files if id(found) not in numbers]
+    return [found for found in files if id(found) in numbers], left
 
 
 def merged(rewritten: Sequence[File]) -> File:
@@ -63,8 +70,6 @@ def test_the_files_with_most_deleted_rows_are_rewritten_first() -> None:
     worst, bad, good = file(7 * MIB, 500_000), file(7 * MIB, 400_000), file(7 * MIB, 100_000)
     new = file(30_000, records=5)
     assert split([good, bad, worst, new], merges=False) == ([worst, new], [good, bad])
-    # The second file is the small one, with which the worst file is merged.
-    assert split([good, bad, worst], merges=False) == ([], [good, bad, worst])
     small = file(LIMIT // 4, 400_000)
     assert split([good, small, file(LIMIT // 4, 390_000)], merges=False)[1] == [good]
 
@@ -80,15 +85,26 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
     assert not is_due(1, 9_000)
 
 
+def test_a_single_file_is_rewritten_together_with_the_smallest_other_one() -> None:
+    worst, good, better = file(20 * MIB, 900_000), file(9 * MIB), file(10 * MIB)
+    assert split([worst, better, good], merges=False) == ([worst, good], [better])
+    assert split([worst], merges=False) == ([], [worst])  # OPTIMIZE does not rewrite it
+
+
+def test_files_of_any_size_are_rewritten() -> None:
+    files = [file(30_000, records=1), file(900 * MIB, 700_000), file(500 * MIB)]
+    assert split(files, merges=False) == (files[:2], files[2:])
+
+
 def test_no_limit_applies_if_far_too_many_rows_are_deleted() -> None:
     files = [file(100 * MIB, 800_000) for _ in range(4)]
     assert split(files, merges=False) == (files, [])
 
 
-def test_a_file_without_a_number_of_rows_is_not_rewritten_for_its_deleted_rows() -> None:
+def test_files_without_a_number_of_rows_do_not_prevent_a_compaction() -> None:
     unknown = file(30 * MIB, 900_000, records=-1)
-    bad, new = file(7 * MIB, 900_000), file(30_000)
-    assert split([unknown, bad, new], merges=False) == ([bad, new], [unknown])
+    good, bad, new = file(7 * MIB), file(7 * MIB, 900_000), file(30_000)
+    assert split([unknown, good, bad, new], merges=False) == ([unknown, bad, new], [good])
 
 
 def test_the_limit_grows_with_the_table_and_with_its_files() -> None:
@@ -170,10 +186,8 @@ def test_repeated_compactions_leave_few_deleted_rows(files: list[tuple[int, int]
     assert deleted <= max(10_000, 0.2 * (deleted + sum(f["records"] for f in left)))
 
 
-@pytest.mark.parametrize("deleted", [0.0, 0.25, 1.0])
-def test_the_shares_are_valid_settings_of_delta(deleted: float) -> None:
-    files = [file(5 * MIB, int(deleted * 1_000_000), 1_000_000), file(1_000), file(1_000)]
-    limits = compaction.limit_compaction(files, merges=True)
+def test_a_file_without_any_row_is_rewritten() -> None:
+    files = [file(5 * MIB, 1_000_000, records=0), file(1_000, records=1)]
+    limits = compaction.limit_compaction(files, merges=False)
     assert limits is not None
-    assert 0 <= limits.deleted <= 1
-    assert limits.below > 0
+    assert 0.99 < limits.deleted < 1  # the share must be larger, and Delta accepts no more than 1
