@@ -87,7 +87,7 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     due += [size for add in worst if (size := int(add["size"])) >= below]
     if len(due) < 2:
         return None
-    # OPTIMIZE collects files in the order of their sizes, and leaves out a file that stays alone.
+    # OPTIMIZE adds up files in the order of their sizes, and skips a file that has no partner.
     merged = max(_LARGEST_FILE, 2 * max(due))
     least = _deleted_share(worst[-1]) * (1 - 1e-9) if worst else 1.0
     return CompactionLimits(below, least, merged, complete=sum(small) < most / 2)

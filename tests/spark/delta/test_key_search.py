@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.delta import exchange
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.exchange import RowUpdate
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.mirror import apply
-from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark import executors
 from mirrorlake.spark.jvm import transaction
 
 KEY = 'the"key'
@@ -54,7 +54,7 @@ def both(lake: Lake, key: str, keys: Sequence[Any]) -> tuple[Counter[Any], Count
     snapshot = read_snapshot(lake.storage, "Tables/t", version)
     assert snapshot is not None
     with transaction(lake.spark.newSession(), lake.storage.path("Tables/t")) as txn:
-        update = RowUpdate(txn, snapshot, live_files(lake.storage, "Tables/t", version))
+        update = exchange.RowUpdate(txn, snapshot, live_files(lake.storage, "Tables/t", version))
         search = update.key_search(lake.storage, "Tables/t", key)
         if search is None:
             return None
@@ -132,7 +132,10 @@ def test_spark_searches_if_the_path_of_the_table_is_a_pattern(lake: Lake) -> Non
     snapshot = read_snapshot(lake.storage, "Tables/t[1]", lake.table("t[1]").version)
     assert snapshot is not None
     with transaction(lake.spark.newSession(), lake.storage.path("Tables/t[1]")) as txn:
-        assert RowUpdate(txn, snapshot, []).key_search(lake.storage, "Tables/t[1]", "k") is None
+        assert (
+            exchange.RowUpdate(txn, snapshot, []).key_search(lake.storage, "Tables/t[1]", "k")
+            is None
+        )
 
 
 def test_spark_searches_if_duckdb_fails(
@@ -142,7 +145,7 @@ def test_spark_searches_if_duckdb_fails(
         raise OSError("no such library")
 
     def run(search: Any, session: Any, keys: Any) -> Any:
-        return map_in_arrow(session.range(1), fail, search.schema)
+        return executors.map_in_arrow(session.range(1), fail, search.schema)
 
     monkeypatch.setattr(apply, "_MANY_SEARCHED", 0)
     publisher = lake.publisher("t", keys=["k"])
