@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mirrorlake.delta.actions import deleted_positions
+from mirrorlake.delta.actions import Places, deleted_positions
 from mirrorlake.delta.log_files import Action
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.storage.files import Storage
@@ -137,12 +137,12 @@ class KeySearch:
         """Yield the rows of `_query` that are not deleted, with all columns of the result."""
         paths = pa.array([self._path(add) for add in files])
         numbers = pc.index_in(rows["filename"].cast(pa.string()), value_set=paths).to_numpy()
-        rows = rows.combine_chunks()
+        rows, place = rows.combine_chunks(), Places(self.storage, self.folder).place
         for number in np.unique(numbers):
             add = files[number]
             some = rows.filter(pa.array(numbers == number))
             if add.get("deletionVector"):
-                gone = deleted_positions(self._place, add["deletionVector"])
+                gone = deleted_positions(place, add["deletionVector"])
                 some = some.filter(pa.array(~np.isin(some["file_row_number"].to_numpy(), gone)))
             if some.num_rows:
                 yield self._complete(some, add, schema)
@@ -167,9 +167,6 @@ class KeySearch:
 
     def _path(self, add: Action) -> str:
         return f"{self.storage.path(self.folder)}/{unquote(add['path'])}"
-
-    def _place(self, path: str) -> tuple[Storage, str]:
-        return self.storage, f"{self.folder}/{path}"
 
 
 def _quoted(name: str) -> str:

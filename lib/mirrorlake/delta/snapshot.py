@@ -105,6 +105,11 @@ class Snapshot:
         return self.properties.get(VECTORS, "false").lower() == "true"
 
     @property
+    def checkpoint_interval(self) -> int:
+        """The number of versions from one checkpoint to the next."""
+        return int(self.properties.get("delta.checkpointInterval", "10"))
+
+    @property
     def requires_vectors(self) -> bool:
         """Whether readers must support deletion vectors."""
         return "deletionVectors" in self.reader_features

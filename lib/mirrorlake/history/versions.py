@@ -127,7 +127,7 @@ def _log_limit(log: CommitLog, snapshot: Snapshot) -> tuple[int, int, list[Limit
     """Return the range that the log allows. Files may be missing in it."""
     newest = snapshot.version
     limits = []
-    interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
+    interval = snapshot.checkpoint_interval
     first = log.first_readable(newest, interval)
     if first > 0:
         kept = snapshot.retention(LOG_RETENTION)

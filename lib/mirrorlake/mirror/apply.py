@@ -391,11 +391,12 @@ def _exchange(
         known = wide_bounds(bounds, limits, names, batch.target)
         update = RowUpdate(txn, snapshot, files)
         search = None
-        many = count_rows(files) >= _MANY_SEARCHED
-        if with_duckdb and many and len(changes.keys) == 1 and _is_small(batch, _ONE_TASK_ROWS):
+        rows = count_rows(files)
+        is_searchable = rows >= _MANY_SEARCHED and len(changes.keys) == 1
+        if with_duckdb and is_searchable and _is_small(batch, _ONE_TASK_ROWS):
             search = update.key_search(at.storage, folder, changes.keys[0])
         with _Exchange(update, changes, batch, search) as exchange:
-            exchange.commit(known, is_large=count_rows(files) >= _MANY_ROWS, rewrites=rewrites)
+            exchange.commit(known, is_large=rows >= _MANY_ROWS, rewrites=rewrites)
     return True
 
 

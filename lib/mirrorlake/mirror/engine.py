@@ -116,7 +116,6 @@ _log = logging.getLogger(__name__)
 _TRIES = 3
 _SLOWER = 1.5  # the factor by which each pause grows while there is nothing to do
 _LONGEST_PAUSE = 60  # seconds; a longer interval is not shortened
-_CHECKPOINT_INTERVAL = 10  # versions; Delta's default
 _Entry = tuple[TableState, TableStatus]  # the state to save, and the line of the report
 
 
@@ -646,7 +645,8 @@ class TableCycle:
         Files are merged after `compact_after` commits. After each commit, files with many deleted
         rows can be rewritten; see `limit_compaction`.
         """
-        if version % _CHECKPOINT_INTERVAL == 0:
+        interval = at.snapshot.checkpoint_interval if at.snapshot else 1
+        if interval > 1 and version % interval == 0:
             return before  # writing a checkpoint takes as long as a compaction
         every = self._options.compact_after
         merges = bool(every and version - before >= every)

@@ -303,7 +303,7 @@ def write_settings(storage: Storage, table: TableName, settings: OperatorSetting
 
 
 def copy_settings(storage: Storage, source: TableName, target: TableName) -> None:
-    """Give a table the settings of another one; a paused table stays paused."""
+    """Give a table the settings of another one; a paused table remains paused."""
     found = read_settings(storage, source)
     paused = found.paused or read_settings(storage, target).paused
     write_settings(storage, target, replace(found, paused=paused))
@@ -332,7 +332,7 @@ def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
 
 @contextmanager
 def paused(storage: Storage, table: TableName) -> Iterator[None]:
-    """Pause a table within the context; after an error it stays paused, to be run again."""
+    """Pause a table within the context; after an error it remains paused, to be run again."""
     before = read_settings(storage, table).paused
     pause(storage, table)
     yield
