@@ -56,8 +56,9 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
 
     Files with deleted rows are rewritten if more than 20 % of the table's rows, and more than
     10,000 rows, are deleted. The files with the largest share are rewritten first. After the first
-    file, the limit is 8 MiB or 1/32 of the table's bytes, whichever is greater. If more than 40 %
-    of the rows are deleted, there is no limit.
+    file, the limit is 8 MiB or 1/32 of the table's bytes, whichever is greater. If the first file
+    exceeds it, only one small file is merged. If more than 40 % of the rows are deleted, there is
+    no limit.
 
     Args:
         files: the table's files, see `LiveFiles.of`.
@@ -76,10 +77,12 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     limit = max(_REWRITTEN_BYTES, sum(sizes) * _REWRITTEN_SHARE)
     eighth = sum(sizes[: int(len(sizes) * _REWRITTEN_FILES)])
     most = min(max(limit, eighth), _LARGEST_FILE)
-    small = _small_files(sizes, most, merges=merges)
-    below = small[-1] + 1 if small else 0
+    all_small = small = _small_files(sizes, most, merges=merges)
     left = sys.maxsize if deleted > _FAR_TOO_MANY * rows else limit - sum(small)
     worst = _worst_files(files, left) if too_many else []
+    if worst and int(worst[0]["size"]) > left:
+        small = small[:1]  # the others are merged after the next commit
+    below = small[-1] + 1 if small else 0
     if len(worst) == 1 and not small:
         others = [int(add["size"]) for add in files if add is not worst[0]]
         below = min(others, default=-1) + 1
@@ -90,7 +93,8 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     # OPTIMIZE adds up files in the order of their sizes, and skips a file that has no partner.
     merged = max(_LARGEST_FILE, 2 * max(due))
     least = _deleted_share(worst[-1]) * (1 - 1e-9) if worst else 1.0
-    return CompactionLimits(below, least, merged, complete=sum(small) < most / 2)
+    complete = small == all_small and sum(small) < most / 2
+    return CompactionLimits(below, least, merged, complete)
 
 
 def _small_files(sizes: Sequence[int], limit: float, *, merges: bool) -> Sequence[int]:
@@ -151,6 +155,8 @@ def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
         "spark.databricks.delta.optimize.maxDeletedRowsRatio": limits.deleted,
         "spark.databricks.delta.optimize.minFileSize": limits.below,
         "spark.databricks.delta.optimize.maxFileSize": limits.merged,
+        # Otherwise each row is copied into Delta's struct of all hidden columns.
+        "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
     }.items():
         session.conf.set(name, str(value))
     try:

@@ -91,6 +91,17 @@ def test_a_single_file_is_rewritten_together_with_the_smallest_other_one() -> No
     assert split([worst], merges=False) == ([], [worst])  # OPTIMIZE does not rewrite it
 
 
+def test_small_files_wait_while_a_large_file_is_rewritten() -> None:
+    worst = file(13 * MIB, 500_000)
+    small = [file(28_000 + number, records=1_000) for number in range(49)]
+    assert split([worst, *small]) == ([worst, small[0]], small[1:])
+    limits = compaction.limit_compaction([worst, *small], merges=True)
+    assert limits is not None
+    assert not limits.complete
+    fits = file(7 * MIB, 500_000)
+    assert split([fits, *small[:20]]) == ([fits, *small[:20]], [])
+
+
 def test_files_of_any_size_are_rewritten() -> None:
     files = [file(30_000, records=1), file(900 * MIB, 700_000), file(500 * MIB)]
     assert split(files, merges=False) == (files[:2], files[2:])
