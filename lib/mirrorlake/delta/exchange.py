@@ -117,7 +117,7 @@ def placed_rows(
 
 def version_rows(
     session: SparkSession, storage: Storage, folder: str, version: int, files: Sequence[Action]
-) -> DataFrame | None:
+) -> tuple[DataFrame, KeySearch] | None:
     """Return the rows of a version, as a scan of its files that is planned without a job.
 
     In each query, Delta would read the log again with a job of its own.
@@ -130,8 +130,9 @@ def version_rows(
         files: the result of `live_files` for the version.
 
     Returns:
-        The rows; None if the version has more than 1,000 files, CHAR or VARCHAR columns, or other
-        metadata than the newest version, or if this version of Delta has no such scan.
+        The rows, and a search for some of them. None if the version has more than 1,000 files, CHAR
+        or VARCHAR columns, or other metadata than the newest version, or if this version of Delta
+        has no such scan.
     """
     snapshot = read_snapshot(storage, folder, version)
     if snapshot is None or len(files) > _MOST_SCANNED or not can_exchange(session):
@@ -142,7 +143,9 @@ def version_rows(
         newest = txn.metadata()
         if any(newest[key] != snapshot.metadata[key] for key in _READ_BY):
             return None
-        return txn.rows([_plain(add) for add in files])
+        rows = txn.rows([_plain(add) for add in files])
+        names = physical_names(snapshot.metadata)
+        return rows, KeySearch(storage, folder, files, names, rows.schema)
 
 
 def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> DeletedRows:
@@ -276,7 +279,7 @@ class RowUpdate:
         return placed_rows(self._txn, self._files, keep_ids=True)
 
     def key_search(self, storage: Storage, folder: str, key: str) -> KeySearch | None:
-        """Return a search for rows by their key, or None if Spark must search them.
+        """Return a search for `rows` by their key, or None if Spark must search them.
 
         Args:
             storage: the lake's files.
@@ -288,14 +291,12 @@ class RowUpdate:
             storage=storage,
             folder=folder,
             files=self._files,
-            key=key,
             names=self._names,
             schema=rows.schema,
             ids=tuple(self._ids),
-            file=FILE,
-            row=ROW,
+            place=(FILE, ROW),
         )
-        return search if search.is_possible(self._txn.session) else None
+        return search if search.is_possible(self._txn.session, key) else None
 
     def commit(
         self,

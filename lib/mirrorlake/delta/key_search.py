@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -36,6 +37,12 @@ _ENCODED = re.compile(
     r"|[\x80-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]",
     re.ASCII,
 )
+# Py4J reports the error of a task as text; a worker that crashed has no exception.
+_WORKER_FAILED = re.compile(r"PythonException|Python worker")
+_CAUSE = re.compile(r"^\s*(?!org\.|py4j\.|java\.)[\w.]+(Error|Exception): .+$", re.MULTILINE)
+MANY_ROWS = 1_000_000  # with fewer rows to search, DuckDB is not faster than Spark
+MOST_KEYS = 20_000  # the driver collects the keys
+_BATCH_ROWS = 100_000
 _CONFIG: dict[str, Any] = {"threads": 1, "autoinstall_known_extensions": False}
 
 
@@ -47,26 +54,31 @@ class KeySearch:
         storage: the lake's files.
         folder: the folder of the table within the lake.
         files: the files to search.
-        key: the column of the keys.
         names: the names of the columns in the files, by their names in the table.
-        schema: the columns of the result, as `placed_rows` returns them for the same files.
-        ids: the columns of the row id and of its commit version; empty without row tracking.
-        file: the column with the row's file.
-        row: the column with the row's position in the file.
+        schema: the columns of the result, as a scan by Spark returns them for the same files.
+        ids: the columns of the row id and of its commit version, if they are in the schema.
+        place: the columns of the row's file and of its position there, if they are in the schema.
     """
 
     storage: Storage
     folder: str
     files: Sequence[Action]
-    key: str
     names: Mapping[str, str]
     schema: StructType
-    ids: tuple[str, ...]
-    file: str
-    row: str
+    ids: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
 
-    def is_possible(self, session: SparkSession) -> bool:
-        """Check whether DuckDB can read the files: it needs local paths and known types."""
+    def select(self, columns: Sequence[str]) -> KeySearch:
+        """Return the search for fewer columns; they include those of the keys."""
+        return replace(self, schema=StructType([self.schema[name] for name in columns]))
+
+    def is_possible(self, session: SparkSession, key: str) -> bool:
+        """Check whether DuckDB can read the files: it needs local paths and known types.
+
+        Args:
+            session: the session of the query.
+            key: the column of the keys.
+        """
         types = {field.name: field.dataType.simpleString() for field in self.schema}
         return (
             self.storage.local is not None
@@ -76,32 +88,33 @@ class KeySearch:
             and not any(":" in add["path"] or add["path"].startswith("/") for add in self.files)
             # The values of such columns are not in the files.
             and not any(add.get("partitionValues") for add in self.files)
-            and types[self.key] in _KEYS
+            and types[key] in _KEYS
             and all(kind in _READ or kind.startswith("decimal") for kind in types.values())
         )
 
-    def run(self, session: SparkSession, keys: Sequence[Any]) -> DataFrame:
+    def run(self, session: SparkSession, key: str, keys: Sequence[Any]) -> DataFrame:
         """Return the rows of the keys, without those that deletion vectors delete.
 
         Args:
             session: the session of the query.
+            key: the column of the keys.
             keys: the keys; NULL finds no row.
         """
         tasks = max(1, min(len(self.files), session.sparkContext.defaultParallelism))
         ordered = sorted(self.files, key=lambda add: int(add["size"]), reverse=True)
         parts = [ordered[number::tasks] for number in range(tasks)]
         schema = to_arrow_schema(self.schema)
-        wanted = pa.table({"key": pa.array(keys, schema.field(self.key).type)})
+        wanted = pa.table({"key": pa.array(keys, schema.field(key).type)})
 
         def search_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from self._find(parts[number], wanted, schema)
+                    yield from self._find(parts[number], key, wanted, schema)
 
         return map_in_arrow(session.range(0, tasks, 1, tasks), search_parts, self.schema)
 
     def _find(
-        self, files: Sequence[Action], keys: pa.Table, schema: pa.Schema
+        self, files: Sequence[Action], key: str, keys: pa.Table, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files. Files with equal columns are read together."""
         import duckdb
@@ -113,13 +126,13 @@ class KeySearch:
         with duckdb.connect(config=_CONFIG) as engine:
             engine.register("keys", keys)
             for columns, group in alike.items():
-                if self.names[self.key] not in columns.names:
+                if self.names[key] not in columns.names:
                     continue  # the files are older than the column, so all their keys are NULL
-                rows = engine.sql(self._query(columns.names, group)).to_arrow_table()
-                if rows.num_rows:
-                    yield from self._placed(rows, group, schema)
+                found = engine.sql(self._query(columns.names, group, key))
+                for rows in found.to_arrow_reader(_BATCH_ROWS):
+                    yield from self._placed(pa.table(rows), group, schema)
 
-    def _query(self, columns: Sequence[str], files: Sequence[Action]) -> str:
+    def _query(self, columns: Sequence[str], files: Sequence[Action], key: str) -> str:
         """Return the query of the rows of files that have these columns."""
         paths = ", ".join("'" + self._path(add).replace("'", "''") + "'" for add in files)
         inside = {name: self.names.get(name, name) for name in self.schema.names}
@@ -128,7 +141,7 @@ class KeySearch:
             f"SELECT {', '.join(read)}, file_row_number, filename"
             f" FROM read_parquet([{paths}], file_row_number = true, filename = true,"
             " hive_partitioning = false)"
-            f" WHERE {_quoted(inside[self.key])} IN (SELECT key FROM keys)"
+            f" WHERE {_quoted(inside[key])} IN (SELECT key FROM keys)"
         )
 
     def _placed(
@@ -155,8 +168,8 @@ class KeySearch:
             defaults = (pc.add(places, add["baseRowId"]), add["defaultRowCommitVersion"])
             for name, default in zip(self.ids, defaults, strict=True):
                 found[name] = pc.coalesce(found[name], default) if name in found else default
-        found[self.row] = places
-        found[self.file] = "file:" + _ENCODED.sub(lambda one: quote(one[0]), self._path(add))
+        path = "file:" + _ENCODED.sub(lambda one: quote(one[0]), self._path(add))
+        found |= dict(zip(self.place, (path, places), strict=False))
         arrays = []
         for field in schema:
             values = found.get(field.name)
@@ -167,6 +180,14 @@ class KeySearch:
 
     def _path(self, add: Action) -> str:
         return f"{self.storage.path(self.folder)}/{unquote(add['path'])}"
+
+
+def failure(error: Exception) -> str | None:
+    """Return why the search failed; None if the error has another cause."""
+    if not isinstance(error, PythonException) and not _WORKER_FAILED.search(str(error)):
+        return None
+    found = _CAUSE.search(str(error))
+    return found[0].strip() if found else type(error).__name__
 
 
 def _quoted(name: str) -> str:

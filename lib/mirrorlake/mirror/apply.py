@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mirrorlake.delta import key_search
 from mirrorlake.delta.exchange import (
     ACTION,
     APPEND,
@@ -37,7 +37,6 @@ from mirrorlake.delta.exchange import (
     few_tasks,
     new_names,
 )
-from mirrorlake.delta.key_search import KeySearch
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     FEED,
@@ -101,10 +100,6 @@ _ONE_TASK_ROWS, _ONE_TASK_FILES = 20_000, 8
 _MANY_ROWS = 10_000  # of the table: if there are fewer, shuffling all of them is cheap
 # Spark reads a row group in one task. By default, a narrow table has groups of 8,000,000 rows.
 _ROWS_A_GROUP = 2_000_000
-_MANY_SEARCHED = 1_000_000  # rows: for fewer, DuckDB is not faster than Spark
-# Py4J reports the error of a task as text; a worker that crashed has no exception.
-_WORKER_FAILED = re.compile(r"PythonException|Python worker")
-_CAUSE = re.compile(r"^\s*(?!org\.|py4j\.|java\.)[\w.]+(Error|Exception): .+$", re.MULTILINE)
 _SEARCHED_KEYS = 100  # the time of a search grows with the number of keys
 _SETTINGS = UPDATE_SETTINGS | {
     # With the default of 128 MiB, a few long tasks leave cores idle.
@@ -355,10 +350,9 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
     except OtherDeltaError:
         return False  # nothing is committed: this Delta lacks the methods for it
     except Exception as error:
-        if not isinstance(error, PythonException) and not _WORKER_FAILED.search(str(error)):
+        if (why := key_search.failure(error)) is None:
             raise
-        table, found = batch.at.identity.table, _CAUSE.search(str(error))
-        why = found[0].strip() if found else type(error).__name__
+        table = batch.at.identity.table
         _log.warning("%s: DuckDB failed, so Spark searches the changed keys: %s", table, why)
         return _exchange(session, changes, batch, with_duckdb=False)
 
@@ -392,8 +386,8 @@ def _exchange(
         update = RowUpdate(txn, snapshot, files)
         search = None
         rows = count_rows(files)
-        is_searchable = rows >= _MANY_SEARCHED and len(changes.keys) == 1
-        if with_duckdb and is_searchable and _is_small(batch, _ONE_TASK_ROWS):
+        is_searchable = rows >= key_search.MANY_ROWS and len(changes.keys) == 1
+        if with_duckdb and is_searchable and _is_small(batch, key_search.MOST_KEYS):
             search = update.key_search(at.storage, folder, changes.keys[0])
         with _Exchange(update, changes, batch, search) as exchange:
             exchange.commit(known, is_large=rows >= _MANY_ROWS, rewrites=rewrites)
@@ -428,7 +422,11 @@ class _Exchange:
     """One attempt to commit; it caches rows in memory until it is closed."""
 
     def __init__(
-        self, update: RowUpdate, changes: Changes, batch: Batch, search: KeySearch | None
+        self,
+        update: RowUpdate,
+        changes: Changes,
+        batch: Batch,
+        search: key_search.KeySearch | None,
     ) -> None:
         self._update = update
         self._key_search = search
@@ -480,7 +478,7 @@ class _Exchange:
         """Return the table's rows that may change; the arguments are those of `commit`."""
         if self._key_search:
             keys = [row[0] for row in self._matching().collect()]
-            return self._key_search.run(self._changes.sparkSession, keys)
+            return self._key_search.run(self._changes.sparkSession, self._keys[0], keys)
         conditions = key_conditions(bounds, self._batch.target, None)
         # The table's other rows are not shuffled.
         filters = is_large and _is_small(self._batch, MOST_BROADCAST)

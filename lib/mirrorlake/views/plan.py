@@ -21,6 +21,7 @@ from mirrorlake.delta.commits import (
     read_states,
     read_versions,
 )
+from mirrorlake.delta.key_search import KeySearch
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import TableHandle, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
@@ -67,6 +68,7 @@ class Source:
         old: the version that the last refresh read; None if there is none.
         old_id: the table's id at the version `old`.
         scans: temporary views with the rows of versions, which replace the versions in queries.
+        searches: searches for some rows of these versions.
         bytes: the size of the files of the version `new`; 0 if unknown.
         rows: the number of rows of the version `new`; 0 if unknown.
         schema: the schema at the version `new`, as the log has it.
@@ -80,6 +82,7 @@ class Source:
     old: int | None = None
     old_id: str = ""
     scans: Mapping[int, str] = field(default_factory=dict)
+    searches: Mapping[int, KeySearch] = field(default_factory=dict)
     bytes: int = 0
     rows: int = 0
     schema: str = ""

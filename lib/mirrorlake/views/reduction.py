@@ -12,11 +12,13 @@ one and the changes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mirrorlake.delta import key_search
 from mirrorlake.names import HIDDEN, quote
 from mirrorlake.spark.jvm import MOST_BROADCAST
 from mirrorlake.views.apply import Workspace
@@ -24,6 +26,7 @@ from mirrorlake.views.plan import SIGN, TABLE, can_be_grouped, listed, net_rows
 from mirrorlake.views.shape import Link, Member, Role, row_conditions, row_links
 from mirrorlake.views.view_sql import Delta
 
+_log = logging.getLogger(__name__)
 LARGE_BYTES = 10 * 2**20  # Spark broadcasts smaller tables
 _CHANGES = ""  # an alias for the changed rows; no alias of a table is empty
 _KEYS = f"{HIDDEN}keys"
@@ -161,17 +164,52 @@ class _Reduction:
 
         signed = [*columns, SIGN]
         query = matching(signed if alias == self._first else columns, self.rows[alias])
-        newest, old = matching(columns, source.at(source.new)), None
-        # If the rows are not the newest ones, they are those before the changes.
-        if alias not in self.reduced and query != newest and newest in self._work.queries:
-            new, _ = self._work.queries[newest]
-            changes, _ = self._delta.changes[source.name]
-            if can_be_grouped(self._work.session.table(new)):
-                old = _old_rows(self._work.session, columns, new, matching(signed, changes))
+        newest, old, searched = matching(columns, source.at(source.new)), None, None
+        queries, session = self._work.queries, self._work.session
+        if alias not in self.reduced and query not in queries:
+            # If the rows are not the newest ones, they are those before the changes.
+            if query != newest and newest in queries:
+                new, changes = queries[newest][0], self._delta.changes[source.name][0]
+                if can_be_grouped(session.table(new)):
+                    old = _old_rows(session, columns, new, matching(signed, changes))
+            searched = self._search(alias, partner) if old is None else None
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         likely = _FAN_OUT * self.reduced[partner] * source.weight
-        self.rows[alias], self.reduced[alias] = self._work.kept(query, old, likely)
+        rows = session.sql(matching(columns, searched)) if searched else old
+        try:
+            found = self._work.kept(query, rows, likely)
+        except Exception as error:
+            why = key_search.failure(error) if searched else None
+            if why is None:
+                raise
+            _log.warning("%s: DuckDB failed, so Spark reads the table: %s", source.name, why)
+            found = self._work.kept(query, None, likely)
+        self.rows[alias], self.reduced[alias] = found
         self.large.discard(alias)
+
+    def _search(self, alias: str, partner: str) -> str | None:
+        """Return the SQL of the table's rows that have a key of its partner.
+
+        Returns:
+            The rows that DuckDB finds, with the columns that the query uses. None if Spark must
+            read the table.
+        """
+        source, session, keys = self._sources[alias], self._work.session, self.rows[partner]
+        versions = {source.at(version): version for version in source.searches}
+        version = versions.get(self.rows[alias])
+        is_large = source.rows >= key_search.MANY_ROWS
+        if version is None or not is_large or self.reduced[partner] > key_search.MOST_KEYS:
+            return None
+        search = source.searches[version].select(self._delta.plan.used(source))
+        schemas = search.schema, session.table(keys).schema
+        fields, known = ({field.name.lower(): field for field in schema} for schema in schemas)
+        for link in self.pairs(alias, partner):
+            own, other = fields[link.own.lower()], known[link.column.lower()]
+            if own.dataType == other.dataType and search.is_possible(session, own.name):
+                distinct = session.sql(f"SELECT DISTINCT {quote(other.name)} FROM {keys}").collect()
+                found = search.run(session, own.name, [row[0] for row in distinct])
+                return self._work.view(found)
+        return None
 
 
 def _old_rows(session: SparkSession, columns: Sequence[str], new: str, signed: str) -> DataFrame:

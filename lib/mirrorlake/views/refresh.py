@@ -412,11 +412,11 @@ def _scanned(work: Workspace, storage: Storage, plan: Plan, old: Collection[Tabl
         if source.old is not None and source.name in old:
             versions.add(source.old)
         files = {version: live_files(storage, folder, version) for version in versions}
-        rows = {
-            v: version_rows(work.session, storage, folder, v, some) for v, some in files.items()
-        }
-        scans = {v: work.view(found) for v, found in rows.items() if found is not None}
-        return replace(_sized(source, files[source.new]), scans=scans)
+        scans, searches = {}, {}
+        for version, some in files.items():
+            if found := version_rows(work.session, storage, folder, version, some):
+                scans[version], searches[version] = work.view(found[0]), found[1]
+        return replace(_sized(source, files[source.new]), scans=scans, searches=searches)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return plan.reading({source.name: source for source in pool.map(scan, plan.tables)})

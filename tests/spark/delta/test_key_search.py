@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.delta import exchange
+from mirrorlake.delta import exchange, key_search
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.mirror import apply
 from mirrorlake.spark import executors
 from mirrorlake.spark.jvm import transaction
 
@@ -60,7 +59,7 @@ def both(lake: Lake, key: str, keys: Sequence[Any]) -> tuple[Counter[Any], Count
             return None
         scanned = update.rows()
         expected = scanned.where(scanned[key].isin(list(keys)))
-        found = search.run(lake.spark, keys)
+        found = search.run(lake.spark, key, keys)
         assert found.schema == scanned.schema
         return bag(found.collect()), bag(expected.collect())
 
@@ -144,14 +143,14 @@ def test_spark_searches_if_duckdb_fails(
     def fail(batches: Any) -> Any:
         raise OSError("no such library")
 
-    def run(search: Any, session: Any, keys: Any) -> Any:
+    def run(search: Any, session: Any, key: Any, keys: Any) -> Any:
         return executors.map_in_arrow(session.range(1), fail, search.schema)
 
-    monkeypatch.setattr(apply, "_MANY_SEARCHED", 0)
+    monkeypatch.setattr(key_search, "MANY_ROWS", 0)
     publisher = lake.publisher("t", keys=["k"])
     publisher.write([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     assert not lake.mirror().failed
-    monkeypatch.setattr(apply.KeySearch, "run", run)
+    monkeypatch.setattr(key_search.KeySearch, "run", run)
     publisher.upsert([{"k": 1, "v": "c"}])
     assert not lake.mirror().failed
     assert "t: DuckDB failed, so Spark searches the changed keys: " in caplog.text

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaProtocolError
 from helpers.markers import MARKER
 from helpers.tables import bag_by_spark, describe_history
 from mirrorlake import Lake
-from mirrorlake.delta import exchange
+from mirrorlake.delta import exchange, key_search
 from mirrorlake.delta.actions import live_files
 from mirrorlake.mirror import apply
 from mirrorlake.spark.jvm import forget_logs, transaction
@@ -62,7 +62,7 @@ class AllWays:
         self.cycles += 1
         with pytest.MonkeyPatch.context() as patch:
             if self.cycles % 2:
-                patch.setattr(apply, "_MANY_SEARCHED", 0)
+                patch.setattr(key_search, "MANY_ROWS", 0)
             for lake, vectors in ((self.marks, marks), (self.plain, False)):
                 report = lake.mirror(deletion_vectors=vectors)
                 assert not report.failed, report.tables[0].error
@@ -294,15 +294,15 @@ def test_deleted_rows_are_not_found_in_a_large_table(
     monkeypatch.setattr(apply, "_MANY_ROWS", 1)
     monkeypatch.setattr(apply, "_SEARCHED_KEYS", 0)
     searches: list[Any] = []
-    run = apply.KeySearch.run
+    run = key_search.KeySearch.run
 
     def counted(search: Any, *given: Any) -> Any:
         searches.append(search)
         return run(search, *given)
 
-    monkeypatch.setattr(apply.KeySearch, "run", counted)
+    monkeypatch.setattr(key_search.KeySearch, "run", counted)
     if searched == "duckdb":
-        monkeypatch.setattr(apply, "_MANY_SEARCHED", 1)
+        monkeypatch.setattr(key_search, "MANY_ROWS", 1)
     publisher = lake.publisher("t", keys=["n"])
     rows = dict.fromkeys(range(60), 0)
     publisher.insert([{"n": n, "v": v} for n, v in rows.items()])

@@ -16,6 +16,8 @@ from helpers.examples import listed
 from helpers.quiet import QUIET, commit_quietly
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
+from mirrorlake.delta import key_search
+from mirrorlake.spark import executors
 from mirrorlake.views import apply, reduction
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
@@ -272,6 +274,54 @@ def test_old_rows_of_a_source_come_from_the_new_ones(
     assert len(made) == 6
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["found", "failed"])
+def test_duckdb_finds_the_rows_that_changes_can_match(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    def fail(batches: Any) -> Any:
+        raise OSError("no such library")
+
+    def counted(search: Any, session: Any, key: str, keys: Any) -> Any:
+        searched.append(key)
+        if fails:
+            return executors.map_in_arrow(session.range(1), fail, search.schema)
+        return run(search, session, key, keys)
+
+    searched: list[str] = []
+    run = key_search.KeySearch.run
+    monkeypatch.setattr(reduction, "LARGE_BYTES", -1)
+    monkeypatch.setattr(key_search, "MANY_ROWS", 0)
+    monkeypatch.setattr(key_search.KeySearch, "run", counted)
+    kinds = {"g": "STRING", "n": "INT", "w": "BIGINT"}
+    names = {name: lake.create_table(name, kinds).sql_name for name in ("t", "s")}
+    run_sql = lambda statement: lake.spark.sql(statement.format(**names))  # noqa: E731
+    run_sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    rows = "('b', 2), ('b', 2), (NULL, 3), ('c', 4), ('d', 2) AS r(g, n)"
+    run_sql(f"INSERT INTO {{t}} SELECT g, n, n FROM VALUES ('a', 1), {rows}")
+    rows = "('b', 1), ('b', 1), (NULL, 1), ('b', NULL) AS r(g, n)"
+    run_sql(f"INSERT INTO {{s}} SELECT g, n, n FROM VALUES ('a', 1), {rows}")
+    run_sql("DELETE FROM {t} WHERE g = 'd'")
+    queries = [
+        "SELECT t.g, t.n FROM t LEFT SEMI JOIN s ON t.G = s.g AND s.n > 0",
+        "SELECT t.g, t.n, s.n AS m FROM t LEFT JOIN s ON t.n = s.N",
+        "SELECT t.g, count(*) AS c, sum(s.n) AS n FROM t JOIN s ON t.g = s.g AND t.n = s.n"
+        " GROUP BY t.g",
+        "SELECT t.g, s.n AS m FROM t JOIN s ON t.n = s.w",  # the types differ
+    ]
+    queries = queries[:1] if fails else queries
+    for number, query in enumerate(queries):
+        lake.views.create(f"v{number}", query)
+    for statement in (
+        "DELETE FROM {s} WHERE g = 'b' AND n = 1",
+        "INSERT INTO {s} VALUES ('b', 2, 2), ('b', 5, 3), ('c', 4, 4), (NULL, 2, NULL)",
+        "UPDATE {t} SET n = 5 WHERE n = 2",
+    ):
+        run_sql(statement)
+        follow_all(lake, queries)
+    assert set(searched) >= ({"g"} if fails else {"g", "n"})
+    assert fails == ("DuckDB failed, so Spark reads the table: " in caplog.text)
+
+
 def test_few_rows_in_the_driver_equal_the_computed_ones(lake: Lake) -> None:
     values = (
         "CAST(n AS TINYINT) AS a, n / 3BD AS b, date'1582-10-10' AS c, double('NaN') AS d,"
@@ -299,6 +349,7 @@ def test_random_queries_equal_their_recomputation(
 ) -> None:
     # As if all tables were large. The other tests do not reduce their small tables.
     monkeypatch.setattr(reduction, "LARGE_BYTES", -1)
+    monkeypatch.setattr(key_search, "MANY_ROWS", 0)
     chosen = listed(queries(), 16)[1:]  # the first is always the simplest
     changes, between = listed(st.tuples(CHANGES, BETWEEN), 2)[-1]
     kinds = {"id": "INT", "g": "STRING", "x": "INT", "d": "DECIMAL(15, 2)", "f": "DOUBLE"}
