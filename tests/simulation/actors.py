@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from obstore.exceptions import BaseError
 
 from helpers.places import METADATA, ZONE
+from mirrorlake import Publisher
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.operations import Operations
 from mirrorlake.mirror.options import MirrorOptions
