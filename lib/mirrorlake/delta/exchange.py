@@ -55,6 +55,9 @@ _MOST_SCANNED = 1_000  # files: each one takes a call of the JVM
 _PADDED = "__CHAR_VARCHAR_TYPE_STRING"  # in the schema: Spark pads values as it reads them
 _READ_BY = ("id", "schemaString", "partitionColumns", "configuration")  # how files are read
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
+# Otherwise each row is copied into Delta's struct of all hidden columns, with its paths.
+INLINED = {"spark.sql.optimizer.collapseProjectAlwaysInline": "true"}
+"""A setting of sessions that rewrite rows of a Delta table."""
 UPDATE_SETTINGS = {
     # By default a small file counts as 4 MiB, which puts two large files into one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
@@ -62,8 +65,7 @@ UPDATE_SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Rows of the table and of its feed go to different folders. One writer would sort them.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Otherwise each row is copied into Delta's struct of all hidden columns, with its paths.
-    "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
+    **INLINED,
 }
 """The settings of the session in which a `RowUpdate` is committed."""
 _SHUFFLES, FEW_SHUFFLES = "spark.sql.shuffle.partitions", 8
@@ -144,7 +146,8 @@ def version_rows(
         if any(newest[key] != snapshot.metadata[key] for key in _READ_BY):
             return None
         rows = txn.rows([_plain(add) for add in files])
-        names = physical_names(snapshot.metadata)
+        by_id = snapshot.properties.get("delta.columnMapping.mode") == "id"
+        names = {} if by_id else physical_names(snapshot.metadata)
         return rows, KeySearch(storage, folder, files, names, rows.schema)
 
 

@@ -42,7 +42,8 @@ _WORKER_FAILED = re.compile(r"PythonException|Python worker")
 _CAUSE = re.compile(r"^\s*(?!org\.|py4j\.|java\.)[\w.]+(Error|Exception): .+$", re.MULTILINE)
 MANY_ROWS = 1_000_000  # with fewer rows to search, DuckDB is not faster than Spark
 MOST_KEYS = 20_000  # the driver collects the keys
-_BATCH_ROWS = 100_000
+_BATCH_ROWS = 1_000_000
+_JULIAN = b"org.apache.spark.legacy"  # in the metadata of files with dates of the old calendar
 _CONFIG: dict[str, Any] = {"threads": 1, "autoinstall_known_extensions": False}
 
 
@@ -54,7 +55,8 @@ class KeySearch:
         storage: the lake's files.
         folder: the folder of the table within the lake.
         files: the files to search.
-        names: the names of the columns in the files, by their names in the table.
+        names: the names of the columns in the files, by their names in the table; empty if the
+            files are read by column ids.
         schema: the columns of the result, as a scan by Spark returns them for the same files.
         ids: the columns of the row id and of its commit version, if they are in the schema.
         place: the columns of the row's file and of its position there, if they are in the schema.
@@ -69,8 +71,9 @@ class KeySearch:
     place: tuple[str, ...] = ()
 
     def select(self, columns: Sequence[str]) -> KeySearch:
-        """Return the search for fewer columns; they include those of the keys."""
-        return replace(self, schema=StructType([self.schema[name] for name in columns]))
+        """Return the search for some columns of the table; they include those of the keys."""
+        schema = StructType([self.schema[name] for name in columns])
+        return replace(self, schema=schema, ids=(), place=())
 
     def is_possible(self, session: SparkSession, key: str) -> bool:
         """Check whether DuckDB can read the files: it needs local paths and known types.
@@ -83,7 +86,8 @@ class KeySearch:
         return (
             self.storage.local is not None
             and str(session.sparkContext.master).startswith("local")
-            and _PATTERN.isdisjoint(self.storage.path(self.folder))
+            and key in self.names
+            and all(_PATTERN.isdisjoint(self._path(add)) for add in self.files)
             and _HIDDEN.isdisjoint(name.lower() for name in [*types, *self.names.values()])
             and not any(":" in add["path"] or add["path"].startswith("/") for add in self.files)
             # The values of such columns are not in the files.
@@ -116,13 +120,18 @@ class KeySearch:
     def _find(
         self, files: Sequence[Action], key: str, keys: pa.Table, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of files. Files with equal columns are read together."""
+        """Yield the rows of files. Files with equal columns are read together.
+
+        Raises:
+            ValueError: Spark reads other values than DuckDB from a file.
+        """
         import duckdb
 
         alike: dict[pa.Schema, list[Action]] = {}
         for add in files:
-            columns = pq.read_schema(self._path(add)).remove_metadata()
-            alike.setdefault(columns, []).append(add)
+            columns = pq.read_schema(self._path(add))
+            self._check(add, columns)
+            alike.setdefault(columns.remove_metadata(), []).append(add)
         with duckdb.connect(config=_CONFIG) as engine:
             engine.register("keys", keys)
             for columns, group in alike.items():
@@ -131,6 +140,14 @@ class KeySearch:
                 found = engine.sql(self._query(columns.names, group, key))
                 for rows in found.to_arrow_reader(_BATCH_ROWS):
                     yield from self._placed(pa.table(rows), group, schema)
+
+    def _check(self, add: Action, columns: pa.Schema) -> None:
+        """Raise an error if Spark reads other values than DuckDB from a file."""
+        missing = {name.lower() for name in self.names.values() if name not in columns.names}
+        if other := [name for name in columns.names if name.lower() in missing]:
+            raise ValueError(f"{add['path']} spells the column {other[0]} differently.")
+        if any(name.startswith(_JULIAN) for name in columns.metadata or ()):
+            raise ValueError(f"{add['path']} has dates of the Julian calendar.")
 
     def _query(self, columns: Sequence[str], files: Sequence[Action], key: str) -> str:
         """Return the query of the rows of files that have these columns."""

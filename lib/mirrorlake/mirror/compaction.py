@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.exchange import count_deleted, count_rows
+from mirrorlake.delta.exchange import INLINED, count_deleted, count_rows
 from mirrorlake.delta.log_files import Action
 from mirrorlake.mirror.apply import writer_session
 from mirrorlake.spark.sql import delta_name, is_conflict
@@ -57,8 +57,8 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     Files with deleted rows are rewritten if more than 20 % of the table's rows, and more than
     10,000 rows, are deleted. The files with the largest share are rewritten first. After the first
     file, the limit is 8 MiB or 1/32 of the table's bytes, whichever is greater. If the first file
-    exceeds it, only one small file is merged. If more than 40 % of the rows are deleted, there is
-    no limit.
+    does not fit beside the small files, only the smallest of these is merged with it. If more than
+    40 % of the rows are deleted, there is no limit.
 
     Args:
         files: the table's files, see `LiveFiles.of`.
@@ -80,7 +80,7 @@ def limit_compaction(files: Sequence[Action], *, merges: bool) -> CompactionLimi
     all_small = small = _small_files(sizes, most, merges=merges)
     left = sys.maxsize if deleted > _FAR_TOO_MANY * rows else limit - sum(small)
     worst = _worst_files(files, left) if too_many else []
-    if worst and int(worst[0]["size"]) > left:
+    if worst and int(worst[0]["size"]) > max(left, *small[-1:], 0):
         small = small[:1]  # the others are merged after the next commit
     below = small[-1] + 1 if small else 0
     if len(worst) == 1 and not small:
@@ -155,8 +155,7 @@ def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
         "spark.databricks.delta.optimize.maxDeletedRowsRatio": limits.deleted,
         "spark.databricks.delta.optimize.minFileSize": limits.below,
         "spark.databricks.delta.optimize.maxFileSize": limits.merged,
-        # Otherwise each row is copied into Delta's struct of all hidden columns.
-        "spark.sql.optimizer.collapseProjectAlwaysInline": "true",
+        **INLINED,
     }.items():
         session.conf.set(name, str(value))
     try:

@@ -103,6 +103,7 @@ class Workspace:
         few: the views of rows that the driver keeps.
         queries: the view and the number of rows of each query in `kept`.
         hinted: the view with a broadcast hint of each view.
+        with_duckdb: whether DuckDB may search keys; false after it failed.
     """
 
     session: SparkSession
@@ -112,6 +113,7 @@ class Workspace:
     few: set[str] = field(default_factory=set)
     queries: dict[str, tuple[str, int]] = field(default_factory=dict)
     hinted: dict[str, str] = field(default_factory=dict)
+    with_duckdb: bool = True
 
     def view(self, rows: DataFrame) -> str:
         """Return the name of a new temporary view that contains the rows."""

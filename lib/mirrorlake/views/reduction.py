@@ -2,9 +2,10 @@
 
 Spark would join the tables in the order of the query, and shuffle the large ones. Instead, each
 large table is read once, in a semi-join with the changes or with a table that is already reduced.
-The rows that remain are kept, and their join is small. A condition of the query on one table is
-applied before the semi-join. If a table has far fewer matches than its partner has rows, the
-partner is reduced again, so that the next tables have fewer rows too.
+In very large tables, DuckDB searches the keys of few rows. The rows that remain are kept, and their
+join is small. A condition of the query on one table is applied before the semi-join. If a table has
+far fewer matches than its partner has rows, the partner is reduced again, so that the next tables
+have fewer rows too.
 
 If both versions of a table are needed, the rows of the old one are computed from those of the new
 one and the changes.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -183,33 +185,38 @@ class _Reduction:
             if why is None:
                 raise
             _log.warning("%s: DuckDB failed, so Spark reads the table: %s", source.name, why)
+            self._work.with_duckdb = False
             found = self._work.kept(query, None, likely)
         self.rows[alias], self.reduced[alias] = found
         self.large.discard(alias)
 
     def _search(self, alias: str, partner: str) -> str | None:
-        """Return the SQL of the table's rows that have a key of its partner.
+        """Search the keys of a table's partner with DuckDB.
 
         Returns:
-            The rows that DuckDB finds, with the columns that the query uses. None if Spark must
-            read the table.
+            A temporary view of the rows that match in one key column, with the columns that the
+            query uses. None if Spark must read the table.
         """
         source, session, keys = self._sources[alias], self._work.session, self.rows[partner]
         versions = {source.at(version): version for version in source.searches}
         version = versions.get(self.rows[alias])
         is_large = source.rows >= key_search.MANY_ROWS
-        if version is None or not is_large or self.reduced[partner] > key_search.MOST_KEYS:
+        is_few = self.reduced[partner] <= key_search.MOST_KEYS
+        if version is None or not (is_large and is_few and self._work.with_duckdb):
             return None
         search = source.searches[version].select(self._delta.plan.used(source))
         schemas = search.schema, session.table(keys).schema
         fields, known = ({field.name.lower(): field for field in schema} for schema in schemas)
+        wanted: dict[str, set[Any]] = {}
         for link in self.pairs(alias, partner):
             own, other = fields[link.own.lower()], known[link.column.lower()]
             if own.dataType == other.dataType and search.is_possible(session, own.name):
-                distinct = session.sql(f"SELECT DISTINCT {quote(other.name)} FROM {keys}").collect()
-                found = search.run(session, own.name, [row[0] for row in distinct])
-                return self._work.view(found)
-        return None
+                rows = session.table(keys).select(quote(other.name)).collect()
+                wanted[own.name] = {row[0] for row in rows}
+        if not wanted:
+            return None
+        key = max(wanted, key=lambda name: len(wanted[name]))  # the most selective column
+        return self._work.view(search.run(session, key, list(wanted[key])))
 
 
 def _old_rows(session: SparkSession, columns: Sequence[str], new: str, signed: str) -> DataFrame:

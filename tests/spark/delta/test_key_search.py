@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
+from pyspark.sql.types import IntegerType, StructField, StructType
 
+from helpers.searches import fail_search
 from mirrorlake import Lake
 from mirrorlake.delta import exchange, key_search
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.spark import executors
 from mirrorlake.spark.jvm import transaction
 
 KEY = 'the"key'
@@ -130,27 +134,46 @@ def test_spark_searches_if_the_path_of_the_table_is_a_pattern(lake: Lake) -> Non
     assert not lake.mirror().failed
     snapshot = read_snapshot(lake.storage, "Tables/t[1]", lake.table("t[1]").version)
     assert snapshot is not None
+    files = live_files(lake.storage, "Tables/t[1]", snapshot.version)
     with transaction(lake.spark.newSession(), lake.storage.path("Tables/t[1]")) as txn:
-        assert (
-            exchange.RowUpdate(txn, snapshot, []).key_search(lake.storage, "Tables/t[1]", "k")
-            is None
-        )
+        update = exchange.RowUpdate(txn, snapshot, files)
+        assert update.key_search(lake.storage, "Tables/t[1]", "k") is None
+
+
+@pytest.mark.parametrize(
+    ("column", "metadata", "message"),
+    [
+        ("K", {}, "spells the column K differently"),
+        ("k", {"org.apache.spark.legacyDateTime": ""}, "Julian calendar"),
+        ("k", {}, None),
+    ],
+)
+def test_a_search_fails_if_spark_reads_other_values_than_duckdb(
+    lake: Lake, column: str, metadata: dict[str, str], message: str | None
+) -> None:
+    folder = Path(lake.storage.path("Tables/t"))
+    folder.mkdir(parents=True)
+    rows = pa.table({column: pa.array([1, 2], pa.int32())})
+    pq.write_table(rows.replace_schema_metadata(metadata), folder / "a.parquet")
+    schema = StructType([StructField("k", IntegerType())])
+    files = [{"path": "a.parquet", "size": 1}]
+    search = key_search.KeySearch(lake.storage, "Tables/t", files, {"k": "k"}, schema)
+    found = search.run(lake.spark, "k", [1, None])
+    if message is None:
+        assert found.collect() == [(1,)]
+        return
+    with pytest.raises(PythonException, match=message):
+        found.collect()
 
 
 def test_spark_searches_if_duckdb_fails(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(batches: Any) -> Any:
-        raise OSError("no such library")
-
-    def run(search: Any, session: Any, key: Any, keys: Any) -> Any:
-        return executors.map_in_arrow(session.range(1), fail, search.schema)
-
     monkeypatch.setattr(key_search, "MANY_ROWS", 0)
     publisher = lake.publisher("t", keys=["k"])
     publisher.write([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     assert not lake.mirror().failed
-    monkeypatch.setattr(key_search.KeySearch, "run", run)
+    monkeypatch.setattr(key_search.KeySearch, "run", fail_search)
     publisher.upsert([{"k": 1, "v": "c"}])
     assert not lake.mirror().failed
     assert "t: DuckDB failed, so Spark searches the changed keys: " in caplog.text

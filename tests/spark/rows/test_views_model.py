@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from helpers.examples import listed
 from helpers.quiet import QUIET, commit_quietly
+from helpers.searches import fail_search
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
 from mirrorlake.delta import key_search
-from mirrorlake.spark import executors
+from mirrorlake.delta.actions import live_files
 from mirrorlake.views import apply, reduction
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
@@ -278,17 +279,15 @@ def test_old_rows_of_a_source_come_from_the_new_ones(
 def test_duckdb_finds_the_rows_that_changes_can_match(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    def fail(batches: Any) -> Any:
-        raise OSError("no such library")
-
     def counted(search: Any, session: Any, key: str, keys: Any) -> Any:
-        searched.append(key)
-        if fails:
-            return executors.map_in_arrow(session.range(1), fail, search.schema)
+        searched.append((search.folder, key, paths(search.files)))
         return run(search, session, key, keys)
 
-    searched: list[str] = []
-    run = key_search.KeySearch.run
+    def paths(files: Any) -> frozenset[str]:
+        return frozenset(add["path"] for add in files)
+
+    searched: list[tuple[str, str, frozenset[str]]] = []
+    run = fail_search if fails else key_search.KeySearch.run
     monkeypatch.setattr(reduction, "LARGE_BYTES", -1)
     monkeypatch.setattr(key_search, "MANY_ROWS", 0)
     monkeypatch.setattr(key_search.KeySearch, "run", counted)
@@ -311,14 +310,15 @@ def test_duckdb_finds_the_rows_that_changes_can_match(
     queries = queries[:1] if fails else queries
     for number, query in enumerate(queries):
         lake.views.create(f"v{number}", query)
-    for statement in (
-        "DELETE FROM {s} WHERE g = 'b' AND n = 1",
-        "INSERT INTO {s} VALUES ('b', 2, 2), ('b', 5, 3), ('c', 4, 4), (NULL, 2, NULL)",
-        "UPDATE {t} SET n = 5 WHERE n = 2",
-    ):
-        run_sql(statement)
-        follow_all(lake, queries)
-    assert set(searched) >= ({"g"} if fails else {"g", "n"})
+    run_sql("DELETE FROM {s} WHERE g = 'b' AND n = 1")
+    run_sql("INSERT INTO {s} VALUES ('b', 2, 3000000000), ('b', 5, 3), ('c', 4, 4), (NULL, 2, 1)")
+    follow_all(lake, queries)
+    old = paths(live_files(lake.storage, "Tables/s", lake.table("s").version))
+    run_sql("UPDATE {t} SET n = 5 WHERE n = 2")
+    run_sql("UPDATE {s} SET n = n + 1 WHERE n = 5")
+    follow_all(lake, queries)
+    assert {key for _, key, _ in searched} == ({"g"} if fails else {"g", "n"})
+    assert fails or any(files == old for folder, _, files in searched if folder == "Tables/s")
     assert fails == ("DuckDB failed, so Spark reads the table: " in caplog.text)
 
 

@@ -100,6 +100,10 @@ def test_small_files_wait_while_a_large_file_is_rewritten() -> None:
     assert not limits.complete
     fits = file(7 * MIB, 500_000)
     assert split([fits, *small[:20]]) == ([fits, *small[:20]], [])
+    worst = file(MIB // 2, 20_000, 20_000)  # is itself one of the small files
+    others = [file(MIB * 6 // 10, 5_000, 20_000) for _ in range(16)]
+    assert worst in split([worst, *others])[0]
+    assert len(split([worst, *others])[0]) > 10
 
 
 def test_files_of_any_size_are_rewritten() -> None:
