@@ -174,7 +174,7 @@ class _Reduction:
                 new, changes = queries[newest][0], self._delta.changes[source.name][0]
                 if can_be_grouped(session.table(new)):
                     old = _old_rows(session, columns, new, matching(signed, changes))
-            searched = self._search(alias, partner) if old is None else None
+            searched = self._search(alias, partner, columns) if old is None else None
         # No broadcast hint for the result: with hints, Spark keeps the order of the query.
         likely = _FAN_OUT * self.reduced[partner] * source.weight
         rows = session.sql(matching(columns, searched)) if searched else old
@@ -190,12 +190,12 @@ class _Reduction:
         self.rows[alias], self.reduced[alias] = found
         self.large.discard(alias)
 
-    def _search(self, alias: str, partner: str) -> str | None:
+    def _search(self, alias: str, partner: str, columns: Sequence[str]) -> str | None:
         """Search the keys of a table's partner with DuckDB.
 
         Returns:
-            A temporary view of the rows that match in one key column, with the columns that the
-            query uses. None if Spark must read the table.
+            A temporary view of the rows that match in one key column, with these columns. None if
+            Spark must read the table.
         """
         source, session, keys = self._sources[alias], self._work.session, self.rows[partner]
         versions = {source.at(version): version for version in source.searches}
@@ -204,7 +204,7 @@ class _Reduction:
         is_few = self.reduced[partner] <= key_search.MOST_KEYS
         if version is None or not (is_large and is_few and self._work.with_duckdb):
             return None
-        search = source.searches[version].select(self._delta.plan.used(source))
+        search = source.searches[version].select(columns)
         schemas = search.schema, session.table(keys).schema
         fields, known = ({field.name.lower(): field for field in schema} for schema in schemas)
         wanted: dict[str, set[Any]] = {}
