@@ -151,6 +151,32 @@ def version_rows(
         return rows, KeySearch(storage, folder, files, names, rows.schema)
 
 
+def copied_rows(txn: DeltaTransaction, files: Sequence[Action]) -> tuple[DataFrame, int]:
+    """Return all rows of files, with their row ids, to write them to other files.
+
+    Spark reads a file of usual size in one task. If there are more cores than large files, several
+    tasks read the parts of such a file, and each writes a file.
+
+    Args:
+        txn: the transaction, with which the files are registered.
+        files: the files.
+
+    Returns:
+        The rows, and the number of parts of all large files.
+    """
+    rows = txn.rows(files, keep_ids=True)
+    large = [count for add in files if (count := count_rows([add])) > _COPIED_ROWS]
+    cores = txn.session.sparkContext.defaultParallelism
+    parts = min(-(-max(large) // _COPIED_ROWS), cores // len(large)) if large else 1
+    if parts > 1:
+        step = -(-max(large) // parts)
+        shares = [
+            rows.where(f"least({_PLACE} DIV {step}, {parts - 1}) = {n}") for n in range(parts)
+        ]
+        rows = reduce(DataFrame.union, shares)
+    return rows, max(1, parts) * len(large)
+
+
 def mark_rows(txn: DeltaTransaction, deleted_rows: DataFrame, updated: Column) -> DeletedRows:
     """Mark rows as deleted, by deletion vectors that `exchange_rows` writes and commits.
 
@@ -354,21 +380,8 @@ class RowUpdate:
     def _copied(
         self, files: Sequence[Action], unchanged: Callable[[DataFrame], DataFrame]
     ) -> DataFrame:
-        """Return the unchanged rows of files, with the columns of `_written`.
-
-        Spark reads a file of usual size in one task. If there are more cores than large files,
-        several tasks read the parts of such a file, and each writes a file.
-        """
-        rows = self._txn.rows(files, keep_ids=True)
-        large = [count for add in files if (count := count_rows([add])) > _COPIED_ROWS]
-        cores = self._txn.session.sparkContext.defaultParallelism
-        parts = min(-(-max(large) // _COPIED_ROWS), cores // len(large)) if large else 1
-        if parts > 1:
-            step = -(-max(large) // parts)
-            shares = [
-                rows.where(f"least({_PLACE} DIV {step}, {parts - 1}) = {n}") for n in range(parts)
-            ]
-            rows = reduce(DataFrame.union, shares)
+        """Return the unchanged rows of files, with the columns of `_written`."""
+        rows, _ = copied_rows(self._txn, files)
         names = [*self.columns, *self._ids]
         no_change = F.lit(None).cast("string").alias(_CHANGE_TYPE)
         return unchanged(rows).select(*map(quote, names), no_change)

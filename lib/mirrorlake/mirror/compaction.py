@@ -1,11 +1,13 @@
 """Compact a mirrored table in small steps, so that no cycle takes much longer than the others.
 
-Delta's OPTIMIZE rewrites the files. Its settings limit it to some small files, and to the files
-with the largest share of deleted rows, see `limit_compaction`.
+One step rewrites some small files, and the files with the largest share of deleted rows, see
+`limit_compaction`. Several tasks rewrite the parts of a large file. Delta's OPTIMIZE uses one task
+for it; it rewrites the files that `_due_files` does not support.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +15,15 @@ from itertools import accumulate
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.exchange import INLINED, count_deleted, count_rows
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.exchange import INLINED, can_update, copied_rows, count_deleted, count_rows
 from mirrorlake.delta.log_files import Action
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import RewriteError
 from mirrorlake.mirror.apply import writer_session
+from mirrorlake.spark.jvm import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.sql import delta_name, is_conflict
+from mirrorlake.storage.files import Storage
 
 _MIB = 2**20
 _LARGEST_FILE = 128 * _MIB
@@ -139,18 +146,22 @@ def _deleted_share(add: Action) -> float:
     return deleted / (deleted + int(add["records"])) if int(add["records"]) >= 0 and deleted else 0
 
 
-def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
+def compact(spark: SparkSession, storage: Storage, folder: str, limits: CompactionLimits) -> bool:
     """Rewrite files of a Delta table; rows do not change, and readers are not affected.
 
     Args:
         spark: a session.
-        path: the table's full path.
+        storage: the lake's files.
+        folder: the folder of the table within the lake.
         limits: the conditions on the files, see `limit_compaction`.
 
     Returns:
         False after a conflict with another writer; the next commit can try again.
+
+    Raises:
+        RewriteError: the new files have another number of rows; nothing was committed.
     """
-    session = writer_session(spark)
+    session, path = writer_session(spark), storage.path(folder)
     for name, value in {
         "spark.databricks.delta.optimize.maxDeletedRowsRatio": limits.deleted,
         "spark.databricks.delta.optimize.minFileSize": limits.below,
@@ -159,9 +170,50 @@ def compact(spark: SparkSession, path: str, limits: CompactionLimits) -> bool:
     }.items():
         session.conf.set(name, str(value))
     try:
+        if can_exchange(session):
+            with transaction(session, path, own=False) as txn:
+                if due := _due_files(storage, folder, txn.version, limits):
+                    _rewrite(txn, due)
+                    return True
         session.sql(f"OPTIMIZE {delta_name(path)}").collect()
     except Exception as error:
         if is_conflict(error):
             return False
         raise
     return True
+
+
+def _due_files(
+    storage: Storage, folder: str, version: int, limits: CompactionLimits
+) -> list[Action]:
+    """Return the files to rewrite at a version.
+
+    Returns:
+        The files. None for a table with partitions or clusters, for more than 128 MiB, and if the
+        number of rows of a file is unknown.
+    """
+    snapshot = read_snapshot(storage, folder, version)
+    if snapshot is None or snapshot.partition_columns or not can_update(snapshot):
+        return []
+    due = [
+        add
+        for add in live_files(storage, folder, version)
+        if int(add["size"]) < limits.below or _deleted_share(add) > limits.deleted
+    ]
+    is_known = all(int(add["records"]) >= 0 for add in due)
+    is_limited = sum(int(add["size"]) for add in due) <= _LARGEST_FILE
+    return due if is_known and is_limited and "clustering" not in snapshot.writer_features else []
+
+
+def _rewrite(txn: DeltaTransaction, due: Sequence[Action]) -> None:
+    """Replace files by one new file, or by one for each part of a large file."""
+    taken = txn.take([add["path"] for add in due])
+    rows, parts = copied_rows(txn, due)
+    adds = txn.write(rows.coalesce(max(1, parts)), checked=True)
+    written = sum(json.loads(add["stats"])["numRecords"] for add in adds)
+    if written != count_rows(due):
+        raise RewriteError(
+            f"A compaction read {count_rows(due):,} rows, but wrote {written:,}, so nothing was"
+            " committed."
+        )
+    txn.commit_layout(adds, taken)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import pytest
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
+from mirrorlake.delta import exchange
 from mirrorlake.delta.actions import live_files
 from mirrorlake.mirror.options import Step
 
@@ -43,6 +45,31 @@ def test_one_cycle_rewrites_only_the_file_with_most_deleted_rows(lake: Lake) -> 
     assert len(paths(lake)) == 2
     assert list(deleted.values()) == [10_000]  # the other file is below the limit of 20 %
     assert set(deleted) < old
+
+
+def test_a_large_file_is_rewritten_in_parts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row_ids() -> dict[int, tuple[int, int]]:
+        table, ids = lake.table("t").sql_name, "_metadata.row_id, _metadata.row_commit_version"
+        return {
+            n: tuple(own) for n, *own in lake.spark.sql(f"SELECT id, {ids} FROM {table}").collect()
+        }
+
+    monkeypatch.setattr(exchange, "_COPIED_ROWS", ROWS // 3)
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": n, "v": os.urandom(60).hex()} for n in range(ROWS)])
+    assert not lake.mirror().failed
+    before, (old,) = row_ids(), paths(lake)
+    publisher.delete([{"id": n} for n in range(0, ROWS, 3)])
+    publisher.upsert([{"id": -1, "v": "new"}])
+    assert not lake.mirror().failed
+    found = live_files(lake.storage, "Tables/t", lake.table("t").version)
+    assert old not in paths(lake)
+    assert not any(add.get("deletionVector") for add in found)
+    assert len([add for add in found if int(add["records"]) > ROWS // 6]) == 2
+    after = row_ids()
+    assert after.pop(-1)
+    assert after == {n: own for n, own in before.items() if n % 3}
+    assert lake.table("t").history().commits[0].operation == "OPTIMIZE"
 
 
 def test_small_files_are_merged_and_a_large_file_stays(lake: Lake) -> None:
