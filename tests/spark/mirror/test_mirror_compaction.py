@@ -6,6 +6,7 @@ import os
 from collections import Counter
 
 import pytest
+
 from helpers.tables import bag
 from mirrorlake import Lake, MirrorOptions
 from mirrorlake.delta import exchange
