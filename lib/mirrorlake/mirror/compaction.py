@@ -189,8 +189,8 @@ def _due_files(
     """Return the files to rewrite at a version.
 
     Returns:
-        The files. None for a table with partitions or clusters, for more than 128 MiB, and if the
-        number of rows of a file is unknown.
+        The files. The list is empty if OPTIMIZE must choose them: for a table with partitions or
+        clusters, for more than 128 MiB, and if the number of rows of a file is unknown.
     """
     snapshot = read_snapshot(storage, folder, version)
     if snapshot is None or snapshot.partition_columns or not can_update(snapshot):
