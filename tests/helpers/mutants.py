@@ -95,7 +95,7 @@ DECIDING = {
     "receipts of operations": Deciding(
         "mirrorlake/partitioning/operation.py",
         ("unit/layout/test_partitioning_receipts.py",),
-        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows"),
+        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt"),
     ),
     "receipts of renames": Deciding(
         "mirrorlake_serve/files.py", ("unit/serve/test_receipts.py",), ("Receipts",)

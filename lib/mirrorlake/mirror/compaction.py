@@ -2,12 +2,11 @@
 
 One step rewrites some small files, and the files with the largest share of deleted rows, see
 `limit_compaction`. Several tasks rewrite the parts of a large file. Delta's OPTIMIZE uses one task
-for it; it rewrites the files that `_due_files` does not support.
+for it; it rewrites the files that `_is_supported` excludes.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +14,14 @@ from itertools import accumulate
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.actions import LiveFiles
 from mirrorlake.delta.exchange import INLINED, can_update, copied_rows, count_deleted, count_rows
 from mirrorlake.delta.log_files import Action
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import RewriteError
 from mirrorlake.mirror.apply import writer_session
 from mirrorlake.spark.jvm import DeltaTransaction, can_exchange, transaction
+from mirrorlake.spark.rewrite import logged_rows
 from mirrorlake.spark.sql import delta_name, is_conflict
 from mirrorlake.storage.files import Storage
 
@@ -146,13 +146,16 @@ def _deleted_share(add: Action) -> float:
     return deleted / (deleted + int(add["records"])) if int(add["records"]) >= 0 and deleted else 0
 
 
-def compact(spark: SparkSession, storage: Storage, folder: str, limits: CompactionLimits) -> bool:
+def compact(
+    spark: SparkSession, storage: Storage, folder: str, files: LiveFiles, limits: CompactionLimits
+) -> bool:
     """Rewrite files of a Delta table; rows do not change, and readers are not affected.
 
     Args:
         spark: a session.
         storage: the lake's files.
         folder: the folder of the table within the lake.
+        files: the table's files.
         limits: the conditions on the files, see `limit_compaction`.
 
     Returns:
@@ -172,8 +175,9 @@ def compact(spark: SparkSession, storage: Storage, folder: str, limits: Compacti
     try:
         if can_exchange(session):
             with transaction(session, path, own=False) as txn:
-                if due := _due_files(storage, folder, txn.version, limits):
-                    _rewrite(txn, due)
+                snapshot = read_snapshot(storage, folder, txn.version)
+                due = _due_files(files.of(txn.version), limits)
+                if snapshot and _is_supported(snapshot, due) and _rewrite(txn, due):
                     return True
         session.sql(f"OPTIMIZE {delta_name(path)}").collect()
     except Exception as error:
@@ -183,37 +187,40 @@ def compact(spark: SparkSession, storage: Storage, folder: str, limits: Compacti
     return True
 
 
-def _due_files(
-    storage: Storage, folder: str, version: int, limits: CompactionLimits
-) -> list[Action]:
-    """Return the files to rewrite at a version.
-
-    Returns:
-        The files. The list is empty if OPTIMIZE must choose them: for a table with partitions or
-        clusters, for more than 128 MiB, and if the number of rows of a file is unknown.
-    """
-    snapshot = read_snapshot(storage, folder, version)
-    if snapshot is None or snapshot.partition_columns or not can_update(snapshot):
-        return []
-    due = [
+def _due_files(files: Sequence[Action], limits: CompactionLimits) -> list[Action]:
+    """Return the files that fulfil one of the conditions."""
+    return [
         add
-        for add in live_files(storage, folder, version)
+        for add in files
         if int(add["size"]) < limits.below or _deleted_share(add) > limits.deleted
     ]
-    is_known = all(int(add["records"]) >= 0 for add in due)
+
+
+def _is_supported(snapshot: Snapshot, due: Sequence[Action]) -> bool:
+    """Check whether `_rewrite` supports a table and files; if not, use OPTIMIZE."""
+    is_plain = not snapshot.partition_columns and "clustering" not in snapshot.writer_features
     is_limited = sum(int(add["size"]) for add in due) <= _LARGEST_FILE
-    return due if is_known and is_limited and "clustering" not in snapshot.writer_features else []
+    return is_plain and is_limited and can_update(snapshot)
 
 
-def _rewrite(txn: DeltaTransaction, due: Sequence[Action]) -> None:
-    """Replace files by one new file, or by one for each part of a large file."""
+def _rewrite(txn: DeltaTransaction, due: Sequence[Action]) -> bool:
+    """Replace files by one new file, or by one for each part of a large file.
+
+    Returns:
+        False if the number of rows of a file is unknown; then nothing is done.
+    """
     taken = txn.take([add["path"] for add in due])
+    expected = logged_rows(taken)
+    if expected is None:
+        return False
     rows, parts = copied_rows(txn, due)
     adds = txn.write(rows.coalesce(max(1, parts)), checked=True)
-    written = sum(json.loads(add["stats"])["numRecords"] for add in adds)
-    if written != count_rows(due):
+    written = logged_rows(adds)
+    if written != expected:
         raise RewriteError(
-            f"A compaction read {count_rows(due):,} rows, but wrote {written:,}, so nothing was"
-            " committed."
+            f"A compaction read {expected:,} rows, but the new files have {written}, so nothing"
+            " was committed.",
+            hint="try again.",
         )
     txn.commit_layout(adds, taken)
+    return True

@@ -656,7 +656,8 @@ class TableCycle:
         limits = limit_compaction(at.files.of(version), merges=merges)
         # Files with a partitioning policy are merged by the partitioning process.
         if limits and not has_partitioning_policy(self._storage, self._table):
-            if not compact(self._spark(), self._storage, self._table.table_path, limits):
+            folder = self._table.table_path
+            if not compact(self._spark(), self._storage, folder, at.files, limits):
                 return before
             self._done(Step.COMPACTED)
             if not limits.complete:

@@ -78,6 +78,7 @@ from mirrorlake.spark.rewrite import (
     as_pair,
     compare_sides,
     hash_sums,
+    logged_rows,
     rewrite_files,
     uncommitted,
     whole_hash,
@@ -364,13 +365,6 @@ def prove_files(
             f"{missing[0]} can't be read back, so nothing was committed.", hint="try again."
         )
     return proofs
-
-
-def logged_rows(adds: Sequence[Add]) -> int | None:
-    """Return the number of rows of files according to the log; None if a file lacks statistics."""
-    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
-    masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
-    return None if None in counts else sum(counts) - masked
 
 
 class Step(Enum):

@@ -8,6 +8,7 @@ new files differ. Readers of the change feed and streams skip such a commit.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -205,6 +206,13 @@ def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
             f" {new[0]:,} and {old[0]:,}, checksums {new[1]} and {old[1]}.",
             hint="report this with the table's schema.",
         )
+
+
+def logged_rows(adds: Sequence[Add]) -> int | None:
+    """Return the number of rows of files according to the log; None if a file lacks statistics."""
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
+    masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
+    return None if None in counts else sum(counts) - masked
 
 
 def checksum(low: int | None, high: int | None) -> str:
