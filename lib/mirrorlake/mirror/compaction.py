@@ -15,7 +15,14 @@ from itertools import accumulate
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import LiveFiles
-from mirrorlake.delta.exchange import INLINED, can_update, copied_rows, count_deleted, count_rows
+from mirrorlake.delta.exchange import (
+    INLINED,
+    can_update,
+    copied_rows,
+    count_deleted,
+    count_rows,
+    know_files,
+)
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import RewriteError
@@ -209,6 +216,7 @@ def _rewrite(txn: DeltaTransaction, due: Sequence[Action]) -> bool:
     Returns:
         False if the number of rows of a file is unknown; then nothing is done.
     """
+    know_files(txn, due)  # otherwise `take` runs a job that reads the log
     taken = txn.take([add["path"] for add in due])
     expected = logged_rows(taken)
     if expected is None:

@@ -646,8 +646,9 @@ class TableCycle:
         rows can be rewritten; see `limit_compaction`.
         """
         interval = at.snapshot.checkpoint_interval if at.snapshot else 1
-        if interval > 1 and version % interval == 0:
-            return before  # writing a checkpoint takes as long as a compaction
+        # Writing a checkpoint takes as long as a compaction, so no cycle does both.
+        if interval > 2 and 0 in (version % interval, (version + 1) % interval):
+            return before
         every = self._options.compact_after
         merges = bool(every and version - before >= every)
         vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)

@@ -670,16 +670,18 @@ class DeltaTransaction:
     def take(self, paths: Sequence[str]) -> list[Add]:
         """Read files for a rewrite. If another writer removes one of them, the commit fails.
 
+        Delta reads its log only for files that `know` did not set.
+
         Args:
             paths: the paths as the log has them.
         """
-        if not paths:
-            return []
-        wanted = f"path IN ({', '.join(map(literal, paths))})"
-        found = list(self._snapshot.allFiles().where(wanted).collect())
-        self._taken |= {file.path(): file for file in found}
-        self._txn.trackFilesRead(self._seq(found))
-        return [_body(file) for file in found]
+        if unknown := [path for path in paths if path not in self._taken]:
+            wanted = f"path IN ({', '.join(map(literal, unknown))})"
+            found = self._snapshot.allFiles().where(wanted).collect()
+            self._taken |= {file.path(): file for file in found}
+        taken = [self._taken[path] for path in paths if path in self._taken]
+        self._txn.trackFilesRead(self._seq(taken))
+        return [_body(file) for file in taken]
 
     def know(self, adds: Sequence[Add]) -> None:
         """Set the files of the version, so that Delta does not have to read its log.
