@@ -86,3 +86,19 @@ def test_small_files_are_merged_and_a_large_file_stays(lake: Lake) -> None:
     assert first == large
     assert len(others) <= 2
     assert sum(bag(lake, "t", ["id", "v"]).values()) == ROWS + 3
+
+
+def test_a_cycle_does_not_compact_and_write_a_checkpoint(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    for number in range(7):
+        publisher.upsert([{"id": number, "v": str(number)}])
+        # From version 3, each cycle makes two commits: 3 and 4, 5 and 6, 7 and 8.
+        options = MirrorOptions(compact_after=0 if number < 2 else 1)
+        assert not lake.mirror(options=options).failed
+    commits = lake.table("t").history().commits
+    assert [one.version for one in commits if one.operation == "OPTIMIZE"] == [8, 6, 4]
+    assert commits[0].version == 10
+    publisher.upsert([{"id": 7, "v": "7"}])
+    assert not lake.mirror(options=MirrorOptions(compact_after=1)).failed
+    newest = lake.table("t").history().commits[0]
+    assert (newest.version, newest.operation) == (12, "OPTIMIZE")
