@@ -58,11 +58,11 @@ def test_a_large_file_is_rewritten_in_parts(lake: Lake, monkeypatch: pytest.Monk
     monkeypatch.setattr(exchange, "_COPIED_ROWS", ROWS // 3)
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": n, "v": os.urandom(60).hex()} for n in range(ROWS)])
-    assert not lake.mirror().failed
+    assert not lake.mirror(deletion_vectors=True).failed
     before, (old,) = row_ids(), paths(lake)
     publisher.delete([{"id": n} for n in range(0, ROWS, 3)])
     publisher.upsert([{"id": -1, "v": "new"}])
-    assert not lake.mirror().failed
+    assert not lake.mirror(deletion_vectors=True).failed
     found = live_files(lake.storage, "Tables/t", lake.table("t").version)
     assert old not in paths(lake)
     assert not any(add.get("deletionVector") for add in found)
