@@ -646,7 +646,8 @@ class TableCycle:
         rows can be rewritten; see `limit_compaction`.
         """
         interval = at.snapshot.checkpoint_interval if at.snapshot else 1
-        # Writing a checkpoint takes as long as a compaction, so no cycle does both.
+        # Writing a checkpoint takes as long as a compaction, so a cycle does not do both. With an
+        # interval of 1 or 2, every compaction would be postponed.
         if interval > 2 and 0 in (version % interval, (version + 1) % interval):
             return before
         every = self._options.compact_after
